@@ -1,0 +1,1 @@
+"""Token ids in, token ids out: the engine. Torch lives here and only here."""

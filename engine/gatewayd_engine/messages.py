@@ -1,0 +1,191 @@
+"""Commands and events that cross the process boundary; imports no torch.
+
+Frames are a 4-byte little-endian length and one msgpack message, at most ``MAX_FRAME_BYTES``.
+Integer columns travel as the bytes of little-endian numpy arrays: one message per step for the
+whole batch, never one per token. No pickle.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+PROTOCOL_VERSION = 1
+MAX_FRAME_BYTES = 16 * 1024 * 1024
+
+FINISH_REASONS = ("stop", "length", "abort", "error")
+STOP, LENGTH, ABORT, ERROR = range(4)
+
+
+class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How to choose tokens. Bounds are checked by the gateway and again by the engine.
+
+    Temperature acts before top-k, top-p and min-p; the penalties before temperature.
+    ``temperature`` 0 is greedy. ``top_k`` 0 is off. ``seed`` None lets the engine draw one.
+    """
+
+    max_tokens: int
+    min_tokens: int = 0
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    ignore_eos: bool = False
+    logit_bias: list[tuple[int, float]] = []
+    stop_token_ids: list[int] = []
+    logprobs: int | None = None
+    """Alternatives to report for each generated token; 0 reports the chosen one alone."""
+    prompt_logprobs: int | None = None
+    """The same for each prompt token but the first; the prompt is then computed in full."""
+    extra: dict[str, Any] = {}
+
+
+class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):
+    """Generate from a prompt, once for each of ``sequences`` (``n`` of them share it).
+
+    Sequence ids are chosen by the gateway and never reused while an engine lives.
+    """
+
+    sequences: list[int]
+    prompt: bytes
+    """int32 token ids."""
+    params: SamplingParams
+    salt: bytes = b""
+    priority: int = 1
+    tenant: str = ""
+    queued_seconds: float = 0.0
+    """How long ago the request came to the gateway: keeps its place after a restart."""
+
+
+class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):
+    """Forget sequences at the next step boundary; unknown ids are ignored. No reply."""
+
+    sequences: list[int]
+
+
+class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=False):
+    """End the process after the current step."""
+
+
+Command = Submit | Abort | Shutdown
+
+
+class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
+    """Progress while starting."""
+
+    stage: str
+    fraction: float
+
+
+class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What the engine serves."""
+
+    architecture: str
+    num_parameters: int
+    dtype: str
+    device: str
+    vocab_size: int
+    max_model_len: int
+    eos_token_ids: list[int]
+    num_pages: int
+    page_size: int
+    max_running: int
+    max_batch_tokens: int
+    strategies: dict[str, str] = {}
+    """Kind to name of what is bound."""
+
+
+class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
+    """The engine serves from now on."""
+
+    version: int
+    pid: int
+    model: ModelInfo
+    load_seconds: float
+
+
+class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """State after a step; totals count from the engine's start."""
+
+    step: int = 0
+    num_running: int = 0
+    num_waiting: int = 0
+    free_pages: int = 0
+    cached_pages: int = 0
+    held_pages: int = 0
+    preemptions: int = 0
+    prefix_queries: int = 0
+    """Prompt tokens looked up in the prefix cache."""
+    prefix_hits: int = 0
+    """Prompt tokens found there."""
+    computed_tokens: int = 0
+    step_tokens: int = 0
+    step_seconds: float = 0.0
+    faults: int = 0
+    """Strategy faults answered by the default."""
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Log-probabilities of the raw logits at one position, best first."""
+
+    sequence: int
+    token: int
+    logprob: float
+    rank: int
+    """1 for the most likely token."""
+    top_tokens: list[int]
+    top_logprobs: list[float]
+
+
+class Admitted(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A sequence left the queue for the first time."""
+
+    sequence: int
+    cached_tokens: int
+    queue_seconds: float
+
+
+class Finished(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A sequence ended; its last tokens are in the same message.
+
+    ``reason`` indexes ``FINISH_REASONS``. ``stop_token`` is the token that ended it, which is
+    not among the tokens, or None. ``error`` is a code and a sentence when it failed.
+    """
+
+    sequence: int
+    reason: int
+    stop_token: int | None = None
+    error: tuple[str, str] | None = None
+
+
+class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=False):
+    """What one step produced, as columns."""
+
+    stats: EngineStats
+    sequences: bytes = b""
+    """int64 sequence ids that got tokens, shape ``[n]``."""
+    tokens: bytes = b""
+    """int32 token ids, all of the first sequence, then of the second, shape ``[sum(counts)]``."""
+    counts: bytes = b""
+    """int32 tokens per sequence, shape ``[n]``; empty when each got one."""
+    admitted: list[Admitted] = []
+    finished: list[Finished] = []
+    logprobs: list[TokenLogprobs] = []
+    """In the order of ``tokens``, for those sequences that asked."""
+    prompt_logprobs: list[TokenLogprobs] = []
+    """In prompt order; a sequence's own are complete before its first token."""
+
+
+class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False):
+    """The engine cannot go on; it exits after this."""
+
+    code: str
+    message: str
+
+
+Event = Loading | Ready | StepOutput | Fatal

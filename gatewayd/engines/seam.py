@@ -1,0 +1,131 @@
+"""The seam between the HTTP side and the engines: what is asked, and what comes back.
+
+The HTTP side makes an ``EngineRequest`` and one ``TokenSink`` per choice and gives both to
+``Fleet.submit``. The fleet calls the sinks from the event loop, synchronously, as frames arrive:
+``admitted`` at most once, ``tokens`` any number of times, then ``finished`` or ``failed`` exactly
+once. After ``cancel`` nothing is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from gatewayd_engine.messages import EngineStats, ModelInfo, SamplingParams, TokenLogprobs
+
+from gatewayd.errors import GatewayError
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """Work for an engine.
+
+    Attributes:
+        request_id: the gateway's id, for logs.
+        prompt: prompt ids, at least one.
+        params: checked sampling parameters.
+        salt: the prefix cache's salt.
+        priority: ``Priority`` as a number.
+        tenant: whose it is; empty without tenants.
+        retry_started: whether the client has seen nothing until the end, so that the request
+            may start over on another engine although it has generated tokens.
+    """
+
+    request_id: str
+    prompt: Sequence[int]
+    params: SamplingParams
+    salt: bytes = b""
+    priority: int = 1
+    tenant: str = ""
+    retry_started: bool = False
+
+
+class TokenSink(Protocol):
+    """One choice of a request; receives what its sequence generates."""
+
+    def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
+        """It left the engine's queue; ``cached_tokens`` prompt tokens were in the cache."""
+
+    def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Log-probabilities of prompt tokens, in order; only if they were asked for."""
+
+    def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
+        """New tokens."""
+
+    def restarted(self) -> None:
+        """The engine was lost and the sequence starts over: forget the tokens so far."""
+
+    def finished(self, reason: str, stop_token: int | None) -> None:
+        """It ended: ``stop``, ``length`` or ``abort``."""
+
+    def failed(self, error: GatewayError) -> None:
+        """It ended with an error."""
+
+
+class Handle(Protocol):
+    """A submitted request."""
+
+    def cancel(self, choice: int | None = None) -> None:
+        """Stop one choice, or all; their pages are free within a step. May be repeated."""
+
+
+class ReplicaState(StrEnum):
+    """Where a replica is in its life."""
+
+    STARTING = "starting"
+    READY = "ready"
+    RESTARTING = "restarting"
+    FAILED = "failed"
+    STOPPED = "stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStatus:
+    """One replica, as ``/readyz?verbose=1`` shows it.
+
+    Attributes:
+        index: its number.
+        state: where it is in its life.
+        pid: of the engine process; None when there is none.
+        uptime_seconds: since it became ready.
+        restarts: engines lost so far.
+        detail: progress while starting, or why it failed.
+        model: what it serves, once known.
+        stats: after its last step.
+    """
+
+    index: int
+    state: ReplicaState
+    pid: int | None
+    uptime_seconds: float
+    restarts: int
+    detail: str
+    model: ModelInfo | None
+    stats: EngineStats = field(default_factory=EngineStats)
+
+
+class Fleet(Protocol):
+    """All engine replicas of the daemon."""
+
+    def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> Handle:
+        """Queue a request on a replica, now or as soon as one is ready.
+
+        ``len(sinks)`` choices share one prompt.
+
+        Raises:
+            QueueFull: the caps on waiting requests or prompt tokens are reached.
+            EngineUnavailable: no replica will become ready again.
+        """
+
+    def status(self) -> Sequence[ReplicaStatus]:
+        """Every replica, in order."""
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """What is served; None until a replica was ready once."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether a request sent now would be served now."""

@@ -1,0 +1,173 @@
+"""What can go wrong, and how it is answered.
+
+GatewayError
+├── InvalidRequest          400  invalid_request_error
+│   └── ContextLengthExceeded  400  context_length_exceeded
+├── Unauthorized            401  invalid_api_key
+├── NotFound                404  not_found
+│   └── ModelNotFound       404  model_not_found
+├── MethodNotAllowed        405  method_not_allowed
+├── RequestTimeout          408  request_timeout
+├── PayloadTooLarge         413  payload_too_large
+├── UnsupportedMediaType    415  unsupported_media_type
+├── HeadersTooLarge         431  headers_too_large
+├── QueueFull               503  overloaded
+├── EngineUnavailable       503  engine_unavailable
+├── EngineLost              500  engine_restarted     ends a stream that had begun
+├── NumericalError          500  numerical_error      the model's logits were not numbers
+└── InternalError           500  internal_error
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+
+class GatewayError(Exception):
+    """An answer other than 200, as OpenAI's error object.
+
+    Attributes:
+        status: of the HTTP answer.
+        type: OpenAI's family of the error.
+        code: what exactly went wrong; stable, for programs.
+        param: the request's field at fault, or None.
+        retry_after: seconds after which to try again, or None.
+    """
+
+    status: ClassVar[int] = 500
+    type: ClassVar[str] = "server_error"
+    code: str = "internal_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        retry_after: float | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.retry_after = retry_after
+        if code is not None:
+            self.code = code
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object."""
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.type,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
+
+
+class InvalidRequest(GatewayError):
+    """A field is missing, of the wrong type or out of its bounds."""
+
+    status = 400
+    type = "invalid_request_error"
+    code = "invalid_value"
+
+
+class ContextLengthExceeded(InvalidRequest):
+    """The prompt, or the prompt and the answer asked for, do not fit the context."""
+
+    code = "context_length_exceeded"
+
+
+class Unauthorized(GatewayError):
+    """No key, or a wrong one."""
+
+    status = 401
+    type = "authentication_error"
+    code = "invalid_api_key"
+
+
+class NotFound(GatewayError):
+    """No such route."""
+
+    status = 404
+    type = "invalid_request_error"
+    code = "not_found"
+
+
+class ModelNotFound(NotFound):
+    """No such model."""
+
+    code = "model_not_found"
+
+
+class MethodNotAllowed(GatewayError):
+    """The route exists, the method does not."""
+
+    status = 405
+    type = "invalid_request_error"
+    code = "method_not_allowed"
+
+
+class RequestTimeout(GatewayError):
+    """The request did not arrive in time."""
+
+    status = 408
+    type = "invalid_request_error"
+    code = "request_timeout"
+
+
+class PayloadTooLarge(GatewayError):
+    """The body is over the limit."""
+
+    status = 413
+    type = "invalid_request_error"
+    code = "payload_too_large"
+
+
+class UnsupportedMediaType(GatewayError):
+    """The body is not JSON, or is compressed."""
+
+    status = 415
+    type = "invalid_request_error"
+    code = "unsupported_media_type"
+
+
+class HeadersTooLarge(GatewayError):
+    """Too many headers, or too long."""
+
+    status = 431
+    type = "invalid_request_error"
+    code = "headers_too_large"
+
+
+class QueueFull(GatewayError):
+    """The caps on waiting work are reached."""
+
+    status = 503
+    type = "server_error"
+    code = "overloaded"
+
+
+class EngineUnavailable(GatewayError):
+    """No engine serves."""
+
+    status = 503
+    type = "server_error"
+    code = "engine_unavailable"
+
+
+class EngineLost(GatewayError):
+    """The engine died under a request whose answer had begun."""
+
+    code = "engine_restarted"
+
+
+class NumericalError(GatewayError):
+    """The model produced logits that are not numbers for this request."""
+
+    code = "numerical_error"
+
+
+class InternalError(GatewayError):
+    """A fault of the gateway's own."""

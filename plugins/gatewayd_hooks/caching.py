@@ -1,0 +1,93 @@
+"""Prefix caches, which find pages already computed, and eviction, which gives them up.
+
+The engine owns pages and reference counts. A page is free, held (referenced by a running
+sequence) or cached (nobody references it but the prefix cache knows its content). The prefix
+cache maps tokens to pages; the eviction strategy orders the cached ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+from gatewayd_hooks.strategy import Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+TrailT = TypeVar("TrailT")
+
+
+class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
+    """Maps prefixes of token ids to pages, within one salt.
+
+    A ``trail`` is the strategy's own note of one sequence (hashes, a tree node); the engine
+    keeps it and hands it back.
+    """
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the page size."""
+
+    def begin(self, tokens: NDArray[np.int32], salt: bytes) -> TrailT:
+        """Start the trail of a sequence from its prompt.
+
+        Args:
+            tokens: prompt ids, shape ``[prompt_len]``.
+            salt: sequences with different salts never share a page (one salt per tenant
+                and adapter).
+        """
+
+    def match(self, trail: TrailT) -> Sequence[int]:
+        """Find the pages of the longest cached prefix of full pages.
+
+        Changes nothing; the pages may be evicted until the engine references them. The engine
+        drops the last page itself when it would leave no token to compute.
+
+        Returns:
+            Page ids in prompt order, shape ``[num_pages]``.
+        """
+
+    def insert(
+        self, trail: TrailT, tokens: NDArray[np.int32], pages: NDArray[np.int32]
+    ) -> Sequence[int]:
+        """Tell that full pages of a sequence are computed.
+
+        Args:
+            trail: the sequence's trail, updated in place.
+            tokens: all its computed ids from the beginning, shape ``[num_full * page_size]``.
+            pages: the pages that hold them, shape ``[num_full]``. Earlier calls told a
+                prefix of these.
+
+        Returns:
+            The pages that the cache now maps to and did not before. A page whose content is
+            already known under another page is not among them.
+        """
+
+    def forget(self, page: int) -> None:
+        """A cached page was evicted: never return it again. Unknown pages are ignored."""
+
+
+class EvictionStrategy(Strategy, Protocol):
+    """Orders the cached pages that nobody references."""
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the number of pages."""
+
+    def release(self, page: int) -> None:
+        """The last reference to a cached page is gone: it may be evicted."""
+
+    def reuse(self, page: int) -> None:
+        """A cached page is referenced again: it may not be evicted."""
+
+    def victim(self) -> int:
+        """Choose a page to evict and drop it from the order.
+
+        Raises:
+            LookupError: no page may be evicted.
+        """
+
+    def __len__(self) -> int:
+        """Pages that may be evicted."""

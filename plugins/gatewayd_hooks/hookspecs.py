@@ -1,0 +1,100 @@
+"""Every hook, in the order of a process's life.
+
+Hooks register and observe; strategies run. A hook is called when a process starts, when the
+configuration changes, per admin action, and at a request's arrival and end: a call costs
+microseconds, so none is made inside an engine step and none has "token" in its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from gatewayd_hooks.markers import hookspec
+
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+    from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
+    from gatewayd_hooks.execution import ExecutorStrategy
+    from gatewayd_hooks.logits import LogitsProcessor
+    from gatewayd_hooks.preemption import PreemptionStrategy
+    from gatewayd_hooks.routing import RouterStrategy
+    from gatewayd_hooks.scheduling import SchedulerStrategy
+    from gatewayd_hooks.strategy import StrategyInfo
+
+# Registration: called once per process that needs the kind, before torch is imported.
+
+
+@hookspec
+def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
+    """Offer schedulers. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_prefix_caches() -> Sequence[StrategyInfo[PrefixCacheStrategy[Any]]]:
+    """Offer prefix caches. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
+    """Offer eviction strategies. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
+    """Offer preemption strategies. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
+    """Offer logits processors. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
+    """Offer routers. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_executors() -> Sequence[StrategyInfo[ExecutorStrategy]]:
+    """Offer executors. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+# Life of the daemon.
+
+
+@hookspec
+def gatewayd_started(info: DaemonInfo) -> None:
+    """The daemon serves. Gateway process, once."""
+
+
+@hookspec
+def gatewayd_metrics(registry: CollectorRegistry) -> None:
+    """Add collectors to the registry behind ``/metrics``. Gateway process, once."""
+
+
+# Life of a request.
+
+
+@hookspec
+def gatewayd_request_admitted(event: RequestAdmitted) -> None:
+    """A request was sent to an engine. Gateway process."""
+
+
+@hookspec
+def gatewayd_request_finished(event: RequestFinished) -> None:
+    """A request ended; once for each admitted one. Gateway process."""
+
+
+@hookspec
+def gatewayd_stopping(reason: str) -> None:
+    """The daemon stops. Gateway process, once."""

@@ -1,0 +1,84 @@
+"""Logits processors: change the logits of some rows before sampling."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gatewayd_hooks.strategy import Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+
+class SamplingView(Protocol):
+    """The sampling parameters of one request, as a processor may read them."""
+
+    temperature: float
+    frequency_penalty: float
+    presence_penalty: float
+    repetition_penalty: float
+    min_tokens: int
+    ignore_eos: bool
+
+    @property
+    def logit_bias(self) -> list[tuple[int, float]]:
+        """Pairs of token id and addend."""
+
+    @property
+    def stop_token_ids(self) -> list[int]:
+        """Tokens that end the request."""
+
+    @property
+    def extra(self) -> dict[str, Any]:
+        """Parameters for plugins, from the request's ``extra_args``."""
+
+
+class LogitsProcessor(Strategy, Protocol):
+    """Acts once per step on the rows that asked for it.
+
+    A row is a place in the running batch; ``admit`` and ``remove`` bracket its use by one
+    sequence. A sequence that is preempted is removed and admitted again later, with the
+    tokens it had generated.
+    """
+
+    def open(self, resources: EngineResources) -> None:
+        """Make the buffers: rows are ``0 .. max_running - 1``."""
+
+    def admit(
+        self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
+    ) -> bool:
+        """A sequence takes a row.
+
+        Args:
+            row: its place.
+            params: what the request asked for.
+            prompt: prompt ids, shape ``[prompt_len]``.
+            output: ids generated so far, shape ``[output_len]``.
+
+        Returns:
+            Whether the row wants this processor; if not, it is not called for it again.
+        """
+
+    def remove(self, row: int) -> None:
+        """The row is given back. Called only for rows that were admitted with True."""
+
+    def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Tokens were sampled for rows of this processor.
+
+        Args:
+            rows: row numbers, int64, shape ``[n]``, no row twice.
+            tokens: sampled ids, int64, shape ``[n]``.
+        """
+
+    def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Change logits in place.
+
+        Args:
+            logits: float32, shape ``[batch, vocab_size]``.
+            index: which lines of ``logits`` to change, int64, shape ``[n]``.
+            rows: the row of each of those lines, int64, shape ``[n]``.
+        """

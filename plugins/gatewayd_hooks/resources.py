@@ -1,0 +1,45 @@
+"""What the host hands to a strategy in ``open``: sizes and limits, no live objects."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EngineResources:
+    """The engine's fixed sizes, known once the model is loaded.
+
+    Attributes:
+        num_pages: pages of the KV pool that sequences can use.
+        page_size: tokens per page.
+        max_running: sequences that may run at once.
+        max_batch_tokens: the token budget of one step.
+        max_model_len: tokens of the model's context.
+        vocab_size: entries of the logits' last dimension.
+        eos_token_ids: the model's end tokens.
+        device: ``cpu`` or ``cuda:N``.
+        slots: capacity of the columns of ``QueueView``; they may grow later.
+    """
+
+    num_pages: int
+    page_size: int
+    max_running: int
+    max_batch_tokens: int
+    max_model_len: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    device: str
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class GatewayResources:
+    """What a strategy of the gateway process knows at start.
+
+    Attributes:
+        model: the served model's name.
+        num_replicas: engine processes behind the gateway.
+    """
+
+    model: str
+    num_replicas: int

@@ -1,0 +1,64 @@
+"""Routers: which engine replica serves a request. They run in the gateway, per request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from gatewayd_hooks.strategy import Strategy
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+
+@dataclass(frozen=True, slots=True)
+class RouteRequest:
+    """What a router may know of a request.
+
+    Attributes:
+        prompt: prompt ids.
+        salt: the prefix cache's salt; equal prompts of different salts share nothing.
+        priority: ``Priority`` as a number.
+    """
+
+    prompt: Sequence[int]
+    salt: bytes
+    priority: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaView:
+    """One engine replica that can take a request.
+
+    Attributes:
+        index: its number, stable while the daemon runs.
+        num_running: sequences in its batch.
+        num_waiting: sequences in its queue, those just sent to it included.
+        queued_tokens: prompt tokens sent to it and not yet computed.
+        kv_usage: share of its pages in use, 0 to 1.
+    """
+
+    index: int
+    num_running: int
+    num_waiting: int
+    queued_tokens: int
+    kv_usage: float
+
+
+class RouterStrategy(Strategy, Protocol):
+    """Total: it returns one of the replicas it was given, for every request."""
+
+    def open(self, resources: GatewayResources) -> None:
+        """Learn the number of replicas."""
+
+    def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
+        """Choose a replica.
+
+        Args:
+            request: what is to be served.
+            replicas: those that are ready, at least one, in order of ``index``.
+
+        Returns:
+            The ``index`` of one of them.
+        """

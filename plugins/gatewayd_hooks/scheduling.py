@@ -1,0 +1,106 @@
+"""Schedulers: who computes how many tokens in the next step.
+
+There are no phases. Every sequence has ``num_computed`` tokens in the KV cache and wants to
+reach ``num_tokens``; a step hands out a budget of tokens. Chunked prefill, prefix hits,
+preemption and speculation all follow from that one rule (vLLM v1's formulation).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from gatewayd_hooks.strategy import Strategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Priority(IntEnum):
+    """Classes of service; the number is what the columns and the wire carry."""
+
+    REALTIME = 0
+    STANDARD = 1
+    BATCH = 2
+
+
+class Plan(NamedTuple):
+    """How many tokens each chosen sequence computes in the next step.
+
+    The engine takes the grants in order and refuses the whole plan when it breaks a rule:
+    ``tokens`` at least 1 and at most what the sequence still needs, no slot twice, the sum
+    within ``token_budget``, only running or waiting slots, at most ``max_running`` running.
+    A waiting sequence that finds no free pages stays waiting, and so do all waiting ones
+    behind it.
+    """
+
+    slots: NDArray[np.int32]
+    """Sequences to compute, shape ``[num_grants]``."""
+    tokens: NDArray[np.int32]
+    """Tokens for each, shape ``[num_grants]``."""
+
+
+@dataclass(slots=True)
+class QueueView:
+    """What a scheduler may see of the engine's queue, made once and updated in place.
+
+    Columns are indexed by slot. A slot names one live sequence, running or waiting, and is
+    reused after it has ended. Do not write to a column.
+    """
+
+    running: NDArray[np.int32]
+    """Slots that hold a row of the batch, in order of admission, shape ``[num_running]``."""
+    num_tokens: NDArray[np.int32]
+    """Tokens a sequence has: its prompt and what was generated, shape ``[slots]``."""
+    num_computed: NDArray[np.int32]
+    """Tokens of a running sequence in the KV cache, 0 for a waiting one, shape ``[slots]``."""
+    priority: NDArray[np.int8]
+    """``Priority`` of each sequence, shape ``[slots]``."""
+    tenant: NDArray[np.int32]
+    """A small number that stands for the tenant, shape ``[slots]``."""
+    arrival: NDArray[np.float64]
+    """When it came, seconds of ``time.monotonic``, shape ``[slots]``."""
+    token_budget: int
+    """Tokens the next step may compute."""
+    max_running: int
+    """Sequences that may run at once."""
+    free_pages: int
+    """Pages that can be had without preempting anyone: free ones and evictable ones."""
+    page_size: int
+    """Tokens per page."""
+    uncached: Callable[[int], int]
+    """Tokens that a waiting sequence would have to compute if admitted now; changes nothing.
+
+    At least 1, because the last token is always computed: its logits are wanted.
+    """
+
+
+class SchedulerStrategy(Strategy, Protocol):
+    """Decides the plan of each step; keeps the order of the waiting sequences itself."""
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the engine's sizes."""
+
+    def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
+        """A sequence waits from now on.
+
+        Args:
+            slot: the sequence; its columns are filled in.
+            view: where to read the columns.
+            front: it ran before and was preempted, or came back: put it first in its class.
+        """
+
+    def dequeue(self, slot: int) -> None:
+        """A waiting sequence was admitted or has gone. Unknown slots are ignored."""
+
+    def plan(self, view: QueueView) -> Plan:
+        """Choose the next step.
+
+        Called once per step while anything runs or waits. Must not change the view. The
+        waiting sequences it grants leave its queue only by ``dequeue``.
+        """

@@ -1,0 +1,88 @@
+"""What a plugin offers: a named strategy, its configuration and how to build it.
+
+The life of a strategy, in order:
+
+1. its entry point is listed, not imported (installed is not enabled);
+2. the configuration names it, so the entry point is imported and the hook of its kind called;
+3. ``[<kind>.<name>]`` of the configuration is decoded into ``config_type``, which validates it;
+4. ``build(config)`` makes the object and has no side effect;
+5. ``open(resources)`` takes what it needs from the host;
+6. it is used through the Protocol of its kind: plain bound methods, no hook call;
+7. ``close()``, also after an ``open`` that failed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Generic, Literal, Protocol, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field
+
+StrategyT = TypeVar("StrategyT", covariant=True)
+
+
+class Kind(StrEnum):
+    """The slots a strategy can fill; the value is the prefix of its entry point's name."""
+
+    SCHEDULER = "scheduler"
+    PREFIX_CACHE = "prefix_cache"
+    EVICTION = "eviction"
+    PREEMPTION = "preemption"
+    ROUTER = "router"
+    EXECUTOR = "executor"
+    LOGITS_PROCESSOR = "logits_processor"
+    OBSERVER = "observer"
+
+
+Reload = Literal["hot", "restart", "secret"]
+
+
+class StrategyConfig(BaseModel):
+    """Base of a strategy's settings: unknown keys are refused, values do not change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def setting(default: Any, *, reload: Reload, doc: str, **bounds: Any) -> Any:  # noqa: ANN401
+    """Declare one setting of a strategy.
+
+    Args:
+        default: its value when the configuration is silent.
+        reload: ``hot`` (takes effect between two steps), ``restart`` or ``secret``
+            (needs a restart and is never printed).
+        doc: one sentence for operators, with the unit.
+        bounds: ``ge``, ``le``, ``gt``, ``lt``, ``min_length`` and so on, as in pydantic.
+    """
+    return Field(default, description=doc, json_schema_extra={"reload": reload}, **bounds)
+
+
+@dataclass(frozen=True, slots=True)
+class StrategyInfo(Generic[StrategyT]):
+    """One strategy that a plugin offers.
+
+    Attributes:
+        name: what the configuration calls it, ``[a-z0-9_]+``; equals the part after the dot
+            of the entry point's name.
+        config_type: its settings.
+        build: makes the strategy; imports what is heavy inside, not at the plugin's top.
+        summary: one line for ``gatewayd plugins``.
+        requires_spec: the contract versions it works with, as a PEP 440 specifier.
+    """
+
+    name: str
+    config_type: type[StrategyConfig]
+    build: Callable[[Any], StrategyT]
+    summary: str
+    requires_spec: str = ">=1.0,<2"
+
+
+class Strategy(Protocol):
+    """What every strategy has beside the methods of its kind."""
+
+    def open(self, resources: Any) -> None:  # noqa: ANN401
+        """Take what is needed from the host; called once, before the first use."""
+
+    def close(self) -> None:
+        """Give everything back. Called once, also after an ``open`` that raised."""

@@ -1,0 +1,52 @@
+"""What the decoder asks of attention, and what a backend is told about the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionShape:
+    """The attention of a model, the same for all steps.
+
+    Attributes:
+        num_layers: layers with attention.
+        num_heads: query heads.
+        num_kv_heads: key and value heads; divides ``num_heads``.
+        head_dim: size of a head.
+        scale: factor on the scores before softmax.
+        softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
+        windows: per layer, how many of the latest positions a token sees, itself included;
+            0 for all.
+    """
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None
+    windows: tuple[int, ...]
+
+
+class Attend(Protocol):
+    """Attention of one step: already knows the batch, its pages and its positions."""
+
+    def __call__(
+        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """Append this step's keys and values to the pool, then attend.
+
+        Args:
+            layer: which layer.
+            query: after rotary, shape ``[num_tokens, num_heads, head_dim]``.
+            key: after rotary, shape ``[num_tokens, num_kv_heads, head_dim]``.
+            value: shape ``[num_tokens, num_kv_heads, head_dim]``.
+
+        Returns:
+            Shape ``[num_tokens, num_heads * head_dim]``.
+        """

@@ -1,0 +1,23 @@
+"""The models that ship inside the package, by name. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_MODELS = Path(__file__).parent / "models"
+
+
+def names() -> tuple[str, ...]:
+    """Names of the embedded models, sorted."""
+    return tuple(sorted(config.parent.name for config in _MODELS.glob("*/config.json")))
+
+
+def folder(name: str = "nano") -> Path:
+    """Folder of an embedded model, in the layout of a Hugging Face checkpoint.
+
+    Raises:
+        KeyError: no model of that name is embedded.
+    """
+    if name not in names():
+        raise KeyError(f"no embedded model is called {name!r}; there are {', '.join(names())}")
+    return _MODELS / name

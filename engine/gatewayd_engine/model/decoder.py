@@ -1,0 +1,149 @@
+"""The decoder: token ids and positions in, hidden states and logits out.
+
+Tokens of all sequences of a step lie flat in one dimension; which belong together only ``attend``
+knows. The caller holds ``torch.inference_mode``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+from .layers import Linear, RMSNorm
+from .rotary import Rotary, Rotation
+
+if TYPE_CHECKING:
+    from gatewayd_engine.attention.base import Attend
+
+    from .spec import ModelSpec
+
+
+class Attention:
+    """Projections, norms of heads and rotation around what ``attend`` does."""
+
+    __slots__ = ("_heads", "_index", "_out", "_qk_norm", "_qkv", "_rotary", "_shape", "_split")
+
+    def __init__(
+        self,
+        index: int,
+        spec: ModelSpec,
+        rotary: Rotary,
+        qkv: Linear,
+        out: Linear,
+        qk_norm: RMSNorm | None,
+    ) -> None:
+        self._index = index
+        self._rotary = rotary
+        self._qkv = qkv
+        self._out = out
+        self._qk_norm = qk_norm
+        self._split = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        self._shape = (-1, sum(self._split), spec.head_dim)
+        self._heads = spec.num_heads + spec.num_kv_heads
+
+    def __call__(self, x: torch.Tensor, rotation: Rotation, attend: Attend) -> torch.Tensor:
+        """Map ``[num_tokens, hidden]`` to a new tensor of that shape."""
+        qkv = self._qkv(x).view(self._shape)  # [num_tokens, q + k + v heads, head_dim]
+        query_key = qkv[:, : self._heads]
+        if self._qk_norm is not None:
+            query_key.copy_(self._qk_norm(query_key))
+        self._rotary.rotate(query_key, rotation)
+        query, key, value = torch.split_with_sizes(qkv, self._split, 1)
+        return self._out(attend(self._index, query, key, value))
+
+
+class Layer:
+    """Attention and feed-forward, each added to the residual stream."""
+
+    __slots__ = (
+        "_after_attention",
+        "_after_mlp",
+        "_attention",
+        "_before_attention",
+        "_before_mlp",
+        "_mlp",
+    )
+
+    def __init__(
+        self,
+        attention: Attention,
+        mlp: Callable[[torch.Tensor], torch.Tensor],
+        before_attention: RMSNorm,
+        before_mlp: RMSNorm,
+        after_attention: RMSNorm | None,
+        after_mlp: RMSNorm | None,
+    ) -> None:
+        self._attention = attention
+        self._mlp = mlp
+        self._before_attention = before_attention
+        self._before_mlp = before_mlp
+        self._after_attention = after_attention
+        self._after_mlp = after_mlp
+
+    def __call__(self, x: torch.Tensor, rotation: Rotation, attend: Attend) -> None:
+        """Advance the residual stream ``[num_tokens, hidden]`` in place."""
+        change = self._attention(self._before_attention(x), rotation, attend)
+        if self._after_attention is not None:
+            change = self._after_attention(change)
+        x.add_(change)
+        change = self._mlp(self._before_mlp(x))
+        if self._after_mlp is not None:
+            change = self._after_mlp(change)
+        x.add_(change)
+
+
+class Decoder:
+    """A model with its weights; stateless between calls."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        embedding: torch.Tensor,
+        rotary: Rotary,
+        layers: Sequence[Layer],
+        norm: RMSNorm,
+        head: Linear,
+        num_parameters: int,
+    ) -> None:
+        self.spec = spec
+        self.dtype = embedding.dtype
+        self.device = embedding.device
+        self.num_parameters = num_parameters
+        self._embedding = embedding
+        self._rotary = rotary
+        self._layers = layers
+        self._norm = norm
+        self._head = head
+        scale = spec.embedding_scale
+        # Rounded as the weights are: models were trained with the product in their own type.
+        self._scale = None if scale is None else torch.tensor(scale, dtype=self.dtype).item()
+
+    def hidden(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+        """Run the layers.
+
+        Args:
+            ids: int64, shape ``[num_tokens]``, each below the vocabulary's size.
+            positions: int64, shape ``[num_tokens]``, each below ``max_model_len``.
+            attend: attention of this step.
+
+        Returns:
+            After the final norm, shape ``[num_tokens, hidden]``.
+        """
+        x = functional.embedding(ids, self._embedding)
+        if self._scale is not None:
+            x.mul_(self._scale)
+        rotation = self._rotary.at(positions)
+        for layer in self._layers:
+            layer(x, rotation, attend)
+        return self._norm(x)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Scores of the vocabulary, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""
+        logits = self._head(hidden).float()
+        cap = self.spec.logit_softcap
+        if cap is not None:
+            logits.div_(cap).tanh_().mul_(cap)
+        return logits

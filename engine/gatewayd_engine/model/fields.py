@@ -1,0 +1,141 @@
+"""Typed reading of a checkpoint's JSON files: a wrong value is named, never guessed at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+LARGEST_SIZE = 1 << 31
+
+
+class SpecError(ValueError):
+    """The checkpoint's description cannot be served; the message says what and why."""
+
+
+class Fields:
+    """A JSON object whose values are checked as they are read. A null counts as absent."""
+
+    def __init__(self, values: Mapping[str, Any], where: str) -> None:
+        self._values = values
+        self.where = where
+
+    @classmethod
+    def of_file(cls, path: Path) -> Fields:
+        """Read a JSON object.
+
+        Raises:
+            SpecError: the file is missing, unreadable or not a JSON object.
+        """
+        try:
+            values = json.loads(path.read_bytes())
+        except FileNotFoundError:
+            raise SpecError(f"{path} does not exist; a model folder needs it") from None
+        except (OSError, ValueError, RecursionError) as error:
+            raise SpecError(f"{path} cannot be read as JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise SpecError(f"{path} must hold a JSON object, not {type(values).__name__}")
+        return cls(values, path.name)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._values
+
+    def raw(self, key: str) -> object:
+        """The value as it stands, None when absent."""
+        return self._values.get(key)
+
+    def size(self, key: str, default: int | None = None) -> int:
+        """A positive integer."""
+        value = self._or_default(key, default)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise self._wrong(key, "a positive integer")
+        if not 0 < value < LARGEST_SIZE:
+            raise self._wrong(key, f"between 1 and {LARGEST_SIZE - 1}")
+        return value
+
+    def number(self, key: str, default: float | None = None) -> float:
+        """A finite number above zero."""
+        value = self._or_default(key, default)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise self._wrong(key, "a number")
+        if not 0 < value < float("inf"):
+            raise self._wrong(key, "a finite number above 0")
+        return float(value)
+
+    def optional_number(self, key: str, default: float | None = None) -> float | None:
+        """A number above zero; a null means none, an absent key the default."""
+        if key not in self._values:
+            return default
+        return None if self._values[key] is None else self.number(key)
+
+    def optional_size(self, key: str, default: int | None = None) -> int | None:
+        """A positive integer; a null means none, an absent key the default."""
+        if key not in self._values:
+            return default
+        return None if self._values[key] is None else self.size(key)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """True or false."""
+        value = self._or_default(key, default)
+        if not isinstance(value, bool):
+            raise self._wrong(key, "true or false")
+        return value
+
+    def text(self, key: str, default: str) -> str:
+        """A string."""
+        value = self._or_default(key, default)
+        if not isinstance(value, str):
+            raise self._wrong(key, "a string")
+        return value
+
+    def texts(self, key: str) -> tuple[str, ...] | None:
+        """A list of strings, None when absent."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self._wrong(key, "a list of strings")
+        return tuple(value)
+
+    def indices(self, key: str) -> tuple[int, ...]:
+        """An integer or a list of integers, none of them negative; empty when absent."""
+        value = self.raw(key)
+        if value is None:
+            return ()
+        items = value if isinstance(value, list) else [value]
+        if not all(type(item) is int and 0 <= item < LARGEST_SIZE for item in items):
+            raise self._wrong(key, "one or more integers from 0")
+        return tuple(items)
+
+    def numbers(self, key: str, length: int) -> tuple[float, ...]:
+        """A list of so many numbers above zero."""
+        value = self.raw(key)
+        if (
+            not isinstance(value, list)
+            or len(value) != length
+            or not all(type(item) in (int, float) and 0 < item < float("inf") for item in value)
+        ):
+            raise self._wrong(key, f"a list of {length} numbers above 0")
+        return tuple(float(item) for item in value)
+
+    def inner(self, key: str) -> Fields | None:
+        """An object inside, None when absent."""
+        value = self.raw(key)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self._wrong(key, "an object")
+        return Fields(value, f"{self.where}: {key}")
+
+    def _or_default(self, key: str, default: object) -> object:
+        value = self._values.get(key)
+        value = default if value is None else value
+        if value is None:
+            raise SpecError(f"{self.where} lacks {key}")
+        return value
+
+    def _wrong(self, key: str, expected: str) -> SpecError:
+        shown = repr(self._values.get(key))
+        shown = shown if len(shown) <= 60 else shown[:57] + "..."
+        return SpecError(f"{self.where}: {key} must be {expected}, not {shown}")

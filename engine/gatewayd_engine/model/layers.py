@@ -1,0 +1,84 @@
+"""The parts of a decoder layer that know nothing of each other.
+
+Plain callables, not ``nn.Module``: nothing is trained here, and at batch 1 on a CPU the time of a
+step is dispatch as much as arithmetic. To pack weights differently for a machine, replace
+``Linear``; all matrix products go through it, those of the experts too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch.nn import functional
+
+
+class Linear:
+    """``x @ weight.T + bias``, weight of shape ``[out, in]``."""
+
+    __slots__ = ("bias", "weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self.weight = weight
+        self.bias = bias
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, in]`` to ``[n, out]``."""
+        return functional.linear(x, self.weight, self.bias)
+
+
+class RMSNorm:
+    """Scale the last dimension to a root mean square of one, then by the weight, in float32.
+
+    Written as ``x / hypot(|x|, sqrt(n * eps)) * (weight * sqrt(n))``, which is the same number in
+    half of the time of torch's composite ``rms_norm`` on a CPU at batch 1.
+    """
+
+    __slots__ = ("_floor", "_weight")
+
+    def __init__(self, weight: torch.Tensor, eps: float, offset: float = 0.0) -> None:
+        """Take the weight as stored.
+
+        Args:
+            weight: shape ``[n]``, or ``[heads, n]`` for a norm of each head.
+            eps: added to the mean square.
+            offset: added to the weight.
+        """
+        size = weight.shape[-1]
+        self._weight = (weight.float() + offset) * size**0.5
+        self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Normalise ``[..., n]`` into a new tensor."""
+        length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
+        return x.div(length.hypot_(self._floor)).mul_(self._weight).to(x.dtype)
+
+
+def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
+    """The function of a gate, by the name that ``ModelSpec`` gives it."""
+    match name:
+        case "silu":
+            return functional.silu
+        case "gelu":
+            return functional.gelu
+        case "gelu_tanh":
+            return lambda x: functional.gelu(x, approximate="tanh")
+    raise ValueError(f"no activation is called {name!r}")
+
+
+class FeedForward:
+    """A gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up as one matrix."""
+
+    __slots__ = ("_act", "_down", "_gate_up")
+
+    def __init__(
+        self, gate_up: Linear, down: Linear, act: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
+        self._gate_up = gate_up
+        self._down = down
+        self._act = act
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+        gate, up = self._gate_up(x).chunk(2, -1)
+        return self._down(self._act(gate).mul_(up))

@@ -1,0 +1,47 @@
+"""Mixture of experts: each token visits a few of a layer's feed-forward parts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from .layers import FeedForward, Linear
+
+
+class MixtureOfExperts:
+    """A router and its experts; tokens are grouped by expert, so each runs once per step."""
+
+    __slots__ = ("_experts", "_renormalise", "_router", "_top_k")
+
+    def __init__(
+        self, router: Linear, experts: Sequence[FeedForward], top_k: int, renormalise: bool
+    ) -> None:
+        self._router = router
+        self._experts = experts
+        self._top_k = top_k
+        self._renormalise = renormalise
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+        scores = torch.softmax(self._router(x), -1, dtype=torch.float32)
+        weights, chosen = scores.topk(self._top_k, -1)  # [n, top_k]
+        if self._renormalise:
+            weights /= weights.sum(-1, keepdim=True)
+
+        visits = chosen.flatten()
+        order = visits.argsort(stable=True)
+        grouped = x[order // self._top_k]  # [n * top_k, hidden], by expert
+        answers = torch.empty_like(grouped)
+        start = 0
+        counts = visits.bincount(minlength=len(self._experts)).tolist()
+        for expert, count in zip(self._experts, counts, strict=True):
+            if count:
+                answers[start : start + count] = expert(grouped[start : start + count])
+                start += count
+
+        # Back in token order and summed there: the sum's order does not depend on the batch.
+        by_token = torch.empty_like(answers)
+        by_token[order] = answers
+        by_token = by_token.view(*chosen.shape, -1)
+        return by_token.mul_(weights.unsqueeze(-1).to(x.dtype)).sum(1)

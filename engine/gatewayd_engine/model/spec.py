@@ -1,0 +1,268 @@
+"""What a model is, read from its config.json and generation_config.json. Imports no torch."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from gatewayd_engine.attention.base import AttentionShape
+
+from .families import FAMILIES, MODEL_TYPES, Family
+from .fields import Fields, SpecError
+from .rope import RopeSpec, read_rope
+
+__all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]
+
+_log = logging.getLogger(__name__)
+
+ACTIVATIONS = {
+    "silu": "silu",
+    "swish": "silu",
+    "gelu": "gelu",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
+}
+DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclass(frozen=True, slots=True)
+class MoeSpec:
+    """Experts of a model.
+
+    Attributes:
+        num_experts: per layer.
+        top_k: experts that a token visits.
+        renormalise: the weights of those are scaled to sum to one.
+        intermediate_size: of an expert.
+        layers: per layer, whether it has experts rather than one feed-forward part.
+    """
+
+    num_experts: int
+    top_k: int
+    renormalise: bool
+    intermediate_size: int
+    layers: tuple[bool, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """Everything the decoder needs to know about a model but its weights.
+
+    ``windows`` is per layer and 0 means all positions, ``embedding_scale`` multiplies the
+    embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
+    ``dtype`` is that of the stored weights, ``family`` what the architecture fixes.
+    """
+
+    architecture: str
+    family: Family
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    hidden_size: int
+    intermediate_size: int
+    vocab_size: int
+    max_model_len: int
+    norm_eps: float
+    activation: str
+    rope: RopeSpec
+    windows: tuple[int, ...]
+    attention_scale: float
+    attention_softcap: float | None
+    logit_softcap: float | None
+    embedding_scale: float | None
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    tie_word_embeddings: bool
+    eos_token_ids: tuple[int, ...]
+    dtype: str
+    moe: MoeSpec | None
+
+    @property
+    def attention(self) -> AttentionShape:
+        """What an attention backend is told."""
+        return AttentionShape(
+            num_layers=self.num_layers,
+            num_heads=self.num_heads,
+            num_kv_heads=self.num_kv_heads,
+            head_dim=self.head_dim,
+            scale=self.attention_scale,
+            softcap=self.attention_softcap,
+            windows=self.windows,
+        )
+
+
+def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
+    """Read a model folder's description; the weights are not touched.
+
+    Args:
+        folder: holds config.json and perhaps generation_config.json.
+        max_model_len: context to serve; None for the model's own.
+
+    Raises:
+        SpecError: the description is missing, wrong, or asks for what is not supported.
+    """
+    config = Fields.of_file(folder / "config.json")
+    architecture = _architecture(config)
+    family = FAMILIES[architecture]
+    _refuse_unsupported(config)
+
+    hidden_size, num_heads = config.size("hidden_size"), config.size("num_attention_heads")
+    num_kv_heads = config.size("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise SpecError(
+            f"{config.where}: num_attention_heads is {num_heads}, no multiple of"
+            f" num_key_value_heads, {num_kv_heads}"
+        )
+    head_dim = config.size("head_dim", family.head_dim or max(1, hidden_size // num_heads))
+    rope = read_rope(config, head_dim, family.rope_theta, max_model_len)
+    if max_model_len is not None and not 0 < max_model_len <= rope.max_len:
+        raise SpecError(
+            f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
+        )
+    num_layers = config.size("num_hidden_layers")
+    is_gemma = architecture == "Gemma2ForCausalLM"
+    scalar = config.number("query_pre_attn_scalar", 256) if is_gemma else float(head_dim)
+    has_bias = family.biases == "configured" and config.flag("attention_bias", False)
+    return ModelSpec(
+        architecture=architecture,
+        family=family,
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        hidden_size=hidden_size,
+        intermediate_size=config.size("intermediate_size"),
+        vocab_size=config.size("vocab_size"),
+        max_model_len=max_model_len or rope.max_len,
+        norm_eps=config.number("rms_norm_eps"),
+        activation=_activation(config, family),
+        rope=rope,
+        windows=_windows(config, family, num_layers),
+        attention_scale=scalar**-0.5,
+        attention_softcap=config.optional_number("attn_logit_softcapping", 50.0)
+        if is_gemma
+        else None,
+        logit_softcap=config.optional_number("final_logit_softcapping", 30.0) if is_gemma else None,
+        embedding_scale=hidden_size**0.5 if family.scaled_embedding else None,
+        qkv_bias=has_bias or family.biases == "qkv",
+        output_bias=has_bias,
+        mlp_bias=family.mlp_bias and config.flag("mlp_bias", False),
+        tie_word_embeddings=config.flag("tie_word_embeddings", family.tied),
+        eos_token_ids=_eos_token_ids(folder, config),
+        dtype=_dtype(config),
+        moe=_moe(config, family, num_layers),
+    )
+
+
+def _architecture(config: Fields) -> str:
+    named = config.texts("architectures") or ()
+    model_type = config.text("model_type", "")
+    candidates = named or tuple(filter(None, [MODEL_TYPES.get(model_type)]))
+    for name in candidates:
+        if name in FAMILIES:
+            return name
+    shown = ", ".join(named) or model_type or "(none named)"
+    raise SpecError(
+        f"{config.where}: architecture {shown} is not supported; supported are"
+        f" {', '.join(FAMILIES)}"
+    )
+
+
+def _refuse_unsupported(config: Fields) -> None:
+    quantization = config.inner("quantization_config")
+    if quantization is not None:
+        method = quantization.text("quant_method", "unknown method")
+        raise SpecError(
+            f"{config.where}: the weights are quantized ({method}); only float32, bfloat16 and"
+            " float16 weights are supported"
+        )
+    if config.flag("use_bidirectional_attention", False):
+        raise SpecError(f"{config.where}: use_bidirectional_attention is not supported")
+    if "auto_map" in config:
+        _log.warning("config.json names code of its own in auto_map; it is not run")
+
+
+def _activation(config: Fields, family: Family) -> str:
+    named = config.text("hidden_activation", config.text("hidden_act", family.activation))
+    if named not in ACTIVATIONS:
+        raise SpecError(
+            f"{config.where}: activation {named!r} is not supported; supported are"
+            f" {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[named]
+
+
+def _windows(config: Fields, family: Family, num_layers: int) -> tuple[int, ...]:
+    window = config.optional_size("sliding_window", family.window) or 0
+    match family.windows:
+        case "none":
+            has_window = [False] * num_layers
+        case "all":
+            has_window = [True] * num_layers
+        case "used":
+            has_window = [config.flag("use_sliding_window", False)] * num_layers
+        case "listed":
+            first = (config.indices("max_window_layers") or (28,))[0]
+            is_used = config.flag("use_sliding_window", False)
+            has_window = [is_used and layer >= first for layer in range(num_layers)]
+            window = window if is_used else 0
+        case "alternating":
+            has_window = [layer % 2 == 0 for layer in range(num_layers)]
+    listed = config.texts("layer_types")
+    if listed is not None and family.windows in ("listed", "alternating"):
+        unknown = set(listed) - {"full_attention", "sliding_attention"}
+        if unknown or len(listed) != num_layers:
+            raise SpecError(
+                f"{config.where}: layer_types must name full_attention or sliding_attention for"
+                f" each of {num_layers} layers, not {', '.join(sorted(set(listed)))} for"
+                f" {len(listed)}"
+            )
+        has_window = [kind == "sliding_attention" for kind in listed]
+    return tuple(window if has else 0 for has in has_window)
+
+
+def _moe(config: Fields, family: Family, num_layers: int) -> MoeSpec | None:
+    if family.experts is None:
+        return None
+    is_qwen = family.experts == "qwen"
+    # transformers writes num_local_experts for both families since its version 5.
+    num_experts = config.size(
+        "num_local_experts", config.size("num_experts", 128 if is_qwen else 8)
+    )
+    top_k = config.size("num_experts_per_tok")
+    if top_k > num_experts:
+        raise SpecError(
+            f"{config.where}: num_experts_per_tok is {top_k}, more than {num_experts} experts"
+        )
+    if not is_qwen:
+        size = config.size("intermediate_size")
+        return MoeSpec(num_experts, top_k, True, size, (True,) * num_layers)
+    step, dense = config.size("decoder_sparse_step", 1), config.indices("mlp_only_layers")
+    return MoeSpec(
+        num_experts,
+        top_k,
+        config.flag("norm_topk_prob", False),
+        config.size("moe_intermediate_size"),
+        tuple(i not in dense and (i + 1) % step == 0 for i in range(num_layers)),
+    )
+
+
+def _eos_token_ids(folder: Path, config: Fields) -> tuple[int, ...]:
+    ids = set(config.indices("eos_token_id"))
+    if (folder / "generation_config.json").exists():
+        ids.update(Fields.of_file(folder / "generation_config.json").indices("eos_token_id"))
+    return tuple(sorted(ids))
+
+
+def _dtype(config: Fields) -> str:
+    named = config.text("dtype", config.text("torch_dtype", "float32"))
+    named = named.removeprefix("torch.")
+    if named not in DTYPES:
+        raise SpecError(
+            f"{config.where}: weights of {named} are not supported; supported are"
+            f" {', '.join(DTYPES)}"
+        )
+    return named

@@ -1,0 +1,72 @@
+"""Stop strings, found exactly once however the text is cut.
+
+The match that completes first wins; of those that complete at the same character, the longest.
+That is what reading one character at a time would find, so the answer does not depend on how
+tokens split the text. Only what may still become a stop string is held back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class StopMatcher:
+    """Watches one text.
+
+    Attributes:
+        matched: the stop string that ended the text, or None.
+    """
+
+    __slots__ = ("_held", "_include", "_reach", "_stops", "matched")
+
+    def __init__(self, stops: Sequence[str], *, include: bool = False) -> None:
+        """Start at the beginning of a text.
+
+        Args:
+            stops: strings of at least one character.
+            include: whether the stop string itself belongs to the text.
+        """
+        self._stops = tuple(stops)
+        self._include = include
+        self._reach = max(len(stop) for stop in stops) - 1
+        self._held = ""
+        self.matched: str | None = None
+
+    def feed(self, text: str) -> str:
+        """Take more text; give what can no longer be part of a stop string.
+
+        Call no more once ``matched`` is set.
+        """
+        text = self._held + text
+        best_end, best_start = len(text) + 1, 0
+        for stop in self._stops:
+            start = text.find(stop)
+            if start < 0:
+                continue
+            end = start + len(stop)
+            if end < best_end or (end == best_end and start < best_start):
+                best_end, best_start, self.matched = end, start, stop
+        if self.matched is not None:
+            self._held = ""
+            return text[: best_end if self._include else best_start]
+        cut = len(text) - self._holdback(text)
+        self._held = text[cut:]
+        return text[:cut]
+
+    def finish(self) -> str:
+        """The text is at its end: give what was held back."""
+        held, self._held = self._held, ""
+        return held
+
+    def _holdback(self, text: str) -> int:
+        """Length of the longest end of ``text`` that begins a stop string."""
+        tail = text[-self._reach :] if self._reach else ""
+        longest = 0
+        for stop in self._stops:
+            at = tail.find(stop[0])
+            while at >= 0 and len(tail) - at > longest:
+                if stop.startswith(tail[at:]):
+                    longest = len(tail) - at
+                    break
+                at = tail.find(stop[0], at + 1)
+        return longest

@@ -1,0 +1,112 @@
+"""The model's own chat template, in a sandbox.
+
+Templates come only from the model's folder, never from a request, and may neither reach Python's
+internals nor change what they are given.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any, NoReturn
+
+from jinja2 import TemplateError
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from gatewayd.errors import InvalidRequest
+
+
+class ChatTemplate:
+    """Renders messages to the prompt the model was trained on."""
+
+    def __init__(self, source: str, tokens: Mapping[str, str] | None = None) -> None:
+        """Compile a template.
+
+        Args:
+            source: jinja2.
+            tokens: names such as ``bos_token`` that the template may use.
+
+        Raises:
+            ValueError: it does not compile.
+        """
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.filters["tojson"] = _to_json
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = _now
+        try:
+            self._template = environment.from_string(source)
+        except TemplateError as error:
+            raise ValueError(f"the chat template does not compile: {error}") from error
+        self._tokens = dict(tokens or {})
+
+    @classmethod
+    def from_folder(cls, folder: Path) -> ChatTemplate | None:
+        """Read ``chat_template.jinja`` or the entry of ``tokenizer_config.json``.
+
+        Returns:
+            None where the model has none.
+
+        Raises:
+            ValueError: it does not compile.
+        """
+        config: dict[str, Any] = {}
+        config_file = folder / "tokenizer_config.json"
+        if config_file.exists():
+            config = json.loads(config_file.read_text(encoding="utf-8"))
+        file = folder / "chat_template.jinja"
+        source = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
+        if isinstance(source, list):  # several, by name
+            named = {entry["name"]: entry["template"] for entry in source}
+            source = named.get("default")
+        if source is None:
+            return None
+        return cls(source, _special_tokens(config))
+
+    def render(
+        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+    ) -> str:
+        """Render messages.
+
+        Raises:
+            InvalidRequest: the template refuses them.
+        """
+        try:
+            return self._template.render(
+                self._tokens,
+                messages=messages,
+                tools=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except InvalidRequest:
+            raise
+        except Exception as error:  # noqa: BLE001 - a template fails in any way on odd messages
+            raise InvalidRequest(
+                f"the model's chat template does not accept these messages: {error}",
+                param="messages",
+            ) from error
+
+
+def _special_tokens(config: Mapping[str, Any]) -> dict[str, str]:
+    tokens = {}
+    for name, value in config.items():
+        if name.endswith("_token"):
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                tokens[name] = content
+    return tokens
+
+
+def _to_json(value: Any, indent: int | None = None) -> str:  # noqa: ANN401 - any JSON value
+    return json.dumps(value, ensure_ascii=False, indent=indent)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise InvalidRequest(f"the model's chat template says: {message}", param="messages")
+
+
+def _now(pattern: str) -> str:
+    return datetime.now().astimezone().strftime(pattern)

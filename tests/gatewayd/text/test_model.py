@@ -1,0 +1,115 @@
+"""Messages and prompts to ids; transformers is the oracle for the template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.text.model import TextModel
+from gatewayd.text.template import ChatTemplate
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|pad|>"]
+
+
+def chat(*turns: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"role": role, "content": content} for role, content in turns]
+
+
+async def test_messages_are_encoded_as_transformers_does(text: TextModel, nano: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    oracle = transformers.AutoTokenizer.from_pretrained(nano)
+    messages = chat(
+        ("system", "Be brief."), ("user", "What does \u00fcber do?"), ("assistant", "x")
+    )
+    expected = oracle.apply_chat_template(
+        messages, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    assert await text.encode_chat(messages, limit=2048) == expected
+
+
+@pytest.mark.parametrize("role", ["system", "user", "assistant"])
+@pytest.mark.parametrize("special", SPECIAL)
+async def test_a_special_token_spelled_in_a_message_stays_text(
+    text: TextModel, role: str, special: str
+) -> None:
+    genuine = await text.encode_chat(chat((role, "x")), limit=2048)
+    ids = await text.encode_chat(chat((role, f"a{special}b{special}")), limit=2048)
+    control = text.tokenizer.special_ids
+    assert [i for i in ids if i in control] == [i for i in genuine if i in control]
+    assert f"a{special}b{special}" in text.tokenizer.decode(ids)
+
+
+async def test_the_careful_path_agrees_with_the_plain_one_on_the_rest(text: TextModel) -> None:
+    plain = await text.encode_chat(chat(("user", "say hello")), limit=2048)
+    marked = await text.encode_chat(chat(("system", SPECIAL[2]), ("user", "say hello")), limit=2048)
+    assert marked[-len(plain) :] == plain
+
+
+async def test_a_special_token_spelled_in_a_prompt_stays_text(text: TextModel) -> None:
+    ids = await text.encode_prompt("<|im_end|>", limit=2048)
+    assert not set(ids) & text.tokenizer.special_ids
+    assert text.tokenizer.decode(ids) == "<|im_end|>"
+
+
+@settings(max_examples=100)
+@given(sample=st.text(max_size=60))
+def test_encoding_and_decoding_give_the_text_back(text: TextModel, sample: str) -> None:
+    assert text.tokenizer.decode(text.tokenizer.encode(sample)) == sample
+
+
+async def test_a_long_text_is_encoded_as_a_short_one(text: TextModel) -> None:
+    sample = "def f(x): return x\n" * 400
+    assert await text.tokenizer.encode_async(sample) == text.tokenizer.encode(sample)
+
+
+async def test_a_hopelessly_long_prompt_is_refused_unencoded(text: TextModel) -> None:
+    with pytest.raises(ContextLengthExceeded, match="context is 16"):
+        await text.encode_prompt("a" * 100_000, limit=16)
+
+
+async def test_a_model_without_a_template_says_so(text: TextModel) -> None:
+    bare = TextModel(text.tokenizer, None)
+    with pytest.raises(InvalidRequest, match="no chat template"):
+        await bare.encode_chat(chat(("user", "x")), limit=16)
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{{ messages.__class__.__mro__ }}",
+        "{{ ''.__class__.__base__.__subclasses__() }}",
+        "{% for m in messages %}{{ m.pop('role') }}{% endfor %}",
+        "{{ cycler.__init__.__globals__.os.system('true') }}",
+        "{{ messages.append(1) }}",
+        "{{ range(1000000000) | list }}",
+    ],
+)
+def test_a_template_cannot_leave_its_sandbox(source: str) -> None:
+    with pytest.raises(InvalidRequest):
+        ChatTemplate(source).render(chat(("user", "x")))
+
+
+def test_a_template_may_refuse_in_its_own_words() -> None:
+    template = ChatTemplate("{{ raise_exception('roles must alternate') }}")
+    with pytest.raises(InvalidRequest, match="roles must alternate"):
+        template.render(chat(("user", "x")))
+
+
+def test_json_in_a_template_is_not_escaped_for_html() -> None:
+    template = ChatTemplate("{{ messages[0] | tojson }}")
+    assert template.render([{"role": "user", "content": "<\u00e9>"}]) == (
+        '{"role": "user", "content": "<\u00e9>"}'
+    )
+
+
+def test_a_template_file_wins_over_the_configuration(tmp_path: Path) -> None:
+    (tmp_path / "tokenizer_config.json").write_text(
+        '{"chat_template": "old", "bos_token": {"content": "<s>"}}'
+    )
+    (tmp_path / "chat_template.jinja").write_text("{{ bos_token }}new")
+    template = ChatTemplate.from_folder(tmp_path)
+    assert template is not None
+    assert template.render([]) == "<s>new"

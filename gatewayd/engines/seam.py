@@ -13,9 +13,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
-from gatewayd_engine.messages import EngineStats, ModelInfo, SamplingParams, TokenLogprobs
-
 from gatewayd.errors import GatewayError
+from gatewayd_engine.messages import EngineStats, ModelInfo, SamplingParams, TokenLogprobs
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,9 @@ class EngineProcess(Protocol):
     def terminate(self) -> None:
         """Ask it to stop (SIGTERM). No error when it is gone."""
 
+    def abort(self) -> None:
+        """Make a hung one write its stacks and die (SIGABRT). No error when it is gone."""
+
     def kill(self) -> None:
         """Stop it now (SIGKILL). No error when it is gone."""
 

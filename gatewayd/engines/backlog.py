@@ -1,0 +1,78 @@
+"""Work that waits, in the daemon or in an engine's queue, and the caps on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gatewayd.engines.job import Job
+from gatewayd.errors import QueueFull
+
+_RETRY_SECONDS = (1.0, 60.0)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLimits:
+    """Caps on what waits.
+
+    Attributes:
+        max_waiting_requests: requests of which nothing has been computed.
+        max_waiting_tokens: prompt tokens of those.
+    """
+
+    max_waiting_requests: int
+    max_waiting_tokens: int
+
+
+class Backlog:
+    """Counts the waiting jobs; a job enters and leaves as often as engines are lost."""
+
+    def __init__(self, limits: QueueLimits) -> None:
+        self.limits = limits
+        self.num_requests = 0
+        self.num_tokens = 0
+        self._last_wait_seconds = 0.0
+
+    def check(self, prompt_len: int) -> None:
+        """Refuse a new request when the caps are reached.
+
+        A prompt larger than the cap on tokens is taken when nothing else waits.
+
+        Raises:
+            QueueFull: with the time that the last admitted request has waited as the hint
+                when to try again.
+        """
+        limits = self.limits
+        if self.num_requests >= limits.max_waiting_requests:
+            reason = (
+                f"{self.num_requests} requests are waiting; the limit is "
+                f"{limits.max_waiting_requests}"
+            )
+        elif self.num_requests and self.num_tokens + prompt_len > limits.max_waiting_tokens:
+            reason = (
+                f"{self.num_tokens} prompt tokens are waiting and this request brings "
+                f"{prompt_len}; the limit is {limits.max_waiting_tokens}"
+            )
+        else:
+            return
+        low, high = _RETRY_SECONDS
+        wait = min(high, max(low, self._last_wait_seconds))
+        raise QueueFull(f"{reason}; try again later", retry_after=wait)
+
+    def enter(self, job: Job) -> None:
+        """The job waits from now on; no effect if it does already."""
+        if not job.is_waiting:
+            job.is_waiting = True
+            self.num_requests += 1
+            self.num_tokens += job.prompt_len
+
+    def leave(self, job: Job) -> None:
+        """The job waits no longer; no effect if it does not."""
+        if job.is_waiting:
+            job.is_waiting = False
+            self.num_requests -= 1
+            self.num_tokens -= job.prompt_len
+
+    def admitted(self, job: Job, queue_seconds: float) -> None:
+        """An engine has begun with the job."""
+        self._last_wait_seconds = queue_seconds
+        self.leave(job)

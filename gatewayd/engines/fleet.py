@@ -1,0 +1,243 @@
+"""Every engine replica, and every request from its arrival to its end.
+
+A request is with one engine, or pending until one is ready. Losing an engine ends the requests
+whose clients have seen tokens and sends all others again, in order of arrival.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+
+from gatewayd.engines.backlog import Backlog, QueueLimits
+from gatewayd.engines.flight import Flight
+from gatewayd.engines.job import Job
+from gatewayd.engines.replica import Launch, Replica
+from gatewayd.engines.routing import FencedRouter
+from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
+from gatewayd.errors import EngineLost, EngineUnavailable, GatewayError, InvalidRequest
+from gatewayd_engine.frames import FrameError
+from gatewayd_engine.messages import ModelInfo, StepOutput, Submit
+from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
+
+_log = logging.getLogger(__name__)
+
+MAX_DEATHS = 5
+
+
+class EngineFleet:
+    """Implements ``seam.Fleet``; its methods are called from the event loop only.
+
+    Attributes:
+        backlog: what waits.
+    """
+
+    def __init__(
+        self, launch: Launch, router: RouterStrategy, limits: QueueLimits, num_replicas: int = 1
+    ) -> None:
+        self.backlog = Backlog(limits)
+        self._router = FencedRouter(router)
+        self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
+        self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
+        self._pending: list[Job] = []  # in order of arrival
+        self._sequences = itertools.count(1)
+        self._numbers = itertools.count()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        """Start the engines; returns at once."""
+        self._tasks = [
+            asyncio.create_task(replica.run(), name=f"engine {replica.index}")
+            for replica in self._replicas
+        ]
+
+    async def wait_failed(self) -> str:
+        """Wait until no replica will become ready again.
+
+        Returns:
+            Why the last of them failed.
+        """
+        await asyncio.wait(self._tasks)
+        for task in self._tasks:
+            task.result()
+        reason = self._replicas[-1].detail
+        self._fail_all(EngineUnavailable(f"no engine serves: {reason}"))
+        return reason
+
+    async def stop(self) -> None:
+        """End the engines; requests that are left fail."""
+        self._fail_all(EngineUnavailable("the daemon is stopping"))
+        for replica in self._replicas:
+            replica.stop()
+        await asyncio.gather(*self._tasks)
+
+    def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> JobHandle:
+        """See ``seam.Fleet``.
+
+        Raises:
+            InvalidRequest: it does not fit into a frame.
+        """
+        if all(replica.is_over for replica in self._replicas):
+            raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
+        self.backlog.check(len(request.prompt))
+        job = Job.make(next(self._numbers), request, sinks)
+        self.backlog.enter(job)
+        self._place(job)
+        return JobHandle(self, job)
+
+    def cancel(self, job: Job, index: int | None) -> None:
+        """Stop one choice of a job, or all."""
+        choices = [c for c in job.choices if not c.is_over and index in (None, c.index)]
+        if not choices:
+            return
+        for choice in choices:
+            choice.is_over = True
+        if job.replica is None:
+            if job.is_over:
+                self._pending.remove(job)
+                self.backlog.leave(job)
+            return
+        for choice in choices:
+            self._flights[job.replica].drop(choice)
+        self._replicas[job.replica].abort([choice.sequence for choice in choices])
+
+    def status(self) -> Sequence[ReplicaStatus]:
+        """See ``seam.Fleet``."""
+        return [replica.status() for replica in self._replicas]
+
+    @property
+    def model(self) -> ModelInfo | None:
+        """See ``seam.Fleet``."""
+        return next((r.model for r in self._replicas if r.model is not None), None)
+
+    @property
+    def is_ready(self) -> bool:
+        """See ``seam.Fleet``."""
+        return any(replica.is_responsive for replica in self._replicas)
+
+    @property
+    def num_unfinished(self) -> int:
+        """Sequences at engines, and requests that are pending."""
+        return sum(map(len, self._flights)) + len(self._pending)
+
+    @property
+    def dropped_tokens(self) -> int:
+        """Tokens that came for sequences that are over, or never were."""
+        return sum(flight.dropped_tokens for flight in self._flights)
+
+    def on_ready(self, replica: Replica) -> None:
+        """See ``ReplicaOwner``."""
+        self._place_pending()
+
+    def on_step(self, replica: Replica, step: StepOutput) -> None:
+        """See ``ReplicaOwner``."""
+        self._flights[replica.index].deliver(step)
+
+    def on_lost(self, replica: Replica, reason: str) -> None:
+        """See ``ReplicaOwner``."""
+        jobs = self._flights[replica.index].lose()
+        kept = [job for job in jobs if self._survives(job)]
+        if jobs:
+            _log.warning(
+                "engine %d was lost with %d requests; %d are sent again",
+                replica.index,
+                len(jobs),
+                len(kept),
+            )
+        self._pending = sorted([*self._pending, *kept], key=lambda job: job.number)
+        self._place_pending()
+
+    def _survives(self, job: Job) -> bool:
+        """Whether a job of a lost engine goes on; if not, it has failed now."""
+        job.replica = None
+        job.deaths += 1
+        if job.deaths >= MAX_DEATHS:
+            job.fail(EngineLost(f"{job.deaths} engines were lost while they had this request"))
+        elif job.is_started and not job.request.retry_started:
+            job.fail(EngineLost("the engine was lost while it was generating; send it again"))
+        else:
+            job.restart()
+        if job.is_over:
+            self.backlog.leave(job)
+            return False
+        self.backlog.enter(job)
+        return True
+
+    def _place_pending(self) -> None:
+        jobs, self._pending = self._pending, []
+        for job in jobs:
+            try:
+                self._place(job)
+            except InvalidRequest as error:
+                job.fail(error)
+
+    def _place(self, job: Job) -> None:
+        """Send a job to a replica, or keep it until one is ready."""
+        views = [self._view(replica) for replica in self._replicas if replica.can_serve]
+        if not views:
+            self._pending.append(job)
+            return
+        request = job.request
+        index = self._router.route(
+            RouteRequest(request.prompt, request.salt, request.priority), views
+        )
+        for choice in job.choices:
+            choice.sequence = next(self._sequences)
+        replica = self._replicas[index]
+        try:
+            replica.send(
+                Submit(
+                    sequences=[choice.sequence for choice in job.choices],
+                    prompt=job.prompt,
+                    params=request.params,
+                    salt=request.salt,
+                    priority=request.priority,
+                    tenant=request.tenant,
+                    queued_seconds=time.monotonic() - job.arrived,
+                )
+            )
+        except FrameError as error:
+            self.backlog.leave(job)
+            raise InvalidRequest(f"the request is too large: {error}") from error
+        job.replica = index
+        self._flights[index].add(job)
+        # Submitted nevertheless: a choice's place among its siblings decides its seed.
+        if over := [choice.sequence for choice in job.choices if choice.is_over]:
+            replica.abort(over)
+
+    def _view(self, replica: Replica) -> ReplicaView:
+        flight, stats = self._flights[replica.index], replica.stats
+        pages = stats.free_pages + stats.cached_pages + stats.held_pages
+        return ReplicaView(
+            index=replica.index,
+            num_running=len(flight) - flight.num_waiting,
+            num_waiting=flight.num_waiting,
+            queued_tokens=flight.queued_tokens,
+            kv_usage=stats.held_pages / pages if pages else 0.0,
+        )
+
+    def _fail_all(self, error: GatewayError) -> None:
+        jobs = list(self._pending)
+        self._pending.clear()
+        for flight in self._flights:
+            jobs += flight.lose()
+        for job in jobs:
+            self.backlog.leave(job)
+            job.fail(error)
+
+
+class JobHandle:
+    """Implements ``seam.Handle``."""
+
+    __slots__ = ("_fleet", "_job")
+
+    def __init__(self, fleet: EngineFleet, job: Job) -> None:
+        self._fleet = fleet
+        self._job = job
+
+    def cancel(self, choice: int | None = None) -> None:
+        """See ``seam.Handle``."""
+        self._fleet.cancel(self._job, choice)

@@ -1,0 +1,187 @@
+"""Everything that one engine has been sent and has not ended, and the way of its tokens.
+
+``deliver`` runs for every step of every engine: columns become lists once per step, and one
+bound method is called per sequence.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+from gatewayd.engines.backlog import Backlog
+from gatewayd.engines.job import Choice, Job
+from gatewayd.errors import GatewayError, InternalError, InvalidRequest, NumericalError
+from gatewayd_engine.frames import FrameError
+from gatewayd_engine.messages import (
+    ERROR,
+    FINISH_REASONS,
+    Admitted,
+    Finished,
+    StepOutput,
+    TokenLogprobs,
+)
+
+_log = logging.getLogger(__name__)
+
+
+class Flight:
+    """The choices at one engine, by sequence id.
+
+    Attributes:
+        num_waiting: sequences in its queue.
+        queued_tokens: prompt tokens of jobs of which it has admitted nothing.
+        dropped_tokens: tokens for sequences that are over, or that never were.
+    """
+
+    def __init__(self, backlog: Backlog, abort: Callable[[list[int]], None]) -> None:
+        self._backlog = backlog
+        self._abort = abort
+        self._choices: dict[int, Choice] = {}
+        self.num_waiting = 0
+        self.queued_tokens = 0
+        self.dropped_tokens = 0
+
+    def __len__(self) -> int:
+        """Sequences that go on."""
+        return len(self._choices)
+
+    def add(self, job: Job) -> None:
+        """The job was sent to this engine; its choices have their sequence ids."""
+        for choice in job.choices:
+            if not choice.is_over:
+                self._choices[choice.sequence] = choice
+                choice.is_queued = True
+                self.num_waiting += 1
+        self.queued_tokens += job.prompt_len
+
+    def drop(self, choice: Choice) -> None:
+        """The choice is over; no effect if this engine does not have it."""
+        if self._choices.pop(choice.sequence, None) is None:
+            return
+        if choice.is_queued:
+            choice.is_queued = False
+            self.num_waiting -= 1
+        job = choice.job
+        if job.is_waiting and job.is_over:
+            self.queued_tokens -= job.prompt_len
+            self._backlog.leave(job)
+
+    def lose(self) -> list[Job]:
+        """Forget everything: the engine is lost.
+
+        Returns:
+            The jobs that it had, in order of arrival.
+        """
+        jobs = {choice.job.number: choice.job for choice in self._choices.values()}
+        for choice in self._choices.values():
+            choice.is_queued = False
+        self._choices.clear()
+        self.num_waiting = self.queued_tokens = 0
+        return [jobs[number] for number in sorted(jobs)]
+
+    def deliver(self, step: StepOutput) -> None:
+        """Hand what a step produced to the sinks.
+
+        Raises:
+            FrameError: its columns contradict each other; nothing was delivered.
+        """
+        runs = _token_runs(step) if step.sequences else []
+        if any(not 0 <= finished.reason < len(FINISH_REASONS) for finished in step.finished):
+            raise FrameError("a sequence finished for a reason that does not exist")
+        for admitted in step.admitted:
+            self._admit(admitted)
+        for sequence, logprobs in _by_sequence(step.prompt_logprobs).items():
+            if choice := self._choices.get(sequence):
+                self._call(choice, choice.sink.prompt_logprobs, logprobs)
+        if runs:
+            self._tokens(runs, _by_sequence(step.logprobs))
+        for finished in step.finished:
+            self._finish(finished)
+
+    def _tokens(
+        self, runs: list[tuple[int, Sequence[int]]], logprobs: dict[int, list[TokenLogprobs]]
+    ) -> None:
+        find = self._choices.get
+        for sequence, ids in runs:
+            choice = find(sequence)
+            if choice is None:
+                self.dropped_tokens += len(ids)
+                continue
+            choice.is_started = True
+            self._call(choice, choice.sink.tokens, ids, logprobs.get(sequence))
+
+    def _admit(self, admitted: Admitted) -> None:
+        choice = self._choices.get(admitted.sequence)
+        if choice is None or not choice.is_queued:
+            return
+        choice.is_queued = False
+        self.num_waiting -= 1
+        job = choice.job
+        if job.is_waiting:
+            self.queued_tokens -= job.prompt_len
+            self._backlog.admitted(job, admitted.queue_seconds)
+        if not choice.was_admitted:  # a second engine is none of the client's business
+            choice.was_admitted = True
+            self._call(choice, choice.sink.admitted, admitted.cached_tokens, admitted.queue_seconds)
+
+    def _finish(self, finished: Finished) -> None:
+        choice = self._choices.get(finished.sequence)
+        if choice is None:
+            return
+        choice.is_over = True
+        self.drop(choice)
+        if finished.reason == ERROR:
+            error = _error(finished, choice.job.request.request_id)
+            self._call(choice, choice.sink.failed, error)
+        else:
+            reason = FINISH_REASONS[finished.reason]
+            self._call(choice, choice.sink.finished, reason, finished.stop_token)
+
+    def _call(self, choice: Choice, method: Callable[..., None], *args: object) -> None:
+        if not choice.call(method, *args) and not choice.is_over:
+            choice.fail(InternalError("internal error"))
+            self.drop(choice)
+            self._abort([choice.sequence])
+
+
+def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
+    """The tokens of each sequence that got some.
+
+    Raises:
+        FrameError: the columns do not fit together.
+    """
+    try:
+        sequences = memoryview(step.sequences).cast("q").tolist()
+        tokens = memoryview(step.tokens).cast("i").tolist()
+        if not step.counts:
+            return list(zip(sequences, zip(tokens, strict=True), strict=True))
+        ends = list(accumulate(memoryview(step.counts).cast("i").tolist()))
+        if ends[-1] != len(tokens):
+            raise ValueError(f"{len(tokens)} tokens, counted as {ends[-1]}")
+        starts = [0, *ends[:-1]]
+        return [
+            (sequence, tokens[start:end])
+            for sequence, start, end in zip(sequences, starts, ends, strict=True)
+        ]
+    except (TypeError, ValueError) as error:
+        raise FrameError(f"the columns of a step do not fit together: {error}") from error
+
+
+def _by_sequence(logprobs: Sequence[TokenLogprobs]) -> dict[int, list[TokenLogprobs]]:
+    groups: dict[int, list[TokenLogprobs]] = {}
+    for entry in logprobs:
+        groups.setdefault(entry.sequence, []).append(entry)
+    return groups
+
+
+def _error(finished: Finished, request_id: str) -> GatewayError:
+    """The client's view of an engine's error; what is unknown is logged, not shown."""
+    code, message = finished.error or ("unknown", "")
+    if code == "numerical_error":
+        return NumericalError(message)
+    if code == "invalid_request":
+        return InvalidRequest(message)
+    _log.error("request %s failed in the engine: %s: %s", request_id, code, message)
+    return InternalError("the engine could not finish this request")

@@ -1,0 +1,114 @@
+"""A submitted request and its choices, as the fleet keeps them until they end."""
+
+from __future__ import annotations
+
+import logging
+import time
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gatewayd.engines.seam import EngineRequest, TokenSink
+from gatewayd.errors import GatewayError
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class Choice:
+    """One sequence of a job.
+
+    Attributes:
+        job: what it belongs to.
+        index: its place among the job's choices.
+        sink: who receives its tokens.
+        sequence: its id at the engine that has it now.
+        is_queued: whether it waits in that engine's queue.
+        is_started: whether it has got tokens.
+        was_admitted: whether its sink was told that it left the queue.
+        is_over: ended or cancelled; its sink is not called any more.
+    """
+
+    job: Job
+    index: int
+    sink: TokenSink
+    sequence: int = -1
+    is_queued: bool = False
+    is_started: bool = False
+    was_admitted: bool = False
+    is_over: bool = False
+
+    def call(self, method: Callable[..., None], *args: object) -> bool:
+        """Call a method of the sink; returns False, and logs, when it raised."""
+        try:
+            method(*args)
+        except Exception:  # noqa: BLE001 - one sink's fault must not reach the others
+            _log.exception("request %s: its sink raised", self.job.request.request_id)
+            return False
+        return True
+
+    def fail(self, error: GatewayError) -> None:
+        """Tell its sink that it failed, unless it is over."""
+        if not self.is_over:
+            self.is_over = True
+            self.call(self.sink.failed, error)
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """One request; ``choices`` keeps those that are over, as their place decides the seed.
+
+    Attributes:
+        number: order of arrival.
+        request: what was asked.
+        prompt: its prompt as int32 bytes, made once.
+        arrived: when, seconds of ``time.monotonic``.
+        choices: its sequences.
+        is_waiting: whether none of them has been admitted yet; it then counts as backlog.
+        deaths: engines lost while they had it.
+        replica: index of the replica that has it; None while it is pending.
+    """
+
+    number: int
+    request: EngineRequest
+    prompt: bytes
+    arrived: float
+    choices: list[Choice] = field(default_factory=list)
+    is_waiting: bool = False
+    deaths: int = 0
+    replica: int | None = None
+
+    @classmethod
+    def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
+        """Take a request in."""
+        prompt = array("i", request.prompt).tobytes()
+        job = cls(number, request, prompt, time.monotonic())
+        job.choices = [Choice(job, index, sink) for index, sink in enumerate(sinks)]
+        return job
+
+    @property
+    def prompt_len(self) -> int:
+        """Tokens of its prompt."""
+        return len(self.request.prompt)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return all(choice.is_over for choice in self.choices)
+
+    @property
+    def is_started(self) -> bool:
+        """Whether a choice that goes on has got tokens."""
+        return any(choice.is_started and not choice.is_over for choice in self.choices)
+
+    def fail(self, error: GatewayError) -> None:
+        """Fail every choice that goes on."""
+        for choice in self.choices:
+            choice.fail(error)
+
+    def restart(self) -> None:
+        """Forget what the lost engine had made of it."""
+        for choice in self.choices:
+            if choice.is_started and not choice.is_over:
+                choice.is_started = False
+                choice.call(choice.sink.restarted)

@@ -1,0 +1,295 @@
+"""One engine process, kept alive: start, watch, bury, start again.
+
+Nothing about requests is known here; the owner is told what the engine says and when it is
+lost. Loss is seen at the end of the stream (milliseconds), at the process's exit (a tick), or
+when the engine has been silent for too long.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import signal
+import time
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gatewayd.engines.patience import Patience
+from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd_engine.client import EngineClient
+from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.frames import FrameError
+from gatewayd_engine.messages import (
+    PROTOCOL_VERSION,
+    Abort,
+    Command,
+    EngineStats,
+    Event,
+    Fatal,
+    Loading,
+    ModelInfo,
+    Ready,
+    Shutdown,
+    StepOutput,
+)
+from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
+
+_log = logging.getLogger(__name__)
+
+_TICK_SECONDS = 0.1
+_REAP_SECONDS = 10.0
+_BACKOFF_SECONDS = (1.0, 2.0, 4.0)
+MAX_FAILED_STARTS = 3
+
+
+class ReplicaOwner(Protocol):
+    """Who is told; every method is called from the event loop and returns soon."""
+
+    def on_ready(self, replica: Replica) -> None:
+        """It serves from now on."""
+
+    def on_step(self, replica: Replica, step: StepOutput) -> None:
+        """It has made a step. ``FrameError`` from here ends this engine."""
+
+    def on_lost(self, replica: Replica, reason: str) -> None:
+        """It serves no longer; called once for each ``on_ready``."""
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How engines are started and watched; the same for every replica."""
+
+    executor: ExecutorStrategy
+    command: tuple[str, ...]
+    env: dict[str, str]
+    config: EngineConfig
+    patience: Patience = field(default_factory=Patience)
+
+
+class Replica:
+    """See the module."""
+
+    def __init__(self, index: int, launch: Launch, owner: ReplicaOwner) -> None:
+        self.index = index
+        self.state = ReplicaState.STARTING
+        self.detail = "not started"
+        self.model: ModelInfo | None = None
+        self.stats = EngineStats()
+        self.restarts = 0
+        self._launch = launch
+        self._owner = owner
+        self._process: EngineProcess | None = None
+        self._client: EngineClient | None = None
+        self._loss: asyncio.Future[str] | None = None
+        self._ready_at = 0.0
+        self._heard_at = 0.0
+        self._is_final = False  # the engine has said that no restart will help
+        self._stop = asyncio.Event()
+
+    @property
+    def can_serve(self) -> bool:
+        """Whether a request may be sent to it."""
+        return self.state is ReplicaState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it will never serve again."""
+        return self.state in (ReplicaState.FAILED, ReplicaState.STOPPED)
+
+    @property
+    def is_responsive(self) -> bool:
+        """Whether it serves and has spoken lately."""
+        silence = time.monotonic() - self._heard_at
+        patience = self._launch.patience
+        # What a full step may take at its slowest is not yet a reason for doubt.
+        doubt = patience.doubt_seconds * patience.limit(self.model) / patience.hang_seconds
+        return self.can_serve and silence < doubt
+
+    def status(self) -> ReplicaStatus:
+        """A snapshot."""
+        return ReplicaStatus(
+            index=self.index,
+            state=self.state,
+            pid=self._process.pid if self._process is not None else None,
+            uptime_seconds=time.monotonic() - self._ready_at if self.can_serve else 0.0,
+            restarts=self.restarts,
+            detail=self.detail,
+            model=self.model,
+            stats=self.stats,
+        )
+
+    def send(self, command: Command) -> None:
+        """Send a command to the engine; lost when there is none.
+
+        Raises:
+            FrameError: it is too large.
+        """
+        if self._client is not None:
+            self._client.send(command)
+
+    def abort(self, sequences: list[int]) -> None:
+        """Make the engine forget sequences."""
+        self.send(Abort(sequences))
+
+    async def run(self) -> None:
+        """Keep an engine running until ``stop``, or until starting has failed too often."""
+        failures = 0
+        while not self._stop.is_set():
+            reason, had_served = await self._live()
+            if self._stop.is_set():
+                break
+            self.restarts += 1
+            failures = 0 if had_served else failures + 1
+            self.detail = reason
+            if failures >= MAX_FAILED_STARTS or self._is_final:
+                _log.error("engine %d has failed: %s", self.index, reason)
+                self.state = ReplicaState.FAILED
+                return
+            self.state = ReplicaState.RESTARTING
+            pause = _backoff(failures)
+            _log.warning("engine %d: %s; starting again in %.1f s", self.index, reason, pause)
+            await self._sleep(pause)
+        self.state = ReplicaState.STOPPED
+        self.detail = "stopped"
+
+    def stop(self) -> None:
+        """Ask the engine to end; ``run`` returns when it has."""
+        self._stop.set()
+        self._lose("stopped")
+
+    async def _live(self) -> tuple[str, bool]:
+        """One engine's life: returns why it ended, and whether it was ready before."""
+        launch = self._launch
+        self.detail = "starting"
+        self.stats = EngineStats()
+        self._ready_at = 0.0
+        self._heard_at = time.monotonic()
+        loss = self._loss = asyncio.get_running_loop().create_future()
+        command = EngineCommand(argv=launch.command, env=launch.env, replica=self.index)
+        try:
+            # In this thread: the kernel ends an engine with the thread that started it.
+            process = launch.executor.start(command)
+        except OSError as error:
+            return f"could not be started: {error}", False
+        self._process = process
+        client = self._client = await EngineClient.connect(
+            process.socket, self._on_event, self._on_stream_end
+        )
+        client.send(launch.config)
+        is_hung = False
+        while not loss.done():
+            await asyncio.wait([loss], timeout=_TICK_SECONDS)
+            if loss.done():
+                break
+            if process.poll() is not None:
+                # Its last words may still be in the socket; the stream's end follows them.
+                await asyncio.wait([loss], timeout=_TICK_SECONDS)
+                self._lose("ended")
+            silence = time.monotonic() - self._heard_at
+            if silence > launch.patience.limit(self.model if self._ready_at else None):
+                is_hung = True
+                self._lose(f"gave no sign of life for {silence:.0f} s")
+        had_served = self._ready_at > 0
+        if self._stop.is_set():
+            client.send(Shutdown())
+        reason = loss.result()
+        status = await self._bury(process, is_hung=is_hung)
+        client.close()
+        self._process = self._client = None
+        return (
+            reason if is_hung or self._is_final else f"{reason} ({_ending(status)})"
+        ), had_served
+
+    def _on_event(self, event: Event) -> None:
+        if self._loss is None or self._loss.done():
+            return  # the last words of an engine that is being buried
+        self._heard_at = time.monotonic()
+        if isinstance(event, StepOutput):
+            self.stats = event.stats
+            try:
+                self._owner.on_step(self, event)
+            except FrameError as error:
+                self._lose(f"sent nonsense: {error}")
+        elif isinstance(event, Loading):
+            self.detail = f"{event.stage} {event.fraction:.0%}"
+        elif isinstance(event, Ready):
+            self._on_ready(event)
+        else:
+            self._on_fatal(event)
+
+    def _on_ready(self, event: Ready) -> None:
+        if event.version != PROTOCOL_VERSION:
+            self._is_final = True
+            self._lose(
+                f"speaks version {event.version} of the protocol; "
+                f"this daemon speaks {PROTOCOL_VERSION}"
+            )
+            return
+        self.model = event.model
+        self.state = ReplicaState.READY
+        self.detail = f"loaded in {event.load_seconds:.1f} s"
+        self._ready_at = time.monotonic()
+        _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
+        self._owner.on_ready(self)
+
+    def _on_fatal(self, event: Fatal) -> None:
+        # An engine that explains why it cannot start says the same the next time, unless one
+        # has started before: then what it lacks (memory, a device) may come back.
+        self._is_final = self.model is None
+        self._lose(event.message)
+
+    def _on_stream_end(self, error: Exception | None) -> None:
+        self._lose("the connection ended" if error is None else f"the connection broke: {error}")
+
+    def _lose(self, reason: str) -> None:
+        """The engine serves no longer: tell the owner now, bury the process afterwards."""
+        if self._loss is None or self._loss.done():
+            return
+        self._loss.set_result(reason)
+        if self.can_serve:
+            is_stopping = self._stop.is_set()
+            self.state = ReplicaState.STOPPED if is_stopping else ReplicaState.RESTARTING
+            self._owner.on_lost(self, reason)
+
+    async def _bury(self, process: EngineProcess, *, is_hung: bool) -> int | None:
+        """End the process and wait for it; returns its exit status, None if it will not go."""
+        patience = self._launch.patience
+        if is_hung:
+            process.abort()
+            await _wait_exit(process, patience.dump_seconds)
+        elif self._stop.is_set() and await _wait_exit(process, patience.stop_seconds) is None:
+            process.terminate()
+            await _wait_exit(process, patience.stop_seconds)
+        if process.poll() is None:
+            process.kill()
+        return await _wait_exit(process, _REAP_SECONDS)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.wait_for(self._stop.wait(), seconds)
+        except TimeoutError:
+            return
+
+
+async def _wait_exit(process: EngineProcess, seconds: float) -> int | None:
+    deadline = time.monotonic() + seconds
+    while (status := process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(0.005)  # an executor offers no event, for it may be far away
+    return status
+
+
+def _backoff(failures: int) -> float:
+    """Seconds before the next start: none after an engine that served."""
+    if not failures:
+        return 0.0
+    base = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
+    return base * random.uniform(0.75, 1.25)
+
+
+def _ending(status: int | None) -> str:
+    if status is None:
+        return "it does not exit"
+    if status < 0:
+        return f"killed by {signal.Signals(-status).name}"
+    return f"exit status {status}"

@@ -1,0 +1,201 @@
+"""The fleet when engines die, hang, lie or do not start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatewayd.engines.patience import Patience
+from gatewayd.engines.seam import ReplicaState
+from gatewayd.errors import EngineLost, EngineUnavailable
+
+Make = Callable[..., Awaitable[Any]]
+Expected = Callable[[Sequence[int], int], list[int]]
+QUICK = Patience(hang_seconds=0.8, doubt_seconds=0.5, load_seconds=0.8, dump_seconds=0.2)
+
+
+def _kill(setup: Any, index: int = 0) -> None:
+    os.kill(setup.fleet.status()[index].pid, signal.SIGKILL)
+
+
+async def test_started_streams_fail_and_queued_requests_are_served_again(
+    make_fleet: Make, expected_tokens: Expected
+) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5, FAKE_MAX_RUNNING=4)
+    sinks = [setup.generate([k], 60) for k in range(1, 21)]
+    await setup.until(lambda: sum(bool(sink.ids) for sink in sinks) == 4)
+    started = time.monotonic()
+    _kill(setup)
+    await setup.until(lambda: sinks[0].over.is_set())
+    assert time.monotonic() - started < 0.1
+    assert not setup.fleet.is_ready
+    assert setup.fleet.status()[0].state is ReplicaState.RESTARTING
+    for sink in sinks[:4]:
+        assert isinstance((await sink.end()).error, EngineLost)
+        assert sink.error is not None
+        assert sink.error.code == "engine_restarted"
+    for k, sink in enumerate(sinks[4:], start=5):
+        assert (await sink.end()).ids == expected_tokens([k], 60)
+        assert sink.calls.count("admitted") == 1
+    assert setup.fleet.status()[0].restarts == 1
+    assert setup.fleet.backlog.num_requests == 0
+
+
+async def test_queued_requests_keep_their_order(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5, FAKE_MAX_RUNNING=1)
+    order: list[int] = []
+    sinks = []
+    for k in range(6):
+        sink = setup.generate([k + 1], 3 if k else 1000)
+        sink.on_tokens = lambda _, k=k: order.append(k)
+        sinks.append(sink)
+    await setup.until(lambda: len(order) > 2)
+    _kill(setup)
+    for sink in sinks:
+        await sink.end()
+    assert [k for k in order if k] == sorted(k for k in order if k)
+
+
+async def test_a_request_that_nobody_has_seen_starts_over(
+    make_fleet: Make, expected_tokens: Expected
+) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    sink = setup.generate([3, 4], 50, retry_started=True)
+    await setup.until(lambda: len(sink.ids) > 5)
+    _kill(setup)
+    await sink.end()
+    assert sink.ids == expected_tokens([3, 4], 50)
+    assert sink.calls.count("restarted") == 1
+
+
+async def test_another_replica_takes_over_at_once(
+    make_fleet: Make, expected_tokens: Expected
+) -> None:
+    setup = await make_fleet(num_replicas=2, FAKE_STEP_MS=5, FAKE_MAX_RUNNING=2)
+    await setup.until(lambda: all(s.state is ReplicaState.READY for s in setup.fleet.status()))
+    sinks = [setup.generate([k], 20, retry_started=True) for k in range(1, 13)]
+    await setup.until(lambda: all(f.num_waiting < 6 for f in setup.fleet._flights))
+    _kill(setup)
+    await setup.until(lambda: setup.fleet.status()[0].state is not ReplicaState.READY)
+    assert setup.fleet.is_ready
+    assert not setup.fleet._pending
+    for k, sink in enumerate(sinks, start=1):
+        assert (await sink.end()).ids == expected_tokens([k], 20)
+
+
+async def test_a_poisonous_request_is_given_up_and_the_daemon_goes_on(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_FAULTS="die_admitting")
+    poison = setup.generate([666], 5)
+    assert isinstance((await poison.end()).error, EngineLost)
+    assert setup.fleet.status()[0].restarts == 5
+    assert len((await setup.generate([1], 5).end()).ids) == 5
+
+
+@pytest.mark.parametrize("fault", ["garbage@3", "short@3", "exit@3", "kill@3"])
+async def test_an_engine_that_breaks_the_protocol_is_replaced(
+    make_fleet: Make, expected_tokens: Expected, tmp_path: Path, fault: str
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS=fault, FAKE_LIVES=f"{tmp_path}/lives:1")
+    sink = setup.generate([9], 8, retry_started=True)
+    assert (await sink.end()).ids == expected_tokens([9], 8)
+    assert setup.fleet.status()[0].restarts == 1
+
+
+async def test_a_hung_engine_is_dumped_killed_and_replaced(
+    make_fleet: Make, expected_tokens: Expected, tmp_path: Path
+) -> None:
+    setup = await make_fleet(patience=QUICK, FAKE_FAULTS="hang@3", FAKE_LIVES=f"{tmp_path}/lives:1")
+    await setup.ready()
+    sink = setup.generate([9], 8, retry_started=True)
+    await setup.until(lambda: not setup.fleet.is_ready)
+    assert (await sink.end()).ids == expected_tokens([9], 8)
+    assert setup.executor.started[0].aborted
+    assert setup.executor.started[0].poll() == -signal.SIGABRT
+
+
+async def test_an_idle_engine_is_not_taken_for_a_hung_one(make_fleet: Make) -> None:
+    setup = await make_fleet(patience=QUICK)
+    await setup.ready()
+    await asyncio.sleep(1.5)
+    assert setup.fleet.is_ready
+    assert setup.fleet.status()[0].restarts == 0
+
+
+async def test_starting_is_given_up_after_three_failures(
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd.engines.replica._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    setup = await make_fleet(FAKE_FAULTS="load_exit")
+    sink = setup.generate([1], 1)
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    assert reason == "the connection ended (exit status 3)"
+    assert len(setup.executor.started) == 3
+    assert setup.fleet.status()[0].state is ReplicaState.FAILED
+    assert isinstance((await sink.end()).error, EngineUnavailable)
+    with pytest.raises(EngineUnavailable, match="exit status 3"):
+        setup.generate([1], 1)
+
+
+async def test_an_engine_that_explains_why_it_cannot_start_is_not_asked_again(
+    make_fleet: Make,
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="load_fatal")
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    assert reason == "the model folder has no config.json"
+    assert len(setup.executor.started) == 1
+
+
+async def test_an_engine_of_another_version_is_refused(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_FAULTS="version")
+    assert "version 2 of the protocol" in await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+
+
+async def test_an_engine_that_hangs_while_loading_is_replaced(
+    make_fleet: Make, tmp_path: Path
+) -> None:
+    setup = await make_fleet(
+        patience=QUICK, FAKE_FAULTS="load_hang", FAKE_LIVES=f"{tmp_path}/lives:1"
+    )
+    assert (await setup.generate([1], 2).end()).reason == "length"
+    assert setup.fleet.status()[0].restarts == 1
+
+
+async def test_an_executor_that_cannot_start_one_is_asked_again(make_fleet: Make) -> None:
+    setup = await make_fleet(failed_starts=1)
+    assert (await setup.generate([1], 2).end()).reason == "length"
+
+
+async def test_stopping_fails_what_is_left_and_ends_the_engines(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    sink = setup.generate([1], 10_000)
+    await setup.until(lambda: bool(sink.ids))
+    await setup.fleet.stop()
+    assert isinstance(sink.error, EngineUnavailable)
+    assert setup.executor.started[0].poll() == 0
+    assert setup.fleet.status()[0].state is ReplicaState.STOPPED
+
+
+async def test_restarts_leak_no_descriptor_and_no_thread(make_fleet: Make) -> None:
+    setup = await make_fleet()
+    await setup.ready()
+
+    def held() -> tuple[int, int]:
+        return len(os.listdir("/proc/self/fd")), threading.active_count()
+
+    before = None
+    for restart in range(8):
+        await setup.generate([1], 2).end()
+        before = before or held()
+        _kill(setup)
+        await setup.until(lambda n=restart: setup.fleet.status()[0].restarts > n)
+        await setup.ready()
+    await asyncio.sleep(0.05)
+    assert held() == before

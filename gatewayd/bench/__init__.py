@@ -1,0 +1,1 @@
+"""Load generation against any OpenAI-compatible server, and what it measured."""

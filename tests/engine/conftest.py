@@ -1,0 +1,180 @@
+"""Tiny random checkpoints of every architecture, written by transformers itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SIZES: dict[str, Any] = {
+    "vocab_size": 320,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 1024,
+    "eos_token_id": 1,
+    "bos_token_id": None,
+    "pad_token_id": 0,
+    "tie_word_embeddings": False,
+}
+LLAMA3_ROPE = {
+    "rope_type": "llama3",
+    "rope_theta": 10_000.0,
+    "factor": 8.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 128,
+}
+YARN_ROPE = {
+    "rope_type": "yarn",
+    "rope_theta": 10_000.0,
+    "factor": 4.0,
+    "original_max_position_embeddings": 256,
+}
+LONGROPE = {
+    "rope_type": "longrope",
+    "rope_theta": 10_000.0,
+    "short_factor": [1.0 + 0.02 * i for i in range(6)],
+    "long_factor": [1.5 + 0.5 * i for i in range(6)],
+}
+MOE = {
+    "num_experts": 6,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+    "num_hidden_layers": 4,
+}
+
+ARCHITECTURES: dict[str, tuple[str, dict[str, Any]]] = {
+    "llama": ("LlamaConfig", {}),
+    "llama3": ("LlamaConfig", {"rope_parameters": LLAMA3_ROPE, "tie_word_embeddings": True}),
+    "mistral": ("MistralConfig", {"sliding_window": 24}),
+    "qwen2": (
+        "Qwen2Config",
+        {"use_sliding_window": True, "sliding_window": 20, "max_window_layers": 1},
+    ),
+    "qwen3": ("Qwen3Config", {"head_dim": 24, "tie_word_embeddings": True}),
+    "phi3": (
+        "Phi3Config",
+        {
+            "sliding_window": 40,
+            "rope_parameters": {"rope_theta": 10_000.0, "partial_rotary_factor": 0.75},
+        },
+    ),
+    "gemma2": (
+        "Gemma2Config",
+        {
+            "head_dim": 24,
+            "sliding_window": 16,
+            "query_pre_attn_scalar": 20,
+            "attn_logit_softcapping": 5.0,
+            "final_logit_softcapping": 10.0,
+            "num_hidden_layers": 4,
+            "tie_word_embeddings": True,
+        },
+    ),
+    "mixtral": ("MixtralConfig", {"num_local_experts": 5, "num_experts_per_tok": 2}),
+    "qwen3_moe": (
+        "Qwen3MoeConfig",
+        {**MOE, "head_dim": 24, "norm_topk_prob": True, "mlp_only_layers": [1]},
+    ),
+}
+"""A configuration class of transformers and what differs from ``SIZES``, one per family."""
+
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    **ARCHITECTURES,
+    "llama_linear": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "linear", "rope_theta": 1000.0, "factor": 4.0}},
+    ),
+    "llama_dynamic": (
+        "LlamaConfig",
+        {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1000.0, "factor": 4.0}},
+    ),
+    "llama_yarn": ("LlamaConfig", {"rope_parameters": YARN_ROPE}),
+    "llama_biases": ("LlamaConfig", {"attention_bias": True, "mlp_bias": True}),
+    "llama_one_kv_head": ("LlamaConfig", {"num_key_value_heads": 1}),
+    "llama_exact_gelu": ("LlamaConfig", {"hidden_act": "gelu"}),
+    "mistral_unbounded": ("MistralConfig", {"sliding_window": None}),
+    "qwen2_unbounded": ("Qwen2Config", {}),
+    "qwen3_biases": ("Qwen3Config", {"head_dim": 16, "attention_bias": True}),
+    "phi3_longrope": (
+        "Phi3Config",
+        {
+            "original_max_position_embeddings": 256,
+            "rope_parameters": {**LONGROPE, "partial_rotary_factor": 0.75},
+        },
+    ),
+    "gemma2_uncapped": (
+        "Gemma2Config",
+        {"head_dim": 16, "attn_logit_softcapping": None, "final_logit_softcapping": None},
+    ),
+    "mixtral_window": ("MixtralConfig", {"num_local_experts": 4, "sliding_window": 16}),
+    "qwen3_moe_sparse_step": (
+        "Qwen3MoeConfig",
+        {**MOE, "decoder_sparse_step": 2, "use_sliding_window": True, "sliding_window": 16},
+    ),
+}
+"""``ARCHITECTURES`` and the options of each family."""
+
+
+def write_checkpoint(folder: Path, name: str, seed: int = 0, **changes: Any) -> Path:
+    """Write a random checkpoint of a variant, float32, in many shards unless told otherwise.
+
+    Weights are drawn wide, norms and biases too, so that nothing is close to a no-op and the
+    best logits stand apart.
+    """
+    import torch
+    import transformers
+
+    max_shard_size = changes.pop("max_shard_size", "60KB")
+    kind, differences = VARIANTS[name]
+    config = getattr(transformers, kind)(**{**SIZES, **differences, **changes})
+    generator = torch.Generator().manual_seed(seed)
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_config(config, dtype=torch.float32)
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() >= 2:
+                parameter.copy_(noise * 1.5 * parameter.shape[-1] ** -0.5)
+            elif key.endswith("bias") or kind.startswith("Gemma"):
+                parameter.copy_(noise * 0.3)
+            else:
+                parameter.copy_(1 + noise * 0.3)
+    model.save_pretrained(folder, max_shard_size=max_shard_size)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """A tiny checkpoint by the name of its variant, made once per session."""
+    made: dict[str, Path] = {}
+
+    def of(name: str) -> Path:
+        if name not in made:
+            made[name] = write_checkpoint(tmp_path_factory.mktemp(name), name)
+        return made[name]
+
+    return of
+
+
+@pytest.fixture(scope="session")
+def make_checkpoint() -> Callable[..., Path]:
+    """``write_checkpoint``, for a checkpoint with changes."""
+    return write_checkpoint
+
+
+@pytest.fixture(params=sorted(ARCHITECTURES))
+def architecture(request: pytest.FixtureRequest) -> str:
+    """Runs a test once for each supported architecture."""
+    return str(request.param)
+
+
+@pytest.fixture(params=sorted(VARIANTS))
+def variant(request: pytest.FixtureRequest) -> str:
+    """Runs a test once for each architecture and for each option of it."""
+    return str(request.param)

@@ -1,0 +1,62 @@
+"""Reference attention and a reference run through transformers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatewayd_engine.attention.base import Attend, AttentionShape
+from gatewayd_engine.model.decoder import Decoder
+
+
+def causal_attend(shape: AttentionShape) -> Attend:
+    """Dense attention over one prompt that starts at position 0."""
+
+    def attend(
+        layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        num_tokens, group = query.shape[0], shape.num_heads // shape.num_kv_heads
+        key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
+        scores = torch.einsum("qhd,khd->hqk", query, key) * shape.scale
+        if shape.softcap is not None:
+            scores = torch.tanh(scores / shape.softcap) * shape.softcap
+        distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)
+        is_seen = distance >= 0
+        if shape.windows[layer]:
+            is_seen &= distance < shape.windows[layer]
+        weights = scores.masked_fill(~is_seen, float("-inf")).softmax(-1)
+        return torch.einsum("hqk,khd->qhd", weights, value).reshape(num_tokens, -1)
+
+    return attend
+
+
+@pytest.fixture
+def our_logits() -> Callable[[Decoder, torch.Tensor], torch.Tensor]:
+    """Logits of a whole prompt ``[n]`` by the decoder under test."""
+
+    def run(decoder: Decoder, ids: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            attend = causal_attend(decoder.spec.attention)
+            return decoder.logits(decoder.hidden(ids, torch.arange(len(ids)), attend))
+
+    return run
+
+
+@pytest.fixture
+def their_logits() -> Callable[..., torch.Tensor]:
+    """Logits of a whole prompt ``[n]`` by transformers."""
+
+    def run(folder: Path, ids: torch.Tensor, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+        import transformers
+
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, dtype=dtype, attn_implementation="eager"
+        )
+        with torch.inference_mode():
+            logits: torch.Tensor = model(ids[None]).logits[0]
+        return logits
+
+    return run

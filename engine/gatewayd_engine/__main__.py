@@ -1,0 +1,36 @@
+"""Start an engine: ``python -m gatewayd_engine --fd N``, as the executor does."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+
+from gatewayd_engine.frames import EngineSocket
+from gatewayd_engine.threads import settle
+
+
+def main() -> int:
+    """Take over the socket, learn the configuration, then let torch in."""
+    parser = argparse.ArgumentParser(prog="gatewayd-engine", description=__doc__)
+    parser.add_argument("--fd", type=int, required=True, help="inherited stream socket")
+    stream = EngineSocket.from_fd(parser.parse_args().fd)
+    # Ctrl-C in the daemon's terminal is for the daemon, which then tells us.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        config = stream.read_config()
+    except EOFError:
+        return 0
+    threads = settle(config.threads)
+
+    import torch  # noqa: PLC0415 - after the environment that it reads is settled
+
+    from gatewayd_engine.process import serve  # noqa: PLC0415 - imports torch
+
+    torch.set_num_threads(threads)
+    torch.set_grad_enabled(False)
+    return serve(stream, config)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

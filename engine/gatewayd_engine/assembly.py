@@ -1,0 +1,148 @@
+"""Builds an engine core from its configuration: model, pool, strategies."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.resources import EngineResources
+
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.core import EngineCore
+from gatewayd_engine.kv.pool import KvPool, page_bytes
+from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import dummy, load
+from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.runner import Runner
+from gatewayd_engine.sampling.random import fork_seed
+from gatewayd_engine.strategies import Strategies
+
+_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+class ConfigError(Exception):
+    """The configuration asks for what cannot be; the sentence names the value and the limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """A core and what it serves."""
+
+    core: EngineCore
+    info: ModelInfo
+
+
+def assemble(
+    config: EngineConfig, host: PluginHost, progress: Callable[[str, float], None]
+) -> Engine:
+    """Load the model and make the core.
+
+    Args:
+        config: what to build.
+        host: loads the strategies.
+        progress: told the stage and its fraction.
+
+    Raises:
+        ConfigError: sizes that do not fit one another.
+        SpecError, LoadError: the checkpoint cannot be served.
+        PluginError: a strategy cannot be loaded.
+    """
+    folder = Path(config.model)
+    spec = read_spec(folder, config.max_model_len)
+    dtype = _dtype(config)
+    num_pages = _num_pages(config, spec, dtype)
+    # A sequence that fills the pool must still fit alone.
+    max_model_len = min(spec.max_model_len, num_pages * config.page_size)
+    if config.max_batch_tokens < 1 or config.max_running < 1:
+        raise ConfigError("max_batch_tokens and max_running must be at least 1")
+    resources = EngineResources(
+        num_pages=num_pages,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        device=config.device,
+        slots=256,
+    )
+    # Strategies first: a wrong name should not wait for gigabytes of weights.
+    strategies = Strategies(config, host, resources)
+    decoder = _decoder(config, folder, spec, dtype, progress)
+    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
+    seed = config.seed or secrets.randbits(63)
+    drawn = iter(range(1, 2**62))
+    core = EngineCore(
+        lambda rows, strategies: Runner(
+            decoder, ReferenceAttention(spec.attention, pool), rows, strategies.processors
+        ),
+        pool,
+        strategies,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        max_model_len=max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        draw_seed=lambda: fork_seed(seed, next(drawn)),
+    )
+    info = ModelInfo(
+        architecture=spec.architecture,
+        num_parameters=decoder.num_parameters,
+        dtype=str(dtype).removeprefix("torch."),
+        device=config.device,
+        vocab_size=spec.vocab_size,
+        max_model_len=max_model_len,
+        eos_token_ids=list(spec.eos_token_ids),
+        num_pages=num_pages,
+        page_size=config.page_size,
+        max_running=config.max_running,
+        max_batch_tokens=config.max_batch_tokens,
+        strategies=strategies.names,
+    )
+    return Engine(core, info)
+
+
+def _dtype(config: EngineConfig) -> torch.dtype:
+    name = config.dtype
+    if name == "auto":
+        name = "float32" if config.device == "cpu" else "bfloat16"
+    if name not in _DTYPES:
+        raise ConfigError(f"dtype is {name!r}; it can be auto, {', '.join(_DTYPES)}")
+    return _DTYPES[name]
+
+
+def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype) -> int:
+    if not 1 <= config.page_size <= 256:
+        raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
+    if config.kv_pages is not None:
+        if config.kv_pages < 1:
+            raise ConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
+        return config.kv_pages
+    each = page_bytes(spec.attention, config.page_size, dtype)
+    # More pages than all rows together can fill would only cost memory.
+    most = config.max_running * -(-spec.max_model_len // config.page_size)
+    fit = config.kv_bytes // each
+    if fit < 1:
+        raise ConfigError(
+            f"a KV page of this model takes {each} bytes; kv_memory is {config.kv_bytes}"
+        )
+    return int(min(fit, most))
+
+
+def _decoder(
+    config: EngineConfig,
+    folder: Path,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    progress: Callable[[str, float], None],
+) -> Decoder:
+    if config.dummy_weights:
+        progress("making dummy weights", 0.0)
+        return dummy(spec, dtype, config.device, config.seed)
+    return load(folder, spec, dtype, config.device, lambda part: progress("loading weights", part))

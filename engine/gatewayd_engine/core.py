@@ -1,0 +1,394 @@
+"""The engine's heart: one step after the other, from a plan to tokens.
+
+It knows token ids and no text, sequences and no connections. ``step`` reads as what happens:
+plan, find pages, gather, run, commit.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.strategy import Kind
+from numpy.typing import NDArray
+
+from gatewayd_engine.batch import StepBatch, gather
+from gatewayd_engine.check import check
+from gatewayd_engine.faults import culprit
+from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.messages import (
+    ERROR,
+    LENGTH,
+    STOP,
+    EngineStats,
+    Finished,
+    StepOutput,
+    Submit,
+    TokenLogprobs,
+)
+from gatewayd_engine.placement import Placement
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.rows import Rows
+from gatewayd_engine.runner import Runner, StepResult
+from gatewayd_engine.sampling.random import fork_seed
+from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.strategies import Strategies
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_FIRST_SLOTS = 256
+_MAX_REDOS = 8
+"""Strategy faults that one step survives before the engine gives up."""
+
+
+class Refused(Exception):  # noqa: N818 - the request is at fault, not the engine
+    """A submission that this engine cannot serve; the sentence says why."""
+
+
+class EngineCore:
+    """Continuous batching over one model.
+
+    Args:
+        make_runner: builds the runner for the rows and processors of this core.
+        pool: the KV pool.
+        strategies: unopened; opened and closed by the core.
+        max_running: rows of the batch.
+        max_batch_tokens: budget of a step.
+        max_model_len: tokens a sequence may reach.
+        vocab_size: for checking token ids.
+        eos_token_ids: end tokens of the model.
+        draw_seed: gives a seed to requests that bring none.
+    """
+
+    def __init__(
+        self,
+        make_runner: Callable[[Rows, Strategies], Runner],
+        pool: KvPool,
+        strategies: Strategies,
+        *,
+        max_running: int,
+        max_batch_tokens: int,
+        max_model_len: int,
+        vocab_size: int,
+        eos_token_ids: tuple[int, ...],
+        draw_seed: Callable[[], int],
+    ) -> None:
+        self._max_model_len = max_model_len
+        self._vocab_size = vocab_size
+        self._eos = np.array(eos_token_ids, np.int32)
+        self._draw_seed = draw_seed
+        self.strategies = strategies
+        self._rows = Rows(max_running, max_model_len, pool.page_size)
+        self._queue = Queue(
+            _FIRST_SLOTS, max_batch_tokens, max_running, pool.page_size, self._uncached
+        )
+        self._pages = Pages(pool.num_pages, strategies.eviction, strategies.plan.forget)
+        self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
+        self._runner = make_runner(self._rows, strategies)
+        self._stats = EngineStats()
+        self._steps = self._computed = 0
+        self._finished: list[Finished] = []
+
+    def _uncached(self, slot: int) -> int:
+        return self._placement.uncached(slot)
+
+    # Requests in and out
+
+    def submit(self, message: Submit) -> None:
+        """Queue a request.
+
+        Raises:
+            Refused: its numbers do not fit this model.
+        """
+        prompt = np.frombuffer(message.prompt, np.int32)
+        self._check(message, prompt)
+        params = message.params
+        seed = self._draw_seed() if params.seed is None else params.seed
+        now = time.monotonic()
+        sequences = [
+            Sequence(
+                sequence_id,
+                prompt,
+                params,
+                salt=message.salt,
+                tenant=message.tenant,
+                priority=message.priority,
+                seed=fork_seed(seed % 2**64, choice),
+                limit=len(prompt) + params.max_tokens,
+                submitted=now - message.queued_seconds,
+            )
+            for choice, sequence_id in enumerate(message.sequences)
+        ]
+        parent, *parent.forks = sequences
+        self._enqueue(parent, front=message.queued_seconds > 0)
+
+    def _enqueue(self, sequence: Sequence, *, front: bool) -> None:
+        def enqueue() -> None:
+            self._placement.enqueue(
+                sequence, priority=sequence.priority, arrival=sequence.submitted, front=front
+            )
+
+        self._fenced(enqueue, redo=False)
+
+    def _check(self, message: Submit, prompt: NDArray[np.int32]) -> None:
+        """The gateway has checked all this; the engine does not trust it with its life."""
+        params = message.params
+        if not message.sequences:
+            raise Refused("a request needs at least one sequence")
+        if any(self._queue.find(i) is not None for i in message.sequences):
+            raise Refused("a sequence id is in use")
+        if not len(prompt):
+            raise Refused("the prompt is empty")
+        if int(prompt.min()) < 0 or int(prompt.max()) >= self._vocab_size:
+            raise Refused(f"prompt token ids must be from 0 to {self._vocab_size - 1}")
+        if params.max_tokens < 1:
+            raise Refused(f"max_tokens is {params.max_tokens}; it must be at least 1")
+        if len(prompt) + params.max_tokens > self._max_model_len:
+            raise Refused(
+                f"{len(prompt)} prompt tokens and max_tokens {params.max_tokens} are over the "
+                f"context of {self._max_model_len}"
+            )
+        if not 0.0 <= params.temperature < np.inf:
+            raise Refused(f"temperature is {params.temperature}; it must be 0 or more")
+        if not 0.0 < params.top_p <= 1.0 or not 0.0 <= params.min_p <= 1.0 or params.top_k < 0:
+            raise Refused("top_p must be in (0, 1], min_p in [0, 1], top_k 0 or more")
+        ids = [*params.stop_token_ids, *(token for token, _ in params.logit_bias)]
+        if any(not 0 <= token < self._vocab_size for token in ids):
+            raise Refused(f"token ids must be from 0 to {self._vocab_size - 1}")
+        for count in (params.logprobs, params.prompt_logprobs):
+            if count is not None and not 0 <= count <= self._vocab_size:
+                raise Refused(f"logprobs is {count}; it must be from 0 to {self._vocab_size}")
+
+    def abort(self, sequence_ids: list[int]) -> None:
+        """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
+        for sequence_id in sequence_ids:
+            sequence = self._find(sequence_id)
+            if sequence is not None:
+                self._end(sequence)
+
+    def _find(self, sequence_id: int) -> Sequence | None:
+        sequence = self._queue.find(sequence_id)
+        if sequence is None:
+            # A fork that waits for its parent's prompt is known to the parent alone.
+            for parent in self._queue:
+                for fork in parent.forks:
+                    if fork.id == sequence_id:
+                        parent.forks.remove(fork)
+                        return None
+        return sequence
+
+    def _end(self, sequence: Sequence) -> None:
+        """Release a sequence; forks that waited for its prompt go on by themselves."""
+        forks, sequence.forks = sequence.forks, []
+        self._fenced(lambda: self._placement.release(sequence), redo=False)
+        if forks:
+            heir, *heir.forks = forks
+            self._enqueue(heir, front=True)
+
+    # Steps
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a step would do anything."""
+        return len(self._queue) > 0
+
+    @property
+    def stats(self) -> EngineStats:
+        """The state now."""
+        placement, queue, pages = self._placement, self._queue, self._pages
+        return EngineStats(
+            step=self._steps,
+            num_running=len(queue.running),
+            num_waiting=len(queue.waiting) + sum(len(s.forks) for s in queue),
+            free_pages=pages.num_free,
+            cached_pages=pages.num_cached,
+            held_pages=pages.num_held,
+            preemptions=placement.preemptions,
+            prefix_queries=placement.prefix_queries,
+            prefix_hits=placement.prefix_hits,
+            computed_tokens=self._computed,
+            step_tokens=self._stats.step_tokens,
+            step_seconds=self._stats.step_seconds,
+            faults=self.strategies.num_faults,
+        )
+
+    def step(self) -> StepOutput:
+        """Compute one step and say what came of it."""
+        began = time.perf_counter()
+        self._retry_strategies()
+        batch = self._fenced(self._next_batch, redo=True)
+        output = StepOutput(stats=self._stats)
+        num_tokens = 0
+        if batch is not None and len(batch):
+            num_tokens = len(batch.ids)
+            output = self._commit(batch, self._run(batch))
+        self._steps += 1
+        self._computed += num_tokens
+        self._stats = EngineStats(
+            step_tokens=num_tokens, step_seconds=time.perf_counter() - began
+        )
+        admitted, self._placement.admitted = self._placement.admitted, []
+        finished, self._finished = self._finished, []
+        return StepOutput(
+            stats=self.stats,
+            sequences=output.sequences,
+            tokens=output.tokens,
+            admitted=admitted,
+            finished=finished,
+            logprobs=output.logprobs,
+            prompt_logprobs=output.prompt_logprobs,
+        )
+
+    def _next_batch(self) -> StepBatch | None:
+        queue, view = self._queue, self._queue.view
+        view.free_pages = self._pages.num_available
+        plan: Plan = self.strategies.plan.schedule(view)
+        check(plan, queue)
+        slots, counts = self._placement.take(plan)
+        if not len(slots):
+            return None
+        return gather(
+            self._rows,
+            slots,
+            queue.row[slots],
+            view.num_computed[slots],
+            counts,
+            view.num_tokens[slots],
+        )
+
+    def _run(self, batch: StepBatch) -> StepResult:
+        """Run a batch; if that raises, each of its sequences alone, to find whose fault it is."""
+        try:
+            return self._runner.run(batch)
+        except Exception as error:
+            if len(batch) == 1:
+                _log.warning("a request failed in the step: %r", error)
+                return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
+        results = []
+        for line in range(len(batch)):
+            result = self._run(batch.only(line))
+            results.append(result.shifted(line))
+        return StepResult.merge(results)
+
+    def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
+        """Write down what a batch produced, and end what has reached its end."""
+        queue, view, rows = self._queue, self._queue.view, self._rows
+        ids = queue.ids[batch.slots]
+        view.num_computed[batch.slots] = batch.starts + batch.counts
+        slots, row, tokens = batch.slots[result.lines], batch.rows[result.lines], result.tokens
+        lengths = view.num_tokens[slots]
+        rows.tokens[row, lengths] = tokens
+        lengths = view.num_tokens[slots] = lengths + 1
+        failed = {line for line, _, _ in result.failed}
+        if failed:
+            healthy = ~np.isin(np.arange(len(batch)), list(failed))
+            self._publish(batch.slots[healthy])
+        else:
+            self._publish(batch.slots)
+
+        ends = self._is_end_token(row, tokens) & (lengths > rows.min_len[row])
+        over = ends | (lengths >= queue.limit[slots])
+        visible = ~ends
+        for i in np.flatnonzero(over).tolist():
+            stopped = bool(ends[i])
+            self._finish(
+                queue[int(slots[i])],
+                STOP if stopped else LENGTH,
+                stop_token=int(tokens[i]) if stopped else None,
+            )
+        self._fork(slots[~over & (lengths == queue.prompt_len[slots] + 1)])
+        for line, code, sentence in result.failed:
+            sequence = queue[int(batch.slots[line])]
+            self._placement.scrub(sequence)
+            self._finish(sequence, ERROR, error=(code, sentence))
+        return StepOutput(
+            stats=self._stats,
+            sequences=ids[result.lines][visible].tobytes(),
+            tokens=tokens[visible].tobytes(),
+            logprobs=_named(result.logprobs, ids),
+            prompt_logprobs=_named(result.prompt_logprobs, ids),
+        )
+
+    def _publish(self, slots: NDArray[np.int32]) -> None:
+        self._fenced(lambda: self._placement.publish(slots), redo=False)
+
+    def _is_end_token(self, row: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
+        ends = np.isin(tokens, self._eos) & ~self._rows.ignores_eos[row]
+        for i in np.flatnonzero(self._rows.has_stop_tokens[row]).tolist():
+            ends[i] |= int(tokens[i]) in self._rows.stop_tokens[int(row[i])]
+        return ends
+
+    def _finish(
+        self,
+        sequence: Sequence,
+        reason: int,
+        *,
+        stop_token: int | None = None,
+        error: tuple[str, str] | None = None,
+    ) -> None:
+        self._finished.append(Finished(sequence.id, reason, stop_token, error))
+        if reason != ERROR:
+            self._fork(np.array([sequence.slot], np.int32))
+        self._end(sequence)
+
+    def _fork(self, slots: NDArray[np.int32]) -> None:
+        """Let the forks of sequences whose prompt is computed go their own way."""
+        for slot in slots.tolist():
+            parent = self._queue[slot]
+            if not parent.forks:
+                continue
+            forks, parent.forks = parent.forks, []
+            for child in forks:
+                self._fenced(
+                    lambda parent=parent, child=child: self._placement.fork(
+                        parent, child, priority=child.priority, arrival=child.submitted
+                    ),
+                    redo=False,
+                )
+
+    # Faults of strategies
+
+    def _fenced(self, action: Callable[[], T], *, redo: bool) -> T | None:
+        """Do something that calls strategies; a fault of theirs is answered by the default.
+
+        What an action changes is whole or not begun when a strategy raises, so it may be done
+        again. With ``redo`` False it was complete but for the call, and the rebuilding of the
+        default makes up for that.
+        """
+        for _ in range(_MAX_REDOS):
+            try:
+                return action()
+            except Exception as error:
+                kind = culprit(error, self.strategies.bound)
+                if kind is None:
+                    raise
+                self._answer(kind, error)
+                if not redo:
+                    return None
+        raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
+
+    def _answer(self, kind: Kind, error: Exception) -> None:
+        """The default takes over from a strategy that raised."""
+        _log.warning("%s strategy failed, the default takes over: %r", kind, error)
+        self.strategies.fall_back(kind)
+        self._placement.rebuild(kind)
+
+    def _retry_strategies(self) -> None:
+        """Strategies that failed in the last step, and not too often, get another chance."""
+        for kind in self.strategies.take_retries():
+            try:
+                self.strategies.bind_configured(kind)
+                self._placement.rebuild(kind)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                self._answer(kind, error)
+
+
+def _named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:
+    """Replace lines of the batch by the gateway's sequence ids."""
+    return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]

@@ -1,0 +1,1 @@
+"""The paged KV pool: its tensor, and who holds which page."""

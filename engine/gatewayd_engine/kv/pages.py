@@ -1,0 +1,170 @@
+"""Who holds which page: reference counts, the free list, and the cached pages.
+
+A page is free, held or cached. Held pages have references. A cached page has none, but the
+prefix cache knows its content and the eviction strategy orders it. After every call
+``num_free + num_cached + num_held == num_pages``; ``check`` verifies it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gatewayd_hooks.caching import EvictionStrategy
+from gatewayd_hooks.strategy import Kind
+
+from gatewayd_engine.faults import StrategyFault
+
+
+class OutOfPages(Exception):  # noqa: N818 - a condition the caller handles, not a fault
+    """No page is free and none can be evicted."""
+
+
+class PageInvariantError(Exception):
+    """The page accounts do not add up: a fault of ours."""
+
+
+class Pages:
+    """Reference-counted pages ``0 .. num_pages - 1``.
+
+    Args:
+        num_pages: how many there are.
+        eviction: orders the cached pages.
+        forget: told when a cached page is given to someone else.
+    """
+
+    __slots__ = ("_forget", "_free", "_known", "_refs", "eviction", "num_pages")
+
+    def __init__(
+        self, num_pages: int, eviction: EvictionStrategy, forget: Callable[[int], None] | None
+    ) -> None:
+        self.num_pages = num_pages
+        self.eviction = eviction
+        self._forget = forget
+        self._free = list(range(num_pages - 1, -1, -1))
+        self._refs = [0] * num_pages
+        self._known = bytearray(num_pages)
+
+    @property
+    def num_free(self) -> int:
+        """Pages with nothing in them."""
+        return len(self._free)
+
+    @property
+    def num_cached(self) -> int:
+        """Pages nobody holds whose content is known."""
+        return len(self.eviction)
+
+    @property
+    def num_held(self) -> int:
+        """Pages with references."""
+        return self.num_pages - len(self._free) - len(self.eviction)
+
+    @property
+    def num_available(self) -> int:
+        """Pages that ``take`` can give."""
+        return len(self._free) + len(self.eviction)
+
+    def take(self) -> int:
+        """Hold a page nobody holds, evicting a cached one if none is free.
+
+        Raises:
+            OutOfPages: all are held.
+        """
+        if self._free:
+            page = self._free.pop()
+        elif len(self.eviction):
+            page = self.eviction.victim()
+            if not self.is_known(page) or self._refs[page]:
+                raise StrategyFault(Kind.EVICTION, f"gave up page {page}, which is not cached")
+            self._known[page] = 0
+            if self._forget is not None:
+                self._forget(page)
+        else:
+            raise OutOfPages
+        self._refs[page] = 1
+        return page
+
+    def share(self, page: int) -> None:
+        """Add a reference to a held or cached page."""
+        if not self._refs[page]:
+            self.eviction.reuse(page)
+        self._refs[page] += 1
+
+    def give_back(self, pages: list[int]) -> None:
+        """Drop one reference of each page, in the given order.
+
+        Pages given back first are evicted first, so give the tail of a sequence back first.
+        """
+        refs = self._refs
+        for page in pages:
+            refs[page] -= 1
+        # References are right before the strategy is told, whatever it does.
+        for page in pages:
+            if refs[page]:
+                continue
+            if self._known[page]:
+                self.eviction.release(page)
+            else:
+                self._free.append(page)
+
+    def is_shared(self, page: int) -> bool:
+        """Whether more than one sequence holds it, so that a writer must copy it first."""
+        return self._refs[page] > 1
+
+    def is_held(self, page: int) -> bool:
+        """Whether anyone holds it."""
+        return self._refs[page] > 0
+
+    def is_known(self, page: int) -> bool:
+        """Whether the prefix cache maps to it."""
+        return 0 <= page < self.num_pages and self._known[page] == 1
+
+    def mark_known(self, pages: Iterable[int]) -> None:
+        """The prefix cache maps to these held pages from now on."""
+        for page in pages:
+            self._known[page] = 1
+
+    def replace_eviction(self, eviction: EvictionStrategy) -> None:
+        """Order the cached pages by another strategy, which starts from what is cached now."""
+        self.eviction = eviction
+        self._free = []
+        for page in range(self.num_pages - 1, -1, -1):
+            if self._refs[page]:
+                continue
+            if self._known[page]:
+                eviction.release(page)
+            else:
+                self._free.append(page)
+
+    def replace_prefix_cache(self, forget: Callable[[int], None] | None) -> None:
+        """Another prefix cache, which knows nothing yet: cached pages become free."""
+        for page in range(self.num_pages):
+            if self._known[page] and not self._refs[page]:
+                self.eviction.reuse(page)
+                self._free.append(page)
+        self._known = bytearray(self.num_pages)
+        self._forget = forget
+
+    def check(self, holders: Iterable[Iterable[int]]) -> None:
+        """Verify the accounts against the pages that each sequence says it holds.
+
+        Raises:
+            PageInvariantError: they do not add up.
+        """
+        counted = [0] * self.num_pages
+        for pages in holders:
+            for page in pages:
+                counted[page] += 1
+        if counted != self._refs:
+            wrong = [p for p in range(self.num_pages) if counted[p] != self._refs[p]]
+            raise PageInvariantError(f"references differ on pages {wrong[:8]}")
+        if len(set(self._free)) != len(self._free):
+            raise PageInvariantError("a page is free twice")
+        if any(self._refs[page] or self._known[page] for page in self._free):
+            raise PageInvariantError("a free page is held or known")
+        held = sum(1 for refs in self._refs if refs)
+        if held + self.num_free + self.num_cached != self.num_pages:
+            raise PageInvariantError(
+                f"{held} held + {self.num_free} free + {self.num_cached} cached pages "
+                f"are not {self.num_pages}"
+            )

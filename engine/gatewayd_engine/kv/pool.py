@@ -1,0 +1,55 @@
+"""The tensor that holds all keys and values, in pages.
+
+Block-major: everything of one page lies together, so a page moves or is copied in one piece.
+The last page is scratch: padded rows of a batch may write there.
+"""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.attention.base import AttentionShape
+
+
+class KvPool:
+    """Keys and values, shape ``[num_pages + 1, layers, 2, page_size, kv_heads, head_dim]``.
+
+    Attributes:
+        data: the tensor.
+        num_pages: pages that sequences can use.
+        page_size: tokens per page.
+    """
+
+    __slots__ = ("data", "num_pages", "page_size")
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        num_pages: int,
+        page_size: int,
+        dtype: torch.dtype,
+        device: str,
+    ) -> None:
+        self.num_pages = num_pages
+        self.page_size = page_size
+        # Zeros, not empty: what a masked position holds must not be a NaN.
+        self.data = torch.zeros(
+            num_pages + 1,
+            shape.num_layers,
+            2,
+            page_size,
+            shape.num_kv_heads,
+            shape.head_dim,
+            dtype=dtype,
+            device=device,
+        )
+
+    def copy_page(self, source: int, target: int) -> None:
+        """Copy a whole page, all layers: the write of copy-on-write."""
+        self.data[target].copy_(self.data[source])
+
+
+def page_bytes(shape: AttentionShape, page_size: int, dtype: torch.dtype) -> int:
+    """Bytes of one page over all layers."""
+    per_token = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim
+    return per_token * page_size * dtype.itemsize

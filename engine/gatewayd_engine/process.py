@@ -1,0 +1,107 @@
+"""The engine process: commands in, steps, events out, until the daemon has gone."""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+
+from gatewayd_engine.assembly import Engine, assemble
+from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.core import EngineCore, Refused
+from gatewayd_engine.frames import EngineSocket
+from gatewayd_engine.messages import (
+    ERROR,
+    PROTOCOL_VERSION,
+    Abort,
+    Command,
+    Fatal,
+    Finished,
+    Loading,
+    Ready,
+    Shutdown,
+    StepOutput,
+    Submit,
+)
+
+_HEARTBEAT_SECONDS = 0.5
+"""An idle engine says that it lives at least this often."""
+_PROGRESS_SECONDS = 0.1
+
+
+def serve(stream: EngineSocket, config: EngineConfig) -> int:
+    """Load the model and serve until told to stop.
+
+    Returns:
+        The exit status: 0 after ``Shutdown`` or when the daemon has gone, 1 when the model
+        cannot be served.
+    """
+    began = time.monotonic()
+    try:
+        engine = _load(stream, config)
+    except EOFError:
+        return 0
+    except Exception as error:  # noqa: BLE001 - whatever it is, the daemon must be told
+        stream.send(Fatal(type(error).__name__, str(error)))
+        return 1
+    try:
+        stream.send(
+            Ready(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began)
+        )
+        # What was made while loading lives as long as the process: never scan it again.
+        gc.collect()
+        gc.freeze()
+        _loop(stream, engine.core)
+    except EOFError:
+        return 0
+    finally:
+        engine.core.strategies.close()
+    return 0
+
+
+def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
+    told = 0.0
+
+    def progress(stage: str, fraction: float) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _PROGRESS_SECONDS or fraction >= 1.0:
+            told = now
+            stream.send(Loading(stage, fraction))
+
+    return assemble(config, PluginHost(Catalog.installed()), progress)
+
+
+def _loop(stream: EngineSocket, core: EngineCore) -> None:
+    """Serve; ends by ``Shutdown`` or, when the daemon has gone, by EOFError."""
+    refused: list[Finished] = []
+    while True:
+        for command in stream.read_available():
+            if isinstance(command, Shutdown):
+                return
+            refused += _obey(core, command)
+        if refused:
+            stream.send(StepOutput(stats=core.stats, finished=refused))
+            refused = []
+        if core.has_work:
+            stream.send(core.step())
+        elif not stream.wait_readable(_HEARTBEAT_SECONDS):
+            stream.send(StepOutput(stats=core.stats))
+
+
+def _obey(core: EngineCore, command: Command) -> list[Finished]:
+    match command:
+        case Submit():
+            try:
+                core.submit(command)
+            except Refused as refusal:
+                error = ("invalid_request", str(refusal))
+                return [Finished(i, ERROR, error=error) for i in command.sequences]
+        case Abort():
+            core.abort(command.sequences)
+        case Shutdown():
+            pass
+    return []

@@ -1,0 +1,108 @@
+"""The logits processors in their order, and which rows want which."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import torch
+from gatewayd_hooks.logits import LogitsProcessor
+from numpy.typing import NDArray
+
+from gatewayd_engine.messages import SamplingParams
+
+
+class Processors:
+    """A chain of processors over the rows of the batch.
+
+    A processor that raises costs only the requests that asked for it: it is tried again row by
+    row, and the rows on which it raises are reported.
+    """
+
+    def __init__(self, processors: Sequence[LogitsProcessor], max_running: int) -> None:
+        self._processors = tuple(processors)
+        self._wants = np.zeros((len(self._processors), max_running), np.bool_)
+
+    def admit(
+        self,
+        row: int,
+        params: SamplingParams,
+        prompt: NDArray[np.int32],
+        output: NDArray[np.int32],
+    ) -> None:
+        """A sequence takes a row; see ``LogitsProcessor.admit``."""
+        for i, processor in enumerate(self._processors):
+            self._wants[i, row] = processor.admit(row, params, prompt, output)
+
+    def remove(self, row: int) -> None:
+        """The row is given back."""
+        for i in np.flatnonzero(self._wants[:, row]).tolist():
+            self._wants[i, row] = False
+            self._processors[i].remove(row)
+
+    def wanted(self, rows: NDArray[np.int64]) -> bool:
+        """Whether any of the rows wants any processor."""
+        return bool(self._wants[:, rows].any())
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        rows: NDArray[np.int64],
+        again: Callable[[], torch.Tensor],
+    ) -> dict[int, str]:
+        """Change the logits of those rows that want it, in place.
+
+        Args:
+            logits: float32, shape ``[n, vocab]``.
+            rows: row of each line, shape ``[n]``.
+            again: computes the same logits anew.
+
+        Returns:
+            Lines on which a processor raised, with what it said; their logits are not to be
+            used.
+        """
+        failed: dict[int, str] = {}
+        for i, processor in enumerate(self._processors):
+            lines = np.flatnonzero(self._wants[i, rows])
+            if not len(lines):
+                continue
+            try:
+                self._call(processor, logits, lines, rows)
+            except Exception:  # noqa: BLE001 - a plugin may raise anything; found out per row below
+                return self._apply_singly(logits, rows, again)
+        return failed
+
+    def _apply_singly(
+        self,
+        logits: torch.Tensor,
+        rows: NDArray[np.int64],
+        again: Callable[[], torch.Tensor],
+    ) -> dict[int, str]:
+        logits.copy_(again())
+        failed: dict[int, str] = {}
+        for line in np.flatnonzero(self._wants[:, rows].any(0)).tolist():
+            for i, processor in enumerate(self._processors):
+                if not self._wants[i, rows[line]]:
+                    continue
+                try:
+                    self._call(processor, logits, np.array([line]), rows)
+                except Exception as error:  # noqa: BLE001 - fails this request alone
+                    failed[line] = f"logits processor {type(processor).__name__}: {error}"
+                    break
+        return failed
+
+    def append(self, rows: NDArray[np.int64], tokens: torch.Tensor) -> None:
+        """Tell the processors which tokens were sampled."""
+        for i, processor in enumerate(self._processors):
+            lines = torch.from_numpy(np.flatnonzero(self._wants[i, rows]))
+            if len(lines):
+                processor.append(torch.from_numpy(rows)[lines], tokens[lines])
+
+    @staticmethod
+    def _call(
+        processor: LogitsProcessor,
+        logits: torch.Tensor,
+        lines: NDArray[np.int64],
+        rows: NDArray[np.int64],
+    ) -> None:
+        processor.apply(logits, torch.from_numpy(lines), torch.from_numpy(rows[lines]))

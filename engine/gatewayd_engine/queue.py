@@ -1,0 +1,147 @@
+"""The queue: every live sequence has a slot, and columns say what schedulers may see of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from gatewayd_hooks.scheduling import QueueView
+
+from gatewayd_engine.sequence import Sequence
+
+
+class Queue:
+    """Live sequences by slot and by id, and their columns.
+
+    Attributes:
+        view: what strategies see; its arrays are replaced when the capacity grows.
+        waiting: slots without a row, in no particular order.
+        running: slots with a row, in order of admission.
+        limit: tokens each may reach, shape ``[slots]``.
+        prompt_len: shape ``[slots]``.
+        num_pages: pages each holds, shape ``[slots]``.
+        num_published: full pages that the prefix cache was told of, shape ``[slots]``.
+        row: row of the batch, -1 for waiting ones, shape ``[slots]``.
+        ids: the gateway's numbers, shape ``[slots]``.
+    """
+
+    def __init__(
+        self,
+        slots: int,
+        token_budget: int,
+        max_running: int,
+        page_size: int,
+        uncached: Callable[[int], int],
+    ) -> None:
+        self._by_slot: list[Sequence | None] = [None] * slots
+        self._by_id: dict[int, Sequence] = {}
+        self._free = list(range(slots - 1, -1, -1))
+        self._tenants: dict[str, int] = {}
+        self.waiting: dict[int, None] = {}
+        self.running: dict[int, None] = {}
+        self.limit = np.zeros(slots, np.int32)
+        self.prompt_len = np.zeros(slots, np.int32)
+        self.num_pages = np.zeros(slots, np.int32)
+        self.num_published = np.zeros(slots, np.int32)
+        self.row = np.full(slots, -1, np.int32)
+        self.ids = np.zeros(slots, np.int64)
+        self.view = QueueView(
+            running=np.zeros(0, np.int32),
+            num_tokens=np.zeros(slots, np.int32),
+            num_computed=np.zeros(slots, np.int32),
+            priority=np.zeros(slots, np.int8),
+            tenant=np.zeros(slots, np.int32),
+            arrival=np.zeros(slots, np.float64),
+            token_budget=token_budget,
+            max_running=max_running,
+            free_pages=0,
+            page_size=page_size,
+            uncached=uncached,
+        )
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._by_id.values())
+
+    def __getitem__(self, slot: int) -> Sequence:
+        """The live sequence of a slot; KeyError if there is none."""
+        sequence = self._by_slot[slot] if 0 <= slot < len(self._by_slot) else None
+        if sequence is None:
+            raise KeyError(slot)
+        return sequence
+
+    def find(self, sequence_id: int) -> Sequence | None:
+        """The live sequence that the gateway calls by this number."""
+        return self._by_id.get(sequence_id)
+
+    def add(self, sequence: Sequence, *, priority: int, arrival: float) -> int:
+        """Give a sequence a slot; it waits from now on."""
+        if not self._free:
+            self._grow()
+        slot = self._free.pop()
+        sequence.slot = slot
+        self._by_slot[slot] = sequence
+        self._by_id[sequence.id] = sequence
+        view = self.view
+        view.num_tokens[slot] = sequence.prompt_len
+        view.num_computed[slot] = 0
+        view.priority[slot] = priority
+        view.tenant[slot] = self._tenants.setdefault(sequence.tenant, len(self._tenants))
+        view.arrival[slot] = arrival
+        self.limit[slot] = sequence.limit
+        self.prompt_len[slot] = sequence.prompt_len
+        self.num_pages[slot] = 0
+        self.num_published[slot] = 0
+        self.row[slot] = -1
+        self.ids[slot] = sequence.id
+        self.waiting[slot] = None
+        return slot
+
+    def remove(self, sequence: Sequence) -> None:
+        """The sequence has ended; its slot is free."""
+        slot = sequence.slot
+        self.waiting.pop(slot, None)
+        self.stop_running(slot)
+        self._by_slot[slot] = None
+        del self._by_id[sequence.id]
+        self._free.append(slot)
+        sequence.slot = -1
+
+    def start_running(self, slot: int) -> None:
+        """A waiting sequence got a row."""
+        del self.waiting[slot]
+        self.running[slot] = None
+        self._show_running()
+
+    def stop_running(self, slot: int) -> None:
+        """A sequence has no row any more."""
+        if slot in self.running:
+            del self.running[slot]
+            self.row[slot] = -1
+            self._show_running()
+
+    def wait_again(self, slot: int) -> None:
+        """A preempted sequence waits, with nothing computed."""
+        self.stop_running(slot)
+        self.view.num_computed[slot] = 0
+        self.num_pages[slot] = 0
+        self.waiting[slot] = None
+
+    def _show_running(self) -> None:
+        self.view.running = np.fromiter(self.running, np.int32, len(self.running))
+
+    def _grow(self) -> None:
+        old = len(self._by_slot)
+        self._by_slot.extend([None] * old)
+        self._free.extend(range(2 * old - 1, old - 1, -1))
+        view = self.view
+        for owner, names in (
+            (view, ("num_tokens", "num_computed", "priority", "tenant", "arrival")),
+            (self, ("limit", "prompt_len", "num_pages", "num_published", "row", "ids")),
+        ):
+            for name in names:
+                column = getattr(owner, name)
+                setattr(owner, name, np.concatenate([column, np.zeros_like(column)]))
+        self.row[old:] = -1

@@ -1,0 +1,92 @@
+"""Rows: the places of the running batch, and what each step gathers from them.
+
+A row keeps its token ids, its block table and its sampling parameters in columns, so that a
+step is built by indexing with the rows it computes instead of walking over sequences.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gatewayd_engine.sequence import Sequence
+
+
+class Rows:
+    """Columns of ``max_running`` rows.
+
+    Attributes:
+        tokens: ids of each row's sequence, shape ``[rows, max_model_len]``.
+        block_table: pages of each row's sequence, shape ``[rows, max_pages]``.
+        temperature, top_p, min_p: float32, shape ``[rows]``.
+        top_k: int64, 0 for off, shape ``[rows]``.
+        seed: uint64, shape ``[rows]``.
+        is_greedy, is_filtered: whether the row takes the likeliest token, and whether it cuts
+            the tail by top-k, top-p or min-p, shape ``[rows]``.
+        logprobs, prompt_logprobs: alternatives to report, -1 for none, shape ``[rows]``.
+        ignores_eos: shape ``[rows]``.
+        has_stop_tokens: whether the request has end tokens of its own, shape ``[rows]``.
+        stop_tokens: those.
+        min_len: tokens before an end token counts, prompt included, shape ``[rows]``.
+        prompt_len: shape ``[rows]``.
+        reported: prompt tokens whose log-probabilities were told, shape ``[rows]``.
+    """
+
+    def __init__(self, max_running: int, max_model_len: int, page_size: int) -> None:
+        n = max_running
+        self.tokens = np.zeros((n, max_model_len), np.int32)
+        self.block_table = np.zeros((n, -(-max_model_len // page_size)), np.int64)
+        self.temperature = np.zeros(n, np.float32)
+        self.top_p = np.ones(n, np.float32)
+        self.min_p = np.zeros(n, np.float32)
+        self.top_k = np.zeros(n, np.int64)
+        self.seed = np.zeros(n, np.uint64)
+        self.is_greedy = np.ones(n, np.bool_)
+        self.is_filtered = np.zeros(n, np.bool_)
+        self.logprobs = np.full(n, -1, np.int32)
+        self.prompt_logprobs = np.full(n, -1, np.int32)
+        self.ignores_eos = np.zeros(n, np.bool_)
+        self.has_stop_tokens = np.zeros(n, np.bool_)
+        self.stop_tokens: list[frozenset[int]] = [frozenset()] * n
+        self.min_len = np.zeros(n, np.int32)
+        self.prompt_len = np.zeros(n, np.int32)
+        self.reported = np.zeros(n, np.int32)
+        self._free = list(range(n - 1, -1, -1))
+
+    @property
+    def num_free(self) -> int:
+        """Rows that nobody uses."""
+        return len(self._free)
+
+    def take(self, sequence: Sequence, num_tokens: int) -> int:
+        """Give a sequence a row and fill its columns."""
+        row = self._free.pop()
+        params = sequence.params
+        self.tokens[row, :num_tokens] = sequence.tokens[:num_tokens]
+        sequence.tokens = self.tokens[row]
+        sequence.row = row
+        self.temperature[row] = params.temperature
+        self.top_p[row] = params.top_p
+        self.min_p[row] = params.min_p
+        self.top_k[row] = params.top_k
+        self.seed[row] = sequence.seed
+        self.is_greedy[row] = params.temperature == 0.0
+        self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
+        self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
+        self.prompt_logprobs[row] = (
+            -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        )
+        self.ignores_eos[row] = params.ignore_eos
+        self.has_stop_tokens[row] = bool(params.stop_token_ids)
+        self.stop_tokens[row] = frozenset(params.stop_token_ids)
+        self.min_len[row] = sequence.prompt_len + params.min_tokens
+        self.prompt_len[row] = sequence.prompt_len
+        self.reported[row] = sequence.reported
+        return row
+
+    def give_back(self, sequence: Sequence, num_tokens: int) -> None:
+        """The sequence leaves the batch and keeps its tokens."""
+        row = sequence.row
+        sequence.tokens = self.tokens[row, :num_tokens].copy()
+        sequence.reported = int(self.reported[row])
+        sequence.row = -1
+        self._free.append(row)

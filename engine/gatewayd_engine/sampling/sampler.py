@@ -1,0 +1,56 @@
+"""Choose a token for each row: the likeliest, or a draw from what the filters leave."""
+
+from __future__ import annotations
+
+import torch
+
+
+def sample(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    uniform: torch.Tensor,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    min_p: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """Draw one token per row by inverting the cumulative distribution.
+
+    Temperature acts first, then top-k, then top-p on what top-k left, then min-p. Without
+    filters (all None) nothing is sorted.
+
+    Args:
+        logits: float32, shape ``[n, vocab]``.
+        temperature: above 0, shape ``[n]``.
+        uniform: float64 in [0, 1), shape ``[n]``.
+        top_k: keep the k likeliest, 0 for all, int64, shape ``[n]``.
+        top_p: keep the fewest likeliest tokens that reach this probability, shape ``[n]``.
+        min_p: keep tokens at least this likely relative to the likeliest, shape ``[n]``.
+
+    Returns:
+        Token ids, int64, shape ``[n]``.
+    """
+    # The likeliest is subtracted before dividing, so that a tiny temperature cannot overflow.
+    scaled = (logits - logits.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
+    if top_k is None or top_p is None or min_p is None:
+        return _invert(torch.softmax(scaled, -1, dtype=torch.float64), uniform)
+    ordered, ids = scaled.sort(-1, descending=True, stable=True)
+    rank = torch.arange(ordered.shape[-1], device=logits.device)
+    limit = torch.where(top_k > 0, top_k, ordered.shape[-1]).unsqueeze(-1)
+    ordered = ordered.masked_fill(rank >= limit, -torch.inf)
+    probs = torch.softmax(ordered, -1, dtype=torch.float64)
+    before = probs.cumsum(-1) - probs
+    # The first token always stays: nothing comes before it.
+    cut = (before >= top_p.double().unsqueeze(-1)) & (rank > 0)
+    cut |= probs < min_p.double().unsqueeze(-1) * probs[:, :1]
+    chosen = _invert(probs.masked_fill(cut, 0.0), uniform)
+    return ids.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+
+def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+    """Index of the first entry whose cumulative weight exceeds ``uniform`` of the total."""
+    cumulative = weights.cumsum(-1)
+    target = (uniform * cumulative[:, -1]).unsqueeze(-1)
+    index = torch.searchsorted(cumulative, target, right=True).squeeze(-1)
+    # Rounding may put the target at the total: then take the last entry with any weight.
+    last = (cumulative < cumulative[:, -1:]).sum(-1)
+    return torch.minimum(index, last)

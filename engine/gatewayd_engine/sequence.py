@@ -1,0 +1,89 @@
+"""One sequence in the engine: a prompt, what was generated, and what it holds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.messages import SamplingParams
+
+
+class Sequence:
+    """A live sequence; numbers that schedulers see are in the queue's columns instead.
+
+    Attributes:
+        id: the gateway's number for it.
+        slot: its place in the columns while it lives.
+        row: its place in the running batch, -1 while it waits.
+        params: how to choose its tokens.
+        prompt_len: tokens of the prompt.
+        limit: tokens it may reach, prompt included.
+        tokens: its ids, shape ``[limit]``; the first ``num_tokens`` are valid. While it runs
+            this is a line of the batch's token table.
+        pages: the pages it holds, in token order.
+        trail: the prefix cache's note.
+        salt: of the prefix cache.
+        tenant: whose it is.
+        priority: its class.
+        seed: of its random numbers.
+        forks: sequences that share its prompt and wait until it is computed.
+        inherited: full and partial pages of the prompt taken over from a finished prefill.
+        reported: prompt tokens whose log-probabilities were told.
+        was_admitted: whether it has left the queue once.
+        submitted: ``time.monotonic`` when the engine got it.
+    """
+
+    __slots__ = (
+        "forks",
+        "id",
+        "inherited",
+        "limit",
+        "pages",
+        "params",
+        "priority",
+        "prompt_len",
+        "reported",
+        "row",
+        "salt",
+        "seed",
+        "slot",
+        "submitted",
+        "tenant",
+        "tokens",
+        "trail",
+        "was_admitted",
+    )
+
+    def __init__(
+        self,
+        sequence_id: int,
+        prompt: NDArray[np.int32],
+        params: SamplingParams,
+        *,
+        salt: bytes,
+        tenant: str,
+        priority: int,
+        seed: int,
+        limit: int,
+        submitted: float,
+    ) -> None:
+        self.id = sequence_id
+        self.slot = -1
+        self.row = -1
+        self.params = params
+        self.prompt_len = len(prompt)
+        self.limit = limit
+        self.tokens = prompt
+        self.pages: list[int] = []
+        self.trail: Any = None
+        self.salt = salt
+        self.tenant = tenant
+        self.priority = priority
+        self.seed = seed
+        self.forks: list[Sequence] = []
+        self.inherited: list[int] = []
+        self.reported = 0
+        self.was_admitted = False
+        self.submitted = submitted

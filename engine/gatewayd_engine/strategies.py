@@ -1,0 +1,141 @@
+"""The strategies of one engine: loaded by name, bound into a step plan, replaced after faults."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+from gatewayd_hooks.fence import Fence
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.plan import StepPlan, bind
+from gatewayd_hooks.preemption import PreemptionStrategy
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.scheduling import SchedulerStrategy
+from gatewayd_hooks.strategy import Kind
+
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.processing import Processors
+
+_log = logging.getLogger(__name__)
+
+DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
+    Kind.SCHEDULER: StrategyChoice("fcfs"),
+    Kind.EVICTION: StrategyChoice("lru"),
+    Kind.PREEMPTION: StrategyChoice("recompute"),
+    Kind.PREFIX_CACHE: None,
+}
+"""What takes over from a strategy that fails; without a prefix cache all is computed."""
+
+
+class Strategies:
+    """What an engine decides with.
+
+    Attributes:
+        plan: bound methods of what fills each slot now; replaced as a whole.
+        bound: the strategies themselves, by kind.
+        processors: the chain of logits processors.
+        num_faults: since the start.
+    """
+
+    def __init__(self, config: EngineConfig, host: PluginHost, resources: EngineResources) -> None:
+        self._host = host
+        self._resources = resources
+        self._choices: dict[Kind, StrategyChoice | None] = {
+            Kind.SCHEDULER: config.scheduler,
+            Kind.EVICTION: config.eviction,
+            Kind.PREEMPTION: config.preemption,
+            Kind.PREFIX_CACHE: config.prefix_cache,
+        }
+        self._fence = Fence(config.fault_limit)
+        self._retries: set[Kind] = set()
+        self._epoch = 0
+        self.num_faults = 0
+        self.bound: dict[Kind, Any] = {}
+        for kind, choice in self._choices.items():
+            if choice is not None:
+                self.bound[kind] = self._open(kind, choice)
+        self._chain = [
+            self._open(Kind.LOGITS_PROCESSOR, choice) for choice in config.logits_processors
+        ]
+        self.processors = Processors(self._chain, resources.max_running)
+        self.plan: StepPlan = self._bind()
+
+    @property
+    def eviction(self) -> EvictionStrategy:
+        """What orders the cached pages."""
+        strategy: EvictionStrategy = self.bound[Kind.EVICTION]
+        return strategy
+
+    @property
+    def names(self) -> dict[str, str]:
+        """Kind to name of what was configured and is not quarantined."""
+        return {
+            kind.value: choice.name for kind, choice in self._choices.items() if choice is not None
+        }
+
+    def _open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
+        strategy = self._host.strategy(kind, choice.name, choice.settings)
+        try:
+            strategy.open(self._resources)
+        except BaseException:
+            strategy.close()
+            raise
+        return strategy
+
+    def _bind(self) -> StepPlan:
+        self._epoch += 1
+        scheduler: SchedulerStrategy = self.bound[Kind.SCHEDULER]
+        preemption: PreemptionStrategy = self.bound[Kind.PREEMPTION]
+        prefix_cache: PrefixCacheStrategy[Any] | None = self.bound.get(Kind.PREFIX_CACHE)
+        return bind(
+            scheduler=scheduler,
+            prefix_cache=prefix_cache,
+            eviction=self.eviction,
+            preemption=preemption,
+            processors=self._chain,
+            epoch=self._epoch,
+        )
+
+    def fall_back(self, kind: Kind) -> None:
+        """Count a fault of a kind's strategy and let the default take its place."""
+        self.num_faults += 1
+        choice = self._choices[kind]
+        name = "default" if choice is None else choice.name
+        if self._fence.record(kind, name):
+            _log.error("%s strategy %s is quarantined: too many faults", kind, name)
+            self._choices[kind] = DEFAULTS[kind]
+        else:
+            self._retries.add(kind)
+        self._replace(kind, DEFAULTS[kind])
+
+    def take_retries(self) -> set[Kind]:
+        """Kinds whose configured strategy may come back now."""
+        retries, self._retries = self._retries, set()
+        return retries
+
+    def bind_configured(self, kind: Kind) -> None:
+        """Let a fresh instance of the configured strategy fill its slot again."""
+        self._replace(kind, self._choices[kind])
+
+    def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        old = self.bound.pop(kind, None)
+        if choice is not None:
+            self.bound[kind] = self._open(kind, choice)
+        if old is not None:
+            self._close(kind, old)
+        self.plan = self._bind()
+
+    def _close(self, kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind
+        try:
+            strategy.close()
+        except Exception as error:  # noqa: BLE001 - it is gone anyway
+            _log.warning("%s strategy failed while closing: %r", kind, error)
+
+    def close(self) -> None:
+        """Close everything."""
+        for kind, strategy in self.bound.items():
+            self._close(kind, strategy)
+        for processor in self._chain:
+            self._close(Kind.LOGITS_PROCESSOR, processor)

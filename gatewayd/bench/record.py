@@ -8,6 +8,7 @@ be sent, so that a client or a server that falls behind cannot hide it (coordina
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 
 @dataclass(slots=True)
@@ -57,7 +58,7 @@ class Record:
     @property
     def itl(self) -> list[float]:
         """Gaps between arrivals, seconds: what a reader sees as stutter."""
-        return [b - a for a, b in zip(self.arrivals, self.arrivals[1:], strict=False)]
+        return [b - a for a, b in pairwise(self.arrivals)]
 
     @property
     def tpot(self) -> float | None:

@@ -114,11 +114,12 @@ class ApiClient:
                     if is_done:
                         payloads = payloads[: payloads.index(DONE)]
                     chunks = [decode_chunk(payload) for payload in payloads]
+                    good = [chunk for chunk in chunks if chunk.error is None]
+                    if good:
+                        yield good
                     for chunk in chunks:
                         if chunk.error is not None:
                             raise _error_of(chunk.error, None)
-                    if chunks:
-                        yield chunks
                     if is_done:
                         # The connection can only be kept if the stream was read to its end.
                         await response.read()

@@ -1,0 +1,200 @@
+"""The configuration: one class per table of ``etc/gatewayd.toml``, which is its manual.
+
+Only values and their bounds are here; ``config_load`` says where values come from. Keys that
+name no default are optional. Nothing is silently ignored: an unknown key is an error.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, model_validator
+from pydantic_settings import (
+    BaseSettings,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+)
+
+ENV_PREFIX = "GATEWAYD_"
+ENV_DELIMITER = "__"
+
+KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+
+
+class Table(BaseModel):
+    """A table of the file: frozen, and unknown keys are errors."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+
+class ServerTable(Table):
+    """Where clients connect and what a connection may cost."""
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8000, ge=0, le=65_535)
+    api_key: SecretStr | None = Field(default=None, min_length=8)
+    drain_seconds: float = Field(default=30.0, ge=0, le=3600)
+    body_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=KIB, le=GIB)
+    body_seconds: Seconds = 30.0
+    header_bytes: ByteSize = Field(default=ByteSize(32 * KIB), ge=KIB, le=MIB)
+    header_count: int = Field(default=100, ge=10, le=10_000)
+    header_seconds: Seconds = 10.0
+    idle_seconds: Seconds = 60.0
+    connections: int = Field(default=2048, ge=1, le=1_000_000)
+
+
+class ModelTable(Table):
+    """What is served."""
+
+    path: str | None = None
+    served_name: str | None = Field(default=None, min_length=1, max_length=256)
+    dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    max_model_len: int | None = Field(default=None, ge=1)
+    dummy_weights: bool = False
+
+
+class EngineTable(Table):
+    """The engine processes."""
+
+    replicas: int = Field(default=1, ge=1, le=64)
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    threads: int | None = Field(default=None, ge=1, le=1024)
+    page_size_tokens: int = Field(default=16, ge=1, le=128)
+    kv_memory: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
+    kv_pages: int | None = Field(default=None, ge=2)
+    max_running: int = Field(default=64, ge=1, le=65_536)
+    max_batch_tokens: int = Field(default=2048, ge=1, le=1_048_576)
+    max_prefill_chunk: int | None = Field(default=None, ge=1)
+    seed: int = Field(default=0, ge=0, lt=1 << 63)
+    fault_limit: int = Field(default=3, ge=1)
+    load_seconds: Seconds = 600.0
+    hang_seconds: Seconds = 10.0
+
+
+class QueueTable(Table):
+    """How much may wait."""
+
+    max_waiting_requests: int = Field(default=2048, ge=1)
+    max_waiting_tokens: int = Field(default=4_000_000, ge=1)
+
+
+class SlotTable(Table):
+    """A slot for strategies, and one sub-table of settings for each strategy by name."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_stray_keys(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the file holds
+        if isinstance(data, dict):
+            for key, value in data.items():
+                if key not in cls.model_fields and not isinstance(value, dict):
+                    known = ", ".join(cls.model_fields)
+                    raise ValueError(
+                        f"unknown key {key!r}; there is {known}, and one table for each strategy"
+                    )
+        return data
+
+    def settings(self, name: str) -> dict[str, Any]:
+        """What the configuration says of one strategy of this kind."""
+        return dict((self.model_extra or {}).get(name, {}))
+
+
+class StrategyTable(SlotTable):
+    """A slot with one owner."""
+
+    strategy: str = Field(pattern=r"^[a-z0-9_]+$")
+
+
+class SchedulerTable(StrategyTable):
+    """Who computes next."""
+
+    strategy: str = Field(default="fcfs", pattern=r"^[a-z0-9_]+$")
+
+
+class PrefixCacheTable(StrategyTable):
+    """How computed prompts are found again; ``none`` switches it off."""
+
+    strategy: str = Field(default="hash", pattern=r"^[a-z0-9_]+$")
+
+
+class EvictionTable(StrategyTable):
+    """Which cached page is given up."""
+
+    strategy: str = Field(default="lru", pattern=r"^[a-z0-9_]+$")
+
+
+class PreemptionTable(StrategyTable):
+    """Which sequence gives up its pages."""
+
+    strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
+
+
+class RouterTable(StrategyTable):
+    """Which replica serves."""
+
+    strategy: str = Field(default="least_loaded", pattern=r"^[a-z0-9_]+$")
+
+
+class ExecutorTable(StrategyTable):
+    """Where engines run."""
+
+    strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
+
+
+class LogitsProcessorTable(SlotTable):
+    """A slot with an ordered list of owners."""
+
+    strategies: list[str] = ["penalties", "bias", "min_tokens"]
+
+
+class PluginsTable(Table):
+    """What is told about requests."""
+
+    observers: list[str] = []
+
+
+class LogTable(Table):
+    """What the daemon writes to standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = "info"
+    format: Literal["auto", "text", "json"] = "auto"
+
+
+class Config(BaseSettings):
+    """The whole configuration. Make it with ``config_load.load``."""
+
+    model_config = SettingsConfigDict(
+        extra="forbid",
+        frozen=True,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter=ENV_DELIMITER,
+    )
+
+    server: ServerTable = ServerTable()
+    model: ModelTable = ModelTable()
+    engine: EngineTable = EngineTable()
+    queue: QueueTable = QueueTable()
+    scheduler: SchedulerTable = SchedulerTable()
+    prefix_cache: PrefixCacheTable = PrefixCacheTable()
+    eviction: EvictionTable = EvictionTable()
+    preemption: PreemptionTable = PreemptionTable()
+    router: RouterTable = RouterTable()
+    executor: ExecutorTable = ExecutorTable()
+    logits_processor: LogitsProcessorTable = LogitsProcessorTable()
+    plugins: PluginsTable = PluginsTable()
+    log: LogTable = LogTable()
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what the constructor is given: ``config_load`` merges, to know every origin."""
+        return (init_settings,)

@@ -1,0 +1,150 @@
+"""The configuration: precedence, origins, errors, and the manual in ``etc/gatewayd.toml``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatewayd.config import Config
+from gatewayd.config_load import ConfigError, load
+
+MANUAL = Path(__file__).parents[2] / "etc" / "gatewayd.toml"
+
+
+def _uncommented() -> dict[str, Any]:
+    """The manual with its optional keys, ``# key = value``, switched on."""
+    text = re.sub(r"^# ([a-z_]+ = .*)$", r"\1", MANUAL.read_text(), flags=re.MULTILINE)
+    return tomllib.loads(text)
+
+
+def test_the_manual_states_every_default() -> None:
+    loaded = load(MANUAL, environ={})
+    assert loaded.config == Config()
+    stated = {key for key, origin in loaded.origins.items() if origin.startswith("file")}
+    with_default = {
+        f"{table}.{key}"
+        for table, value in Config().model_dump().items()
+        for key, default in value.items()
+        if default is not None
+    }
+    assert stated == with_default
+
+
+def test_the_manual_explains_every_key() -> None:
+    documented = {(table, key) for table, keys in _uncommented().items() for key in keys}
+    declared = {(table, key) for table, value in Config().model_dump().items() for key in value}
+    assert documented == declared
+
+
+def test_every_key_of_the_manual_has_a_comment_above_it() -> None:
+    explained = False
+    for line in MANUAL.read_text().splitlines():
+        is_key = re.match(r"(# )?[a-z_]+ = ", line)
+        if is_key:
+            assert explained, line
+        elif line.startswith("#"):
+            explained = True
+        elif not line or line.startswith("["):
+            explained = False
+
+
+def test_the_examples_in_the_manual_are_valid(tmp_path: Path) -> None:
+    text = re.sub(r"^# ([a-z_]+ = .*)$", r"\1", MANUAL.read_text(), flags=re.MULTILINE)
+    file = tmp_path / "all.toml"
+    file.write_text(text)
+    assert load(file, environ={}).config.engine.kv_pages == 4096
+
+
+def test_a_flag_beats_the_environment_beats_the_file_beats_the_default(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('[server]\nhost = "10.0.0.1"\nport = 1\ndrain_seconds = 1.5\n')
+    environ = {"GATEWAYD_SERVER__PORT": "2", "GATEWAYD_SERVER__HOST": "10.0.0.2"}
+    loaded = load(file, {"server.port": 3}, environ)
+    server = loaded.config.server
+    assert (server.port, server.host, server.drain_seconds) == (3, "10.0.0.2", 1.5)
+    origins = {s.key: s.origin for s in loaded.settings()}
+    assert origins["server.port"] == "flag --port"
+    assert origins["server.host"] == "environment GATEWAYD_SERVER__HOST"
+    assert origins["server.drain_seconds"] == f"file {file}"
+    assert origins["server.idle_seconds"] == "default"
+
+
+def test_the_environment_can_name_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text("[engine]\nreplicas = 3\n")
+    assert load(environ={"GATEWAYD_CONFIG": str(file)}).config.engine.replicas == 3
+
+
+def test_the_api_key_is_never_printed() -> None:
+    loaded = load(environ={"GATEWAYD_API_KEY": "swordfish"})
+    key = loaded.config.server.api_key
+    assert key is not None
+    assert key.get_secret_value() == "swordfish"
+    assert "swordfish" not in repr(loaded) + repr(loaded.settings())
+
+
+def test_a_strategy_has_settings_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('[scheduler]\nstrategy = "mine"\n[scheduler.mine]\nshare = 3\n')
+    environ = {"GATEWAYD_SCHEDULER__MINE__DEPTH": "4"}
+    scheduler = load(file, environ=environ).config.scheduler
+    assert scheduler.settings("mine") == {"share": 3, "depth": "4"}
+    assert scheduler.settings("other") == {}
+
+
+def test_sizes_take_units() -> None:
+    loaded = load(environ={"GATEWAYD_ENGINE__KV_MEMORY": "1.5GiB"})
+    assert loaded.config.engine.kv_memory == 3 << 29
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[server]\nprot = 1", "unknown key server.prot; did you mean server.port?"),
+        ("[sever]\nport = 1", "unknown key sever; did you mean server?"),
+        ("[server]\nport = 70000", "server.port = 70000: input should be less than or equal"),
+        ("[model]\ndtype = 'int4'", "model.dtype = 'int4'"),
+        ("[scheduler]\nstrategi = 'x'", "unknown key 'strategi'; there is strategy"),
+        ("[server\nport = 1", "is not TOML"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_with_its_name(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    (problem,) = caught.value.problems
+    assert message in problem
+    assert str(file) in problem
+
+
+def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "bad.toml"
+    file.write_text("[server]\nport = -1\nprot = 2\n[engine]\nreplicas = 0\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, environ={})
+    assert len(caught.value.problems) == 3
+
+
+def test_a_missing_file_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="cannot read"):
+        load(Path("/nowhere/g.toml"), environ={})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("GATEWAYD_SERVER__PROT", "1", "did you mean server.port?"),
+        ("GATEWAYD_SREVER__PORT", "1", r"there is no table \[srever\]; did you mean server?"),
+        ("GATEWAYD_LOGITS_PROCESSOR__STRATEGIES", "bias", "a list is written as"),
+        ("GATEWAYD_API_KEY", "", "server.api_key: .* at least 8"),
+    ],
+)
+def test_a_bad_variable_is_named(name: str, value: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load(environ={name: value})
+    assert "environment" in str(caught.value)

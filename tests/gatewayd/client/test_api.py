@@ -142,7 +142,7 @@ async def test_an_event_that_is_no_completion_is_a_bad_answer() -> None:
 
 async def test_a_server_that_answers_too_late_is_a_timeout() -> None:
     async def handler(request: web.Request) -> web.Response:
-        await asyncio.sleep(5)
+        await asyncio.sleep(0.5)
         return web.Response()
 
     async with serving(handler) as url, ApiClient(url, timeout_seconds=0.1) as client:

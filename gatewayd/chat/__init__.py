@@ -1,0 +1,1 @@
+"""A terminal chat with a running server."""

@@ -11,6 +11,7 @@ GatewayError
 ├── PayloadTooLarge         413  payload_too_large
 ├── UnsupportedMediaType    415  unsupported_media_type
 ├── HeadersTooLarge         431  headers_too_large
+├── TooManyConnections      503  too_many_connections
 ├── QueueFull               503  overloaded
 ├── EngineUnavailable       503  engine_unavailable
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
@@ -139,6 +140,13 @@ class HeadersTooLarge(GatewayError):
     status = 431
     type = "invalid_request_error"
     code = "headers_too_large"
+
+
+class TooManyConnections(GatewayError):
+    """The caps on connections are reached."""
+
+    status = 503
+    code = "too_many_connections"
 
 
 class QueueFull(GatewayError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from gatewayd.text.model import TextModel
 from gatewayd_engine.embedded import folder
 

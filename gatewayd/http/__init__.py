@@ -1,0 +1,1 @@
+"""The OpenAI-compatible HTTP side: edge, routes, request tables, answers."""

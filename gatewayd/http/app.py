@@ -1,0 +1,47 @@
+"""The data plane's ASGI app: routes inside, guard around them, front around everything."""
+
+from __future__ import annotations
+
+from starlette.routing import Route, Router
+
+from gatewayd.http.asgi import App
+from gatewayd.http.chat import ChatRoute
+from gatewayd.http.completions import CompletionRoute
+from gatewayd.http.front import Front
+from gatewayd.http.guard import Guard, KeyCheck
+from gatewayd.http.models import ModelList, ModelOne
+from gatewayd.http.operations import Live, MetricsPage, OpenApi, Ready, Version
+from gatewayd.http.schema.openapi import document
+from gatewayd.http.services import Services
+from gatewayd.http.tokenize import Detokenize, Tokenize
+
+
+def build_app(services: Services) -> App:
+    """Put the app together."""
+    keys = KeyCheck(services.api_key)
+    return Front(Guard(build_router(services, keys), keys), services.metrics)
+
+
+def build_router(services: Services, keys: KeyCheck) -> Router:
+    """Every route of the data plane."""
+    tokenize, detokenize = Tokenize(services), Detokenize(services)
+    ready = Ready(services, keys)
+    return Router(
+        [
+            Route("/v1/chat/completions", ChatRoute(services), methods=["POST"]),
+            Route("/v1/completions", CompletionRoute(services), methods=["POST"]),
+            Route("/v1/models", ModelList(services), methods=["GET"]),
+            Route("/v1/models/{model:path}", ModelOne(services), methods=["GET"]),
+            Route("/tokenize", tokenize, methods=["POST"]),
+            Route("/v1/tokenize", tokenize, methods=["POST"]),
+            Route("/detokenize", detokenize, methods=["POST"]),
+            Route("/v1/detokenize", detokenize, methods=["POST"]),
+            Route("/livez", Live(), methods=["GET"]),
+            Route("/readyz", ready, methods=["GET"]),
+            Route("/health", ready, methods=["GET"]),
+            Route("/version", Version(services), methods=["GET"]),
+            Route("/metrics", MetricsPage(services), methods=["GET"]),
+            Route("/openapi.json", OpenApi(document(services.version)), methods=["GET"]),
+        ],
+        redirect_slashes=False,
+    )

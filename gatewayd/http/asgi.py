@@ -1,0 +1,123 @@
+"""The few ASGI pieces that every route needs: types, headers, bodies, answers."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Awaitable, Callable, MutableMapping, Sequence
+from typing import Any
+
+import msgspec
+
+from gatewayd.errors import GatewayError, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Header = tuple[bytes, bytes]
+
+encode_json = msgspec.json.Encoder().encode
+
+_JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
+_JSON_HEADER: Header = (b"content-type", b"application/json")
+_LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete; there is nobody to answer."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of a name in lower case, or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Receive a body, counting while it comes.
+
+    Raises:
+        UnsupportedMediaType: it is not plain JSON; told before it is read.
+        PayloadTooLarge: it is, or says it is, over the limit in bytes.
+        ClientGone: it did not come to its end.
+    """
+    _check_headers(scope, limit)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    parts, size = [body], len(body)
+    while message["type"] == "http.request" and message.get("more_body") and size <= limit:
+        message = await receive()
+        part = message.get("body", b"")
+        parts.append(part)
+        size += len(part)
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    if size > limit:
+        raise _too_large(f"over {limit}", limit)
+    return body if len(parts) == 1 else b"".join(parts)
+
+
+def _check_headers(scope: Scope, limit: int) -> None:
+    is_json = False
+    for name, value in scope["headers"]:
+        if name == b"content-type":
+            is_json = _JSON_TYPE.fullmatch(value) is not None
+        elif name == b"content-encoding" and value.strip().lower() != b"identity":
+            raise UnsupportedMediaType("a compressed body is not accepted; send it plain")
+        elif name == b"content-length":
+            if not value.isdigit():
+                raise InvalidRequest("content-length is not a number")
+            if len(value) > 18 or int(value) > limit:
+                raise _too_large(value.decode()[:18], limit)
+    if not is_json:
+        raise UnsupportedMediaType("the body must be JSON: send content-type: application/json")
+
+
+def _too_large(size: str, limit: int) -> PayloadTooLarge:
+    return PayloadTooLarge(f"the body has {size} bytes; the maximum is {limit}")
+
+
+async def send_body(
+    send: Send,
+    body: bytes,
+    *,
+    status: int = 200,
+    headers: Sequence[Header] = (_JSON_HEADER,),
+) -> None:
+    """Answer with a whole body."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def send_json(
+    send: Send, value: object, *, status: int = 200, headers: Sequence[Header] = ()
+) -> None:
+    """Answer with JSON."""
+    await send_body(send, encode_json(value), status=status, headers=[_JSON_HEADER, *headers])
+
+
+async def send_error(send: Send, error: GatewayError, headers: Sequence[Header] = ()) -> None:
+    """Answer with OpenAI's error object."""
+    extra = list(headers)
+    if error.retry_after is not None:
+        extra.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
+    if error.status == 401:
+        extra.append((b"www-authenticate", b"Bearer"))
+    if error.status in _LEAVES_BODY_UNREAD:
+        extra.append((b"connection", b"close"))
+    await send_json(send, error.body(), status=error.status, headers=extra)
+
+
+def ignored_header(names: Sequence[str]) -> list[Header]:
+    """``x-gateway-ignored-params``, or nothing; names a header cannot carry are counted."""
+    if not names:
+        return []
+    safe = [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name)][:32]
+    rest = len(names) - len(safe)
+    value = ", ".join([*safe, *([f"({rest} more)"] if rest else [])])
+    return [(b"x-gateway-ignored-params", value.encode())]

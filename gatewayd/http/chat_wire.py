@@ -1,0 +1,142 @@
+"""The answers of ``/v1/chat/completions``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.http.asgi import encode_json
+from gatewayd.http.wire import (
+    Identity,
+    chunk_usage,
+    finite,
+    last_events,
+    stop_fields,
+    token_text,
+    usage_of,
+)
+from gatewayd.pipeline import Generation
+from gatewayd.pipeline_choice import Choice, ScoredToken
+from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_engine.messages import TokenLogprobs
+
+_CHUNK = b"chat.completion.chunk"
+_AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]'
+
+
+class ChatWire:
+    """Writes chat completions and their chunks."""
+
+    def __init__(self, identity: Identity, tokenizer: Tokenizer, num_choices: int) -> None:
+        self._identity = identity
+        self._tokenizer = tokenizer
+        head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[{"index":' % (
+            encode_json(identity.id),
+            _CHUNK,
+            identity.created,
+            encode_json(identity.model),
+        )
+        self._heads = [head + b'%d,"delta":{' % index for index in range(num_choices)]
+        self._is_plain = not (identity.with_ids or identity.with_logprobs)
+        self._tail = None
+        if not identity.continuous_usage:
+            self._tail = b',"usage":null}\n\n' if identity.include_usage else b"}\n\n"
+
+    def opening(self, generation: Generation) -> bytes:
+        """The role of each choice."""
+        ids = b""
+        if self._identity.with_ids:
+            ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
+        tail = ids + chunk_usage(self._identity, generation)
+        role = b'"role":"assistant","content":""'
+        return b"".join([head + role + _AFTER_TEXT + tail for head in self._heads])
+
+    def chunk(self, generation: Generation, choice: Choice) -> bytes:
+        """The text so far, and the reason when it has ended."""
+        text = choice.take()
+        out = b""
+        if self._is_plain:
+            if text:
+                head = self._heads[choice.index]
+                tail = self._tail or chunk_usage(self._identity, generation)
+                out = b"".join((head, b'"content":', encode_json(text), _AFTER_TEXT, tail))
+        else:
+            out = self._rich_chunk(generation, choice, text)
+        if choice.is_done:
+            out += self._end(generation, choice)
+        return out
+
+    def closing(self, generation: Generation) -> bytes:
+        """The usage, if wanted, and the end."""
+        return last_events(self._identity, _CHUNK, generation)
+
+    def answer(self, generation: Generation) -> bytes:
+        """The completion object."""
+        identity = self._identity
+        choices = [self._choice(choice) for choice in generation.choices]
+        ids = b""
+        if identity.with_ids:
+            ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
+        return (
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":%b,"usage":%b%b}'
+            % (
+                encode_json(identity.id),
+                identity.created,
+                encode_json(identity.model),
+                encode_json(choices),
+                usage_of(generation),
+                ids,
+            )
+        )
+
+    def _choice(self, choice: Choice) -> dict[str, Any]:
+        text = choice.take()
+        shown: dict[str, Any] = {
+            "index": choice.index,
+            "message": {"role": "assistant", "content": text, "refusal": None},
+            "logprobs": self._logprobs(choice.take_scored()),
+            **stop_fields(choice),
+        }
+        if self._identity.with_ids:
+            shown["token_ids"] = choice.take_ids()
+        return shown
+
+    def _rich_chunk(self, generation: Generation, choice: Choice, text: str) -> bytes:
+        scored, ids = choice.take_scored(), choice.take_ids()
+        if not (text or scored or ids):
+            return b""
+        tail = chunk_usage(self._identity, generation)
+        token_ids = b',"token_ids":' + encode_json(ids) if self._identity.with_ids else b""
+        return b'%b"content":%b},"logprobs":%b,"finish_reason":null%b}]%b' % (
+            self._heads[choice.index],
+            encode_json(text),
+            encode_json(self._logprobs(scored)),
+            token_ids,
+            tail,
+        )
+
+    def _end(self, generation: Generation, choice: Choice) -> bytes:
+        return b'%b},"logprobs":null,"finish_reason":%b,"stop_reason":%b}]%b' % (
+            self._heads[choice.index],
+            encode_json(choice.finish_reason),
+            encode_json(choice.stop_reason),
+            chunk_usage(self._identity, generation),
+        )
+
+    def _logprobs(self, scored: list[ScoredToken]) -> dict[str, Any] | None:
+        if not self._identity.with_logprobs:
+            return None
+        return {"content": [self._scored(token.logprobs) for token in scored], "refusal": None}
+
+    def _scored(self, token: TokenLogprobs) -> dict[str, Any]:
+        top = zip(token.top_tokens, token.top_logprobs, strict=True)
+        return {
+            **self._token(token.token, token.logprob),
+            "top_logprobs": [self._token(one, logprob) for one, logprob in top],
+        }
+
+    def _token(self, token: int, logprob: float) -> dict[str, Any]:
+        return {
+            "token": token_text(self._tokenizer, token),
+            "logprob": finite(logprob),
+            "bytes": list(self._tokenizer.piece(token)),
+        }

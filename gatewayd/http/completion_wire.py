@@ -1,0 +1,169 @@
+"""The answers of ``/v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatewayd.http.asgi import encode_json
+from gatewayd.http.wire import (
+    Identity,
+    chunk_usage,
+    finite,
+    last_events,
+    stop_fields,
+    token_name,
+    usage_of,
+)
+from gatewayd.pipeline import Generation
+from gatewayd.pipeline_choice import Choice
+from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_engine.messages import TokenLogprobs
+
+
+class CompletionWire:
+    """Writes text completions and their chunks, with the prompt before them if it is echoed."""
+
+    def __init__(
+        self, identity: Identity, tokenizer: Tokenizer, prompts: Sequence[str] | None
+    ) -> None:
+        """Prepare one answer.
+
+        Args:
+            identity: of the answer.
+            tokenizer: of the model.
+            prompts: texts to echo, one for each prompt, or None.
+        """
+        self._identity = identity
+        self._tokenizer = tokenizer
+        self._prompts = prompts
+        self._opened: set[int] = set()
+        same = (encode_json(identity.id), identity.created, encode_json(identity.model))
+        self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,' % same
+        self._head += b'"choices":[{"index":'
+        self._is_plain = not (identity.with_ids or identity.with_logprobs or prompts is not None)
+
+    def opening(self, generation: Generation) -> bytes:
+        """Nothing: the first chunk of each choice carries its prompt."""
+        return b""
+
+    def chunk(self, generation: Generation, choice: Choice) -> bytes:
+        """The text so far, and the reason when it has ended."""
+        if self._is_plain:
+            text = choice.take()
+            if not text and not choice.is_done:
+                return b""
+            return b'%b%d,"text":%b,"logprobs":null,"finish_reason":%b,"stop_reason":%b}]%b' % (
+                self._head,
+                choice.index,
+                encode_json(text),
+                encode_json(choice.finish_reason),
+                encode_json(choice.stop_reason),
+                chunk_usage(self._identity, generation),
+            )
+        is_first = choice.index not in self._opened
+        self._opened.add(choice.index)
+        fields = self._choice(generation, choice, with_prompt=is_first)
+        if not (fields["text"] or fields.get("token_ids") or choice.is_done or is_first):
+            return b""
+        # The template opens the object with the index; the rest follows it.
+        rest = encode_json(fields)[1:]
+        return b"%b%d,%b]%b" % (
+            self._head,
+            choice.index,
+            rest,
+            chunk_usage(self._identity, generation),
+        )
+
+    def closing(self, generation: Generation) -> bytes:
+        """The usage, if wanted, and the end."""
+        return last_events(self._identity, b"text_completion", generation)
+
+    def answer(self, generation: Generation) -> bytes:
+        """The completion object."""
+        identity = self._identity
+        choices = [
+            {"index": choice.index, **self._choice(generation, choice, with_prompt=True)}
+            for choice in generation.choices
+        ]
+        return (
+            b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":%b,"usage":%b}'
+            % (
+                encode_json(identity.id),
+                identity.created,
+                encode_json(identity.model),
+                encode_json(choices),
+                usage_of(generation),
+            )
+        )
+
+    def _choice(
+        self, generation: Generation, choice: Choice, *, with_prompt: bool
+    ) -> dict[str, Any]:
+        prompt = generation.work.requests[choice.prompt_index].prompt
+        echoed = self._prompts[choice.prompt_index] if self._prompts is not None else ""
+        text = choice.take()
+        fields: dict[str, Any] = {
+            "text": (echoed if with_prompt else "") + text,
+            "logprobs": None,
+            **stop_fields(choice),
+        }
+        if self._identity.with_logprobs:
+            columns = _Columns(self._tokenizer)
+            if with_prompt and self._prompts is not None:
+                columns.add_prompt(prompt, _scored_prompt(generation, choice))
+            for token in choice.take_scored():
+                columns.add(token.logprobs, len(echoed) + token.start)
+            fields["logprobs"] = columns.fields
+        if self._identity.with_ids:
+            fields["token_ids"] = choice.take_ids()
+            fields["prompt_token_ids"] = list(prompt) if with_prompt else None
+        return fields
+
+
+def _scored_prompt(generation: Generation, choice: Choice) -> Sequence[TokenLogprobs]:
+    """The choices of a prompt share its log-probabilities: any of them may have got them."""
+    n = generation.work.num_choices
+    siblings = generation.choices[choice.prompt_index * n : (choice.prompt_index + 1) * n]
+    return next((one.scored_prompt for one in siblings if one.scored_prompt), [])
+
+
+class _Columns:
+    """The four columns of the older log-probability shape."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self.fields: dict[str, list[Any]] = {
+            "tokens": [],
+            "token_logprobs": [],
+            "top_logprobs": [],
+            "text_offset": [],
+        }
+
+    def add_prompt(self, ids: Sequence[int], scored: Sequence[TokenLogprobs]) -> None:
+        """The prompt's tokens; nothing comes before the first, so it has no probability."""
+        detokenizer, offset = self._tokenizer.detokenizer(), 0
+        for at, token in enumerate(ids):
+            if at == 0 or at > len(scored):
+                self._row(token, None, None, offset)
+            else:
+                self.add(scored[at - 1], offset)
+            offset += len(detokenizer.feed((token,)))
+
+    def add(self, scored: TokenLogprobs, offset: int) -> None:
+        """One token; the chosen one is always among the alternatives shown."""
+        top = {
+            token_name(self._tokenizer, token): finite(logprob)
+            for token, logprob in zip(scored.top_tokens, scored.top_logprobs, strict=True)
+        }
+        top.setdefault(token_name(self._tokenizer, scored.token), finite(scored.logprob))
+        self._row(scored.token, finite(scored.logprob), top, offset)
+
+    def _row(
+        self, token: int, logprob: float | None, top: dict[str, float] | None, offset: int
+    ) -> None:
+        fields = self.fields
+        fields["tokens"].append(token_name(self._tokenizer, token))
+        fields["token_logprobs"].append(logprob)
+        fields["top_logprobs"].append(top)
+        fields["text_offset"].append(offset)

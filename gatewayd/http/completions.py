@@ -1,0 +1,130 @@
+"""``POST /v1/completions``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.engines.seam import EngineRequest
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.completion_wire import CompletionWire
+from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.sampling import (
+    check_ids,
+    choice_options,
+    fit_max_tokens,
+    priority_of,
+    sampling_params,
+)
+from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from gatewayd.text.tokenizer import Tokenizer
+
+
+class _Prompt(NamedTuple):
+    ids: list[int]
+    text: str | None
+    """What the client sent, or None where it sent ids."""
+
+
+class CompletionRoute(GenerationRoute[CompletionRequest]):
+    """Text in, text out."""
+
+    label = "/v1/completions"
+    table = CompletionRequest
+
+    async def prepare(self, request: CompletionRequest, request_id: str) -> Prepared:
+        """Encode the prompts, check what the table cannot."""
+        services = self._services
+        name = services.check_model(request.model)
+        model = services.loaded_model()
+        self._check_fields(request)
+        prompts = await self._prompts(request, model.max_model_len, model.vocab_size)
+        is_score = request.max_tokens == 0
+        max_tokens = fit_max_tokens(
+            # To score a prompt alone the engine generates one token, which is thrown away.
+            1 if is_score else request.max_tokens,
+            DEFAULT_MAX_TOKENS,
+            max(len(prompt.ids) for prompt in prompts),
+            model.max_model_len,
+            "prompt",
+        )
+        params = sampling_params(
+            request,
+            model,
+            max_tokens=max_tokens,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.logprobs if request.echo else None,
+        )
+        tokenizer = services.text.tokenizer
+        echoed = [_shown(prompt, tokenizer) for prompt in prompts] if request.echo else None
+        identity = identity_of(request, "cmpl-", request_id, name)
+        return Prepared(
+            requests=[
+                EngineRequest(
+                    request_id=request_id if len(prompts) == 1 else f"{request_id}-{at}",
+                    prompt=prompt.ids,
+                    params=params,
+                    priority=priority_of(request),
+                    retry_started=not request.stream,
+                )
+                for at, prompt in enumerate(prompts)
+            ],
+            num_choices=request.n or 1,
+            options=choice_options(request, tokenizer, discard=is_score),
+            wire=CompletionWire(identity, tokenizer, echoed),
+        )
+
+    async def _prompts(
+        self, request: CompletionRequest, context: int, vocab_size: int
+    ) -> list[_Prompt]:
+        text = self._services.text
+        prompts = []
+        for one in _each(request.prompt):
+            if isinstance(one, str):
+                ids = await text.encode_prompt(
+                    one, limit=context, add_special=request.add_special_tokens
+                )
+                prompts.append(_Prompt(ids, one))
+            else:
+                check_ids(one, vocab_size, "prompt")
+                prompts.append(_Prompt(list(one), None))
+        if not all(prompt.ids for prompt in prompts):
+            raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
+        return prompts
+
+    def _check_fields(self, request: CompletionRequest) -> None:
+        n = request.n or 1
+        if request.best_of is not None and request.best_of > n:
+            raise InvalidRequest(
+                f"best_of is {request.best_of} and n is {n}; best_of must not be over n",
+                param="best_of",
+            )
+        if request.max_tokens == 0 and not request.echo:
+            raise InvalidRequest(
+                "max_tokens is 0; the minimum is 1 without echo", param="max_tokens"
+            )
+        if request.stream_options is not None and not request.stream:
+            raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
+        total = n * len(_each(request.prompt))
+        if total > self._services.limits.num_choices:
+            raise InvalidRequest(
+                f"{total} choices are asked for; the maximum is "
+                f"{self._services.limits.num_choices} over all prompts",
+                param="n",
+            )
+
+
+def _each(
+    prompt: str | list[str] | list[int] | list[list[int]],
+) -> Sequence[str | list[int]]:
+    """The prompts, whichever of the four forms they came in."""
+    if isinstance(prompt, str):
+        return [prompt]
+    if isinstance(prompt[0], int):
+        return [[i for i in prompt if isinstance(i, int)]]
+    return [one for one in prompt if not isinstance(one, int)]
+
+
+def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
+    """The prompt as it is echoed."""
+    return tokenizer.decode(prompt.ids, skip_special=True) if prompt.text is None else prompt.text

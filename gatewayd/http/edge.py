@@ -1,0 +1,256 @@
+"""The transport's limits: how long, how large and how many, before any route is looked up.
+
+uvicorn's httptools protocol with deadlines for headers, bodies and stalled writes, caps on
+headers, chunks and connections, and OpenAI's error object for HTTP that cannot be parsed.
+
+A client that closes its sending side is taken to have gone (a FIN cannot be told from a close).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from gatewayd.errors import (
+    GatewayError,
+    HeadersTooLarge,
+    InvalidRequest,
+    PayloadTooLarge,
+    RequestTimeout,
+    TooManyConnections,
+)
+from gatewayd.http.asgi import App, encode_json
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """What a connection may cost.
+
+    Attributes:
+        header_seconds: from the connection, or a request's first byte, to the end of its headers.
+        body_seconds: from there to the end of its body.
+        idle_seconds: between two requests.
+        stall_seconds: that a client may leave our bytes unread.
+        header_bytes: of a request's line and headers.
+        num_headers: of a request.
+        num_chunks: of a chunked body.
+        connections: open at once.
+        peer_connections: open at once from one address.
+        write_buffer_bytes: waiting for a client before its stream is held.
+    """
+
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    idle_seconds: float = 60.0
+    stall_seconds: float = 30.0
+    header_bytes: int = 32 * 1024
+    num_headers: int = 100
+    num_chunks: int = 8192
+    connections: int = 2048
+    peer_connections: int = 1024
+    write_buffer_bytes: int = 64 * 1024
+
+
+_REASONS = {
+    400: b"Bad Request",
+    408: b"Request Timeout",
+    413: b"Content Too Large",
+    431: b"Request Header Fields Too Large",
+    503: b"Service Unavailable",
+}
+
+# Where a connection stands. Between requests only uvicorn's own idle timer runs.
+_IDLE, _HEADERS, _BODY = range(3)
+
+
+class EdgeProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    limits: EdgeLimits
+    peers: Counter[str]
+
+    _phase = _HEADERS
+    _armed_phase = _IDLE
+    _deadline: asyncio.TimerHandle | None = None
+    _stall: asyncio.TimerHandle | None = None
+    _refusal: GatewayError | None = None
+    _header_bytes = 0
+    _num_chunks = 0
+    _peer = ""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Count the connection or turn it away."""
+        super().connection_made(transport)
+        transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # The kernel would otherwise take megabytes for a client that does not read.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4 * self.limits.write_buffer_bytes)
+        self._peer = self.client[0] if self.client else ""
+        self.peers[self._peer] += 1
+        if (
+            len(self.connections) > self.limits.connections
+            or self.peers[self._peer] > self.limits.peer_connections
+        ):
+            self._refuse(TooManyConnections("too many connections; close some or try later"))
+            return
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget the connection."""
+        self._disarm()
+        if self._stall is not None:
+            self._stall.cancel()
+        self.peers[self._peer] -= 1
+        if not self.peers[self._peer]:
+            del self.peers[self._peer]
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser and watch the time of what is still incomplete."""
+        if self.transport.is_closing():
+            return
+        was_headers = self._phase != _BODY
+        super().data_received(data)
+        if self.transport.is_closing():
+            return
+        if was_headers and self._phase == _HEADERS:
+            # The parser tells a header only when it is whole; count what it holds.
+            self._header_bytes += len(data)
+            if self._header_bytes > self.limits.header_bytes:
+                self._refuse(self._headers_too_large())
+                return
+        if self._phase != self._armed_phase:
+            self._disarm()
+            self._arm()
+
+    # Parser callbacks
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        self._phase = _HEADERS
+        self._header_bytes = 0
+        self._num_chunks = 0
+        self._seen_header_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        """Count the path."""
+        super().on_url(url)
+        self._count_header(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Count a header."""
+        super().on_header(name, value)
+        self._count_header(len(name) + len(value) + 4)
+        if len(self.headers) > self.limits.num_headers:
+            self._stop_parsing(self._headers_too_large())
+
+    def on_headers_complete(self) -> None:
+        """The request starts; its body may follow."""
+        self._phase = _BODY
+        super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        """Count a chunk: tiny ones cost far more than their bytes."""
+        self._num_chunks += 1
+        if self._num_chunks > self.limits.num_chunks:
+            self._stop_parsing(
+                PayloadTooLarge(f"the body has more than {self.limits.num_chunks} chunks")
+            )
+
+    def on_message_complete(self) -> None:
+        """The request is whole."""
+        self._phase = _IDLE
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what cannot be parsed, or what the parser was stopped for."""
+        self._refuse(self._refusal or InvalidRequest(msg, code="invalid_http"))
+
+    # Slow readers
+
+    def pause_writing(self) -> None:
+        """The client leaves our bytes unread."""
+        super().pause_writing()
+        if self._stall is None:
+            self._stall = self.loop.call_later(self.limits.stall_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """It reads again."""
+        super().resume_writing()
+        if self._stall is not None:
+            self._stall.cancel()
+            self._stall = None
+
+    def _count_header(self, num_bytes: int) -> None:
+        self._seen_header_bytes += num_bytes
+        if self._seen_header_bytes > self.limits.header_bytes:
+            self._stop_parsing(self._headers_too_large())
+
+    def _headers_too_large(self) -> HeadersTooLarge:
+        return HeadersTooLarge(
+            f"the headers are over {self.limits.header_bytes} bytes or "
+            f"{self.limits.num_headers} in number"
+        )
+
+    def _stop_parsing(self, refusal: GatewayError) -> None:
+        self._refusal = refusal
+        raise ValueError(refusal.message)  # the parser turns it into its own error
+
+    def _arm(self) -> None:
+        self._armed_phase = self._phase
+        if self._phase == _HEADERS:
+            self._deadline = self.loop.call_later(self.limits.header_seconds, self._expire)
+        elif self._phase == _BODY:
+            self._deadline = self.loop.call_later(self.limits.body_seconds, self._expire)
+
+    def _disarm(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _expire(self) -> None:
+        what = "headers" if self._phase == _HEADERS else "body"
+        self._refuse(RequestTimeout(f"the request's {what} did not arrive in time"))
+
+    def _refuse(self, error: GatewayError) -> None:
+        """Answer with an error and close, unless an answer has begun."""
+        self._disarm()
+        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+            body = encode_json(error.body())
+            self.transport.write(
+                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+                b"connection: close\r\n\r\n%b"
+                % (error.status, _REASONS[error.status], len(body), body)
+            )
+        self.transport.close()
+
+
+def edge_protocol(limits: EdgeLimits) -> type[EdgeProtocol]:
+    """The protocol class of one server: its limits and its count of peers."""
+    return type("BoundEdgeProtocol", (EdgeProtocol,), {"limits": limits, "peers": Counter()})
+
+
+def server_config(app: App, limits: EdgeLimits = EdgeLimits(), **options: Any) -> uvicorn.Config:  # noqa: ANN401 - uvicorn's own options; frozen
+    """How the data plane is served; ``options`` are uvicorn's and win."""
+    settings: dict[str, Any] = {
+        "http": edge_protocol(limits),
+        "ws": "none",
+        "loop": "auto",
+        "lifespan": "off",
+        "interface": "asgi3",
+        "proxy_headers": False,
+        "server_header": False,
+        "access_log": False,
+        "log_config": None,
+        "timeout_keep_alive": int(limits.idle_seconds),
+        **options,
+    }
+    return uvicorn.Config(app, **settings)

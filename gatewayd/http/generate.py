@@ -1,0 +1,132 @@
+"""What both completion routes do: receive, check, start, answer, account."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from gatewayd.engines.seam import EngineRequest
+from gatewayd.http.asgi import (
+    Receive,
+    Scope,
+    Send,
+    ignored_header,
+    read_json_body,
+    send_body,
+)
+from gatewayd.http.parse import parse
+from gatewayd.http.schema.fields import GenerationTable, RequestTable
+from gatewayd.http.services import Services
+from gatewayd.http.stream import Stream, watch_disconnect
+from gatewayd.http.wire import Identity, Wire
+from gatewayd.pipeline import Work
+from gatewayd.pipeline_choice import ChoiceOptions
+
+RequestT = TypeVar("RequestT", bound=GenerationTable)
+TableT = TypeVar("TableT", bound=RequestTable)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A checked request, ready for the engines.
+
+    Attributes:
+        requests: one for each prompt.
+        num_choices: for each prompt.
+        options: of every choice.
+        wire: how to answer.
+    """
+
+    requests: list[EngineRequest]
+    num_choices: int
+    options: ChoiceOptions
+    wire: Wire
+
+
+async def receive_request(
+    services: Services, table: type[TableT], scope: Scope, receive: Receive
+) -> tuple[TableT, list[str]]:
+    """Receive and check a body; a large one in a thread.
+
+    Raises:
+        GatewayError: it is refused.
+        ClientGone: it did not come to its end.
+    """
+    body = await read_json_body(scope, receive, services.limits.body_bytes)
+    if len(body) > services.limits.thread_bytes:
+        return await asyncio.to_thread(parse, table, body)
+    return parse(table, body)
+
+
+def identity_of(request: GenerationTable, prefix: str, request_id: str, model: str) -> Identity:
+    """What every chunk of the answer will repeat."""
+    stream = request.stream_options
+    wants_usage = bool(request.stream and stream and stream.include_usage)
+    return Identity(
+        id=prefix + request_id.removeprefix("req_"),
+        model=model,
+        created=int(time.time()),
+        include_usage=wants_usage,
+        continuous_usage=bool(wants_usage and stream and stream.continuous_usage_stats),
+        with_ids=bool(request.return_token_ids),
+        with_logprobs=getattr(request, "logprobs", None) not in (None, False),
+    )
+
+
+class GenerationRoute(Generic[RequestT]):
+    """An ASGI app; a subclass says what its request means."""
+
+    label: str
+    table: type[RequestT]
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._pipeline = services.pipeline
+
+    async def prepare(self, request: RequestT, request_id: str) -> Prepared:
+        """Turn a request into work.
+
+        Raises:
+            GatewayError: it is refused.
+        """
+        raise NotImplementedError
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        arrival = services.clock()
+        request, ignored = await receive_request(services, self.table, scope, receive)
+        prepared = await self.prepare(request, scope["request_id"])
+        generation = self._pipeline.start(
+            Work(
+                request_id=scope["request_id"],
+                endpoint=self.label,
+                requests=prepared.requests,
+                num_choices=prepared.num_choices,
+                options=prepared.options,
+                arrival=arrival,
+            )
+        )
+        watcher = asyncio.create_task(watch_disconnect(receive, generation))
+        try:
+            headers = ignored_header(ignored)
+            if request.stream:
+                await Stream(
+                    generation,
+                    prepared.wire,
+                    send,
+                    headers=headers,
+                    ping_seconds=services.limits.ping_seconds,
+                ).run()
+            else:
+                await generation.finish()
+                if not generation.is_abandoned:
+                    body = prepared.wire.answer(generation)
+                    await send_body(
+                        send, body, headers=[(b"content-type", b"application/json"), *headers]
+                    )
+        finally:
+            generation.close()
+            watcher.cancel()

@@ -1,0 +1,71 @@
+"""Who may come in: the API key and the Host header.
+
+Everything is closed but the health checks, and the decision is made on the path alone, before any
+route is looked up: a new route is closed until somebody opens it here.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from hmac import compare_digest
+
+from gatewayd.errors import InvalidRequest, Unauthorized
+from gatewayd.http.asgi import App, Receive, Scope, Send, header
+
+PUBLIC = frozenset(("/livez", "/readyz", "/health"))
+
+# RFC 3986: a name, an IPv4 address or a bracketed IPv6 address, and a port.
+_HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+
+
+class KeyCheck:
+    """Compares keys by their digests, in constant time."""
+
+    def __init__(self, api_key: str | None) -> None:
+        """Take the key; None lets everybody in."""
+        self._digest = None if api_key is None else sha256(api_key.encode()).digest()
+
+    def check(self, scope: Scope) -> None:
+        """Look for the key in ``authorization: Bearer`` or ``x-api-key``.
+
+        Raises:
+            Unauthorized: there is none, or another one.
+        """
+        if self._digest is None:
+            return
+        given = header(scope, b"x-api-key")
+        authorization = header(scope, b"authorization")
+        if authorization is not None and authorization[:7].lower() == b"bearer ":
+            given = authorization[7:].strip()
+        if given is None:
+            raise Unauthorized(
+                "no API key: send 'authorization: Bearer KEY' or 'x-api-key: KEY'",
+                code="missing_api_key",
+            )
+        if not compare_digest(sha256(given).digest(), self._digest):
+            raise Unauthorized("the API key is not valid")
+
+
+class Guard:
+    """Stands before the routes."""
+
+    def __init__(self, app: App, keys: KeyCheck) -> None:
+        self._app = app
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let a request through or refuse it."""
+        if scope["type"] == "http":
+            if scope["path"] not in PUBLIC:
+                self._keys.check(scope)
+            _check_host(scope)
+        await self._app(scope, receive, send)
+
+
+def _check_host(scope: Scope) -> None:
+    hosts = [value for name, value in scope["headers"] if name == b"host"]
+    if not hosts and scope.get("http_version") == "1.0":
+        return
+    if len(hosts) != 1 or len(hosts[0]) > 255 or not _HOST.fullmatch(hosts[0]):
+        raise InvalidRequest("the host header is missing or not a host", code="invalid_host")

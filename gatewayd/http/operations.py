@@ -1,0 +1,102 @@
+"""What operators and load balancers ask: is it alive, is it ready, which version, what figures."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
+
+from gatewayd.http.asgi import Receive, Scope, Send, encode_json, send_body, send_json
+from gatewayd.http.guard import KeyCheck
+from gatewayd.http.services import Services
+
+
+class Live:
+    """200 while the process answers at all."""
+
+    label = "/livez"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await send_json(send, {"status": "ok"})
+
+
+class Ready:
+    """200 while a request sent now would be served now, else 503."""
+
+    label = "/readyz"
+
+    def __init__(self, services: Services, keys: KeyCheck) -> None:
+        self._services = services
+        self._keys = keys
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer; with ``?verbose=1`` and the key, in detail."""
+        is_ready = self._services.fleet.is_ready
+        answer: dict[str, Any] = {"status": "ready" if is_ready else "not_ready"}
+        if b"verbose=1" in scope["query_string"].split(b"&"):
+            self._keys.check(scope)
+            answer.update(self._details())
+        await send_json(send, answer, status=200 if is_ready else 503)
+
+    def _details(self) -> dict[str, Any]:
+        services = self._services
+        model = services.fleet.model
+        return {
+            "version": services.version,
+            "model": services.models[0],
+            "max_model_len": None if model is None else model.max_model_len,
+            "replicas": [
+                {
+                    "index": replica.index,
+                    "state": replica.state.value,
+                    "pid": replica.pid,
+                    "uptime_seconds": round(replica.uptime_seconds, 3),
+                    "restarts": replica.restarts,
+                    "detail": replica.detail,
+                    "num_running": replica.stats.num_running,
+                    "num_waiting": replica.stats.num_waiting,
+                }
+                for replica in services.fleet.status()
+            ],
+        }
+
+
+class Version:
+    """The daemon's version."""
+
+    label = "/version"
+
+    def __init__(self, services: Services) -> None:
+        self._version = services.version
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await send_json(send, {"version": self._version})
+
+
+class MetricsPage:
+    """Prometheus' text format."""
+
+    label = "/metrics"
+
+    def __init__(self, services: Services) -> None:
+        self._registry = services.metrics.registry
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
+        await send_body(send, generate_latest(self._registry), headers=headers)
+
+
+class OpenApi:
+    """The description of the API, made once."""
+
+    label = "/openapi.json"
+
+    def __init__(self, document: dict[str, Any]) -> None:
+        self._body = encode_json(document)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await send_body(send, self._body)

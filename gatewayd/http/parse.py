@@ -1,0 +1,158 @@
+"""Bytes to a checked request: strict JSON, then the table of fields.
+
+Refused where JSON parsers differ: NaN, infinities, duplicate keys, bad UTF-8, lone surrogates.
+The first thing wrong is named with its place, its value and its limit.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import msgspec
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.schema.fields import RequestTable
+
+TableT = TypeVar("TableT", bound=RequestTable)
+
+_decode = msgspec.json.Decoder().decode
+
+
+def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
+    """Check a body.
+
+    Returns:
+        The request, and the names of fields that were accepted and not acted on.
+
+    Raises:
+        InvalidRequest: it is not JSON, or a field is wrong or not supported.
+    """
+    fields = _object(body)
+    for name, mark in table.unsupported.items():
+        if name in fields and fields[name] not in mark.neutral:
+            raise InvalidRequest(
+                f"{name} is not supported: {mark.reason}",
+                param=name,
+                code="unsupported_parameter",
+            )
+    try:
+        request = table.model_validate(fields)
+    except ValidationError as error:
+        raise _refusal(error.errors(include_url=False)) from None
+    if fields.keys() <= table.known and not (table.ignored and table.ignored & fields.keys()):
+        return request, []
+    ignored = [
+        name
+        for name, value in fields.items()
+        if name not in table.known or (name in table.ignored and value is not None)
+    ]
+    return request, ignored
+
+
+def _object(body: bytes) -> dict[str, Any]:
+    try:
+        value = _decode(body)
+        json.loads(body, object_pairs_hook=_unique)
+    except InvalidRequest:
+        raise
+    except RecursionError:
+        raise InvalidRequest("the body is nested too deeply", code="invalid_json") from None
+    except (msgspec.DecodeError, ValueError) as error:
+        raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
+    if not isinstance(value, dict):
+        raise InvalidRequest("the body must be a JSON object", code="invalid_json")
+    return value
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a key that comes twice: two parsers would read two different requests."""
+    if len(pairs) > 1:
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidRequest(
+                    f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
+                )
+            seen.add(key)
+
+
+_EXPECTED = {
+    "string_type": "a string",
+    "int_type": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "dict_type": "an object",
+    "model_type": "an object",
+}
+
+
+def _refusal(errors: Sequence[ErrorDetails]) -> InvalidRequest:
+    """One sentence for the first field at fault."""
+    field = errors[0]["loc"][0] if errors[0]["loc"] else None
+    mine = [error for error in errors if error["loc"][:1] == (field,)]
+    # A union reports every alternative. What fits one of them but for a bound says most.
+    best = next((error for error in mine if error["type"] not in _EXPECTED), mine[0])
+    wrong_type = [_EXPECTED[error["type"]] for error in mine if error["type"] in _EXPECTED]
+    path = _path(best["loc"])
+    if best["type"] in _EXPECTED:
+        expected = " or ".join(dict.fromkeys(wrong_type))
+        sentence = f"{path} must be {expected}, not {_show(best['input'])}"
+        return InvalidRequest(sentence, param=path, code="invalid_type")
+    code = "missing_required_parameter" if best["type"] == "missing" else "invalid_value"
+    return InvalidRequest(_sentence(path, best), param=path, code=code)
+
+
+def _sentence(path: str, error: ErrorDetails) -> str:
+    context: Mapping[str, Any] = error.get("ctx", {})
+    shown = _show(error["input"])
+    match error["type"]:
+        case "missing":
+            return f"{path} is required"
+        case "greater_than_equal":
+            return f"{path} is {shown}; the minimum is {context['ge']}"
+        case "greater_than":
+            return f"{path} is {shown}; it must be greater than {context['gt']}"
+        case "less_than_equal":
+            return f"{path} is {shown}; the maximum is {context['le']}"
+        case "too_long":
+            return f"{path} has more entries than the maximum of {context['max_length']}"
+        case "too_short":
+            return f"{path} is empty; it needs at least {context['min_length']} entry"
+        case "string_too_long":
+            return f"{path} is longer than the maximum of {context['max_length']} characters"
+        case "string_too_short":
+            return f"{path} is empty; it needs at least {context['min_length']} character"
+        case "literal_error":
+            return f"{path} is {shown}; it must be {context['expected']}"
+        case "finite_number":
+            return f"{path} must be a finite number"
+    return f"{path}: {error['msg']}"
+
+
+def _path(location: tuple[int | str, ...]) -> str:
+    """``messages[0].content`` without the names pydantic gives to a union's alternatives."""
+    path = ""
+    for part in location:
+        if isinstance(part, int):
+            path += f"[{part}]"
+        elif not path:
+            path = part[:64]
+        elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
+            path += f".{part}"
+        elif part.lstrip("-").isdigit():
+            path += f".{part[:16]}"
+    return path
+
+
+def _show(value: object) -> str:
+    """A value as JSON, short."""
+    try:
+        shown = msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        shown = type(value).__name__
+    return shown if len(shown) <= 60 else shown[:57] + "..."

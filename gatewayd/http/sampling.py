@@ -1,0 +1,151 @@
+"""From request fields to what engines and choices are told, with the rules across fields."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.http.schema.fields import GenerationTable
+from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_engine.messages import ModelInfo, SamplingParams
+from gatewayd_hooks.scheduling import Priority
+
+_CLASSES = {
+    "realtime": Priority.REALTIME,
+    "standard": Priority.STANDARD,
+    "batch": Priority.BATCH,
+}
+_TIERS = {"priority": Priority.REALTIME, "fast": Priority.REALTIME, "flex": Priority.BATCH}
+
+
+def priority_of(request: GenerationTable) -> Priority:
+    """The class of service that a request asks for."""
+    if request.priority is not None:
+        return _CLASSES[request.priority]
+    return _TIERS.get(request.service_tier or "", Priority.STANDARD)
+
+
+def fit_max_tokens(
+    asked: int | None, default: int | None, prompt_len: int, context: int, param: str
+) -> int:
+    """How many tokens to generate.
+
+    Args:
+        asked: by the request.
+        default: where it asks for nothing; None for all that is left.
+        prompt_len: tokens of the prompt, the longest one of several.
+        context: tokens of the model's context.
+        param: the field of the prompt, for the error.
+
+    Raises:
+        ContextLengthExceeded: the prompt, or prompt and answer, do not fit.
+    """
+    left = context - prompt_len
+    if left < 1:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_len} tokens; the model's context is {context} and one must "
+            f"be left for the answer: shorten the prompt by {1 - left}",
+            param=param,
+        )
+    if asked is None:
+        return left if default is None else min(default, left)
+    if asked > left:
+        raise ContextLengthExceeded(
+            f"the prompt has {prompt_len} tokens and max_tokens is {asked}, together "
+            f"{prompt_len + asked}; the model's context is {context}: ask for at most {left} "
+            "or shorten the prompt",
+            param="max_tokens",
+        )
+    return asked
+
+
+def check_ids(ids: Sequence[int], vocab_size: int, param: str) -> None:
+    """Refuse ids that the model does not have.
+
+    Raises:
+        InvalidRequest: one is negative or too large.
+    """
+    if ids and (max(ids) >= vocab_size or min(ids) < 0):
+        wrong = next(i for i in ids if not 0 <= i < vocab_size)
+        raise InvalidRequest(
+            f"{param} has the token id {wrong}; the vocabulary ends at {vocab_size - 1}",
+            param=param,
+        )
+
+
+def sampling_params(
+    request: GenerationTable,
+    model: ModelInfo,
+    *,
+    max_tokens: int,
+    logprobs: int | None,
+    prompt_logprobs: int | None = None,
+) -> SamplingParams:
+    """Check the rules across fields and fill in the defaults.
+
+    Raises:
+        InvalidRequest: two fields do not fit together, or an id is not in the vocabulary.
+    """
+    if request.min_tokens > max_tokens:
+        raise InvalidRequest(
+            f"min_tokens is {request.min_tokens}; the answer may have {max_tokens} tokens",
+            param="min_tokens",
+        )
+    stop_ids = request.stop_token_ids or []
+    if stop_ids:
+        check_ids(stop_ids, model.vocab_size, "stop_token_ids")
+    return SamplingParams(
+        max_tokens=max_tokens,
+        min_tokens=request.min_tokens,
+        temperature=_or(request.temperature, 1.0),
+        top_k=max(0, request.top_k or 0),
+        top_p=_or(request.top_p, 1.0),
+        min_p=_or(request.min_p, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        seed=request.seed,
+        ignore_eos=request.ignore_eos,
+        logit_bias=_biases(request.logit_bias, model.vocab_size),
+        stop_token_ids=stop_ids,
+        logprobs=logprobs,
+        prompt_logprobs=prompt_logprobs,
+    )
+
+
+def choice_options(
+    request: GenerationTable, tokenizer: Tokenizer, *, discard: bool = False
+) -> ChoiceOptions:
+    """What the choices of a request need to know."""
+    stop = request.stop
+    stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
+    skip_special = request.skip_special_tokens
+    return ChoiceOptions(
+        detokenizer=lambda: tokenizer.detokenizer(skip_special=skip_special),
+        stop=stops,
+        include_stop=request.include_stop_str_in_output,
+        min_tokens=request.min_tokens,
+        stop_token_ids=frozenset(request.stop_token_ids or ()),
+        keep_ids=bool(request.return_token_ids),
+        wakes=bool(request.stream),
+        discard=discard,
+    )
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else float(value)
+
+
+def _biases(biases: dict[str, float] | None, vocab_size: int) -> list[tuple[int, float]]:
+    if not biases:
+        return []
+    found = []
+    for key, value in biases.items():
+        if not (key.isascii() and key.isdigit() and len(key) <= 10 and int(key) < vocab_size):
+            raise InvalidRequest(
+                f"logit_bias has the key {key[:32]!r}; keys are token ids, 0 to {vocab_size - 1}",
+                param="logit_bias",
+            )
+        found.append((int(key), float(value)))
+    return found

@@ -1,0 +1,198 @@
+"""What a request field is: its type, its bounds, and how far it is served.
+
+A field of a request model is one of four things. Plain fields act. ``Noted`` ones are taken and
+change nothing, by their nature. ``Ignored`` ones would matter elsewhere; the answer names them in
+a header. ``Unsupported`` ones are refused unless they ask for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """Taken; has no effect on the answer by its nature."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ignored:
+    """Taken and not acted on; ``x-gateway-ignored-params`` names it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unsupported:
+    """Refused.
+
+    Attributes:
+        reason: completes "<field> is not supported: ".
+        neutral: values that ask for nothing and are accepted.
+    """
+
+    reason: str
+    neutral: tuple[Any, ...] = (None,)
+
+
+Mark = Noted | Ignored | Unsupported
+
+
+class RequestTable(BaseModel):
+    """Base of the request models: JSON types are not converted, unknown fields are kept aside."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+    unsupported: ClassVar[dict[str, Unsupported]]
+    ignored: ClassVar[frozenset[str]]
+    known: ClassVar[frozenset[str]]
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's
+        """Collect the marks."""
+        cls.unsupported, ignored = {}, set()
+        for name, info in cls.model_fields.items():
+            for mark in info.metadata:
+                if isinstance(mark, Unsupported):
+                    cls.unsupported[name] = mark
+                elif isinstance(mark, Ignored):
+                    ignored.add(name)
+        cls.ignored = frozenset(ignored)
+        cls.known = frozenset(cls.model_fields)
+
+
+def support_of(table: type[RequestTable], name: str) -> Mark | None:
+    """The mark of a field, or None for one that acts."""
+    for mark in table.model_fields[name].metadata:
+        if isinstance(mark, Noted | Ignored | Unsupported):
+            return mark
+    return None
+
+
+MAX_CHOICES = 16
+MAX_LOGPROBS = 20
+MAX_STOPS = 16
+MAX_STOP_CHARS = 256
+MAX_BIASES = 1024
+MAX_PROMPTS = 128
+MAX_SEED = 2**63 - 1
+
+Model = Annotated[str, Field(min_length=1, max_length=256, description="A served model's name.")]
+Count = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
+MaxTokens = Annotated[int, Field(ge=0, le=2**31 - 1)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+Priority = Literal["realtime", "standard", "batch"]
+ServiceTier = Literal["auto", "default", "standard", "scale", "flex", "priority", "fast"]
+
+
+class StreamOptions(RequestTable):
+    """How to stream."""
+
+    include_usage: Annotated[
+        bool | None, Field(description="Send a last chunk with the usage.")
+    ] = None
+    continuous_usage_stats: Annotated[
+        bool | None, Field(description="Send the usage so far with every chunk.")
+    ] = None
+    include_obfuscation: Annotated[
+        bool | None, Noted(), Field(description="Padding against traffic analysis; none is sent.")
+    ] = None
+
+
+class GenerationTable(RequestTable):
+    """What chat and plain completions have in common."""
+
+    model: Model
+    max_tokens: Annotated[
+        MaxTokens | None, Field(description="Most tokens to generate, at least 1.")
+    ] = None
+    min_tokens: Annotated[
+        int, Field(ge=0, le=2**31 - 1, description="Tokens before an end is allowed.")
+    ] = 0
+    n: Annotated[Count | None, Field(description="Choices for each prompt.")] = None
+    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream_options: Annotated[StreamOptions | None, Field(description="Only with `stream`.")] = None
+    temperature: Annotated[
+        Annotated[Finite, Field(ge=0, le=2)] | None,
+        Field(description="0 always takes the most likely token; acts before top-k, top-p, min-p."),
+    ] = None
+    top_p: Annotated[
+        Annotated[Finite, Field(gt=0, le=1)] | None,
+        Field(description="Sample among the most likely tokens of this mass."),
+    ] = None
+    top_k: Annotated[
+        Annotated[int, Field(ge=-1, le=2**31 - 1)] | None,
+        Field(description="Sample among this many tokens; 0 or -1 for all."),
+    ] = None
+    min_p: Annotated[
+        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Field(description="Least probability as a share of the largest."),
+    ] = None
+    frequency_penalty: Annotated[
+        Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Field(description="Per occurrence of a token in the answer."),
+    ] = None
+    presence_penalty: Annotated[
+        Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Field(description="Once for a token in the answer."),
+    ] = None
+    repetition_penalty: Annotated[
+        Annotated[Finite, Field(gt=0, le=10)] | None,
+        Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
+    ] = None
+    logit_bias: Annotated[
+        dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None,
+        Field(max_length=MAX_BIASES, description="Token id to addend."),
+    ] = None
+    seed: Annotated[
+        Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None,
+        Field(description="Repeats the answer, whatever else the engine computes."),
+    ] = None
+    stop: Annotated[
+        StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None,
+        Field(description="Strings that end the answer."),
+    ] = None
+    stop_token_ids: Annotated[
+        list[TokenId] | None,
+        Field(max_length=MAX_STOPS, description="Tokens that end the answer."),
+    ] = None
+    ignore_eos: Annotated[bool, Field(description="Go on after the model's end token.")] = False
+    include_stop_str_in_output: Annotated[
+        bool, Field(description="Keep the stop string in the text.")
+    ] = False
+    skip_special_tokens: Annotated[
+        bool, Field(description="Leave special tokens out of the text.")
+    ] = True
+    return_token_ids: Annotated[
+        bool | None, Field(description="Add `prompt_token_ids` and `token_ids`.")
+    ] = None
+    priority: Annotated[
+        Priority | None, Field(description="Class of service; over `service_tier`.")
+    ] = None
+    service_tier: Annotated[
+        ServiceTier | None,
+        Field(description="`priority`, `fast` are realtime; `flex` is batch; the others standard."),
+    ] = None
+    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+
+    cache_salt: Annotated[
+        Any, Unsupported("the gateway keeps the caches of tenants apart itself")
+    ] = None
+    prompt_embeds: Annotated[Any, Unsupported("prompts are text or token ids")] = None
+    use_beam_search: Annotated[Any, Unsupported("answers are sampled", (None, False))] = None
+    logits_processors: Annotated[Any, Unsupported("they are plugins of the server", (None, []))] = (
+        None
+    )
+    guided_json: Annotated[Any, Unsupported("answers are free text")] = None
+    guided_regex: Annotated[Any, Unsupported("answers are free text")] = None
+    guided_choice: Annotated[Any, Unsupported("answers are free text")] = None
+    guided_grammar: Annotated[Any, Unsupported("answers are free text")] = None
+    structured_outputs: Annotated[Any, Unsupported("answers are free text")] = None
+    bad_words: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None
+    allowed_token_ids: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None
+    prompt_logprobs: Annotated[Any, Unsupported("use `echo` and `logprobs` of /v1/completions")] = (
+        None
+    )

@@ -1,0 +1,40 @@
+"""The requests of ``POST /tokenize`` and ``POST /detokenize``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from gatewayd.http.schema.chat import MAX_MESSAGES, Message
+from gatewayd.http.schema.fields import Model, RequestTable, TokenId, Unsupported
+
+
+class TokenizeRequest(RequestTable):
+    """Text to token ids: of a prompt or of messages."""
+
+    model: Annotated[Model | None, Field(description="A served model's name.")] = None
+    prompt: Annotated[str | None, Field(description="Either this or `messages`.")] = None
+    messages: Annotated[
+        list[Message] | None,
+        Field(min_length=1, max_length=MAX_MESSAGES, description="Rendered as for a chat."),
+    ] = None
+    add_special_tokens: Annotated[
+        bool, Field(description="For a prompt: add what the tokenizer puts around a text.")
+    ] = True
+    add_generation_prompt: Annotated[
+        bool, Field(description="For messages: end with the beginning of an answer.")
+    ] = True
+    return_token_strs: Annotated[
+        bool | None, Field(description="Give the text of each token too.")
+    ] = None
+    chat_template: Annotated[
+        Any, Unsupported("a request's own chat_template is refused; the model's is used")
+    ] = None
+
+
+class DetokenizeRequest(RequestTable):
+    """Token ids to text."""
+
+    model: Annotated[Model | None, Field(description="A served model's name.")] = None
+    tokens: Annotated[list[TokenId], Field(description="Ids of the vocabulary.")]

@@ -1,0 +1,93 @@
+"""What the HTTP side is given: the engines, the text side, names, limits."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gatewayd.engines.seam import Fleet
+from gatewayd.errors import EngineUnavailable, ModelNotFound
+from gatewayd.metrics import Metrics
+from gatewayd.pipeline import Observers, Pipeline
+from gatewayd.text.model import TextModel
+from gatewayd_engine.messages import ModelInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a request may cost before it reaches an engine.
+
+    Attributes:
+        body_bytes: of a request.
+        num_choices: choices of all prompts of a request together.
+        thread_bytes: larger bodies are parsed in a thread.
+        ping_seconds: silence after which a stream gets a comment.
+    """
+
+    body_bytes: int = 8 * 1024 * 1024
+    num_choices: int = 128
+    thread_bytes: int = 256 * 1024
+    ping_seconds: float = 15.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Services:
+    """Everything the routes need.
+
+    Attributes:
+        fleet: the engines.
+        text: tokenizer and chat template of the served model.
+        models: names that requests may use; the first is the model's own.
+        metrics: what ``/metrics`` shows.
+        version: of the daemon.
+        api_key: asked of every request but health checks; None for an open server.
+        limits: of a request.
+        observers: who is told about requests.
+        clock: seconds; monotonic.
+        created: Unix time that model objects carry.
+    """
+
+    fleet: Fleet
+    text: TextModel
+    models: tuple[str, ...]
+    metrics: Metrics
+    version: str
+    api_key: str | None = None
+    limits: Limits = Limits()
+    observers: Observers = field(default_factory=Observers)
+    clock: Callable[[], float] = time.monotonic
+    created: int = field(default_factory=lambda: int(time.time()))
+
+    @property
+    def pipeline(self) -> Pipeline:
+        """Where requests are started."""
+        return Pipeline(
+            fleet=self.fleet, metrics=self.metrics, observers=self.observers, clock=self.clock
+        )
+
+    def loaded_model(self) -> ModelInfo:
+        """What the engines serve.
+
+        Raises:
+            EngineUnavailable: no engine has been ready yet.
+        """
+        model = self.fleet.model
+        if model is None:
+            raise EngineUnavailable("the model is not loaded yet; try again", retry_after=2)
+        return model
+
+    def check_model(self, name: str | None) -> str:
+        """The name to answer with; the first one where a request may leave it out.
+
+        Raises:
+            ModelNotFound: it is not served.
+        """
+        if name is None:
+            return self.models[0]
+        if name not in self.models:
+            raise ModelNotFound(
+                f"the model {name[:256]!r} does not exist; served: {', '.join(self.models)}",
+                param="model",
+            )
+        return name

@@ -1,0 +1,105 @@
+"""Server-sent events: one write for all that has come since the last one.
+
+The answer begins with the first event, so that what fails before has a status of its own. While
+a write waits for a slow client, text gathers and goes out together: nobody counts tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from gatewayd.http.asgi import Header, Receive, Send
+from gatewayd.http.wire import PING, Wire, error_events
+from gatewayd.pipeline import Generation
+
+_HEADERS: tuple[Header, ...] = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+)
+
+
+async def watch_disconnect(receive: Receive, generation: Generation) -> None:
+    """Abandon a request when its client goes."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+    generation.abandon()
+
+
+class Stream:
+    """Writes one streamed answer."""
+
+    def __init__(
+        self,
+        generation: Generation,
+        wire: Wire,
+        send: Send,
+        *,
+        headers: Sequence[Header],
+        ping_seconds: float,
+    ) -> None:
+        self._generation = generation
+        self._wire = wire
+        self._send = send
+        self._headers = [*_HEADERS, *headers]
+        self._ping_seconds = ping_seconds
+        self._is_ping_due = False
+        self._has_begun = False
+        self._last_write = generation.clock()
+
+    async def run(self) -> None:
+        """Write until the end.
+
+        Raises:
+            GatewayError: the request failed before anything was written.
+        """
+        timer = asyncio.get_running_loop().call_later(self._ping_seconds, self._tick)
+        self._timer = timer
+        try:
+            await self._run()
+        finally:
+            self._timer.cancel()
+
+    async def _run(self) -> None:
+        generation, wire = self._generation, self._wire
+        open_choices = list(generation.choices)
+        while True:
+            await generation.wait()
+            if generation.is_abandoned:
+                return
+            if generation.error is not None:
+                if not self._has_begun:
+                    raise generation.error
+                await self._write(error_events(generation.error), more=False)
+                return
+            parts = [chunk for choice in open_choices if (chunk := wire.chunk(generation, choice))]
+            open_choices = [choice for choice in open_choices if not choice.is_done]
+            if not open_choices:
+                await self._write(b"".join(parts) + wire.closing(generation), more=False)
+                return
+            if parts:
+                await self._write(b"".join(parts) if len(parts) > 1 else parts[0])
+            elif self._is_ping_due:
+                await self._write(PING)
+            self._is_ping_due = False
+
+    async def _write(self, events: bytes, *, more: bool = True) -> None:
+        if not self._has_begun:
+            self._has_begun = True
+            await self._send(
+                {"type": "http.response.start", "status": 200, "headers": self._headers}
+            )
+            events = self._wire.opening(self._generation) + events
+        await self._send({"type": "http.response.body", "body": events, "more_body": more})
+        self._last_write = self._generation.clock()
+
+    def _tick(self) -> None:
+        """Ask for a comment if nothing was written for a while."""
+        silent = self._generation.clock() - self._last_write
+        wait = self._ping_seconds - silent
+        if wait <= 0:
+            self._is_ping_due = True
+            self._generation.wake()
+            wait = self._ping_seconds
+        self._timer = asyncio.get_running_loop().call_later(wait, self._tick)

@@ -1,0 +1,70 @@
+"""``POST /tokenize`` and ``POST /detokenize``, also under ``/v1``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.generate import receive_request
+from gatewayd.http.sampling import check_ids
+from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from gatewayd.http.services import Services
+from gatewayd.http.wire import token_text
+
+_NO_LIMIT = 2**63
+"""Texts longer than the context can be counted: that is what one tokenizes for."""
+
+
+class Tokenize:
+    """Text to token ids."""
+
+    label = "/tokenize"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        request, ignored = await receive_request(services, TokenizeRequest, scope, receive)
+        services.check_model(request.model)
+        model = services.loaded_model()
+        if (request.prompt is None) == (request.messages is None):
+            raise InvalidRequest("send either prompt or messages", param="prompt")
+        if request.messages is not None:
+            ids = await services.text.encode_chat(
+                [message.for_template() for message in request.messages],
+                limit=_NO_LIMIT,
+                add_generation_prompt=request.add_generation_prompt,
+            )
+        else:
+            ids = await services.text.encode_prompt(
+                request.prompt or "", limit=_NO_LIMIT, add_special=request.add_special_tokens
+            )
+        answer: dict[str, Any] = {
+            "count": len(ids),
+            "max_model_len": model.max_model_len,
+            "tokens": ids,
+        }
+        if request.return_token_strs:
+            answer["token_strs"] = [token_text(services.text.tokenizer, token) for token in ids]
+        await send_json(send, answer, headers=ignored_header(ignored))
+
+
+class Detokenize:
+    """Token ids to text."""
+
+    label = "/detokenize"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        request, ignored = await receive_request(services, DetokenizeRequest, scope, receive)
+        services.check_model(request.model)
+        check_ids(request.tokens, services.loaded_model().vocab_size, "tokens")
+        text = services.text.tokenizer.decode(request.tokens)
+        await send_json(send, {"prompt": text}, headers=ignored_header(ignored))

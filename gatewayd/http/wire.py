@@ -1,0 +1,124 @@
+"""What the answers of both completion routes share: identity, usage, token texts, SSE framing.
+
+Chunks are bytes put between precomputed bytes; only the text is encoded anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from gatewayd.errors import GatewayError
+from gatewayd.http.asgi import encode_json
+from gatewayd.pipeline import Generation
+from gatewayd.pipeline_choice import Choice
+from gatewayd.text.tokenizer import Tokenizer
+
+DONE = b"data: [DONE]\n\n"
+PING = b": ping\n\n"
+LEAST_LOGPROB = -9999.0
+"""Stands for minus infinity, which JSON cannot say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Identity:
+    """What every chunk of an answer repeats.
+
+    Attributes:
+        id: of the answer.
+        model: the name that the request used.
+        created: Unix time.
+        include_usage: whether a stream ends with the usage.
+        continuous_usage: whether every chunk carries it.
+        with_ids: whether token ids are wanted.
+        with_logprobs: whether log-probabilities are wanted.
+    """
+
+    id: str
+    model: str
+    created: int
+    include_usage: bool = False
+    continuous_usage: bool = False
+    with_ids: bool = False
+    with_logprobs: bool = False
+
+
+class Wire(Protocol):
+    """The shape of one route's answers."""
+
+    def opening(self, generation: Generation) -> bytes:
+        """Events before the first text."""
+
+    def chunk(self, generation: Generation, choice: Choice) -> bytes:
+        """Events for what has come to a choice since the last time; empty for nothing."""
+
+    def closing(self, generation: Generation) -> bytes:
+        """Events after the last choice has ended."""
+
+    def answer(self, generation: Generation) -> bytes:
+        """The whole answer at once, of a generation that has ended."""
+
+
+def usage_of(generation: Generation) -> bytes:
+    """The usage object so far."""
+    prompt, completion = generation.work.prompt_tokens, generation.completion_tokens
+    return (
+        b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
+        b'"prompt_tokens_details":{"cached_tokens":%d}}'
+        % (prompt, completion, prompt + completion, generation.cached_tokens)
+    )
+
+
+def chunk_usage(identity: Identity, generation: Generation) -> bytes:
+    """The end of a chunk, from the usage field on."""
+    if not identity.include_usage:
+        return b"}\n\n"
+    if identity.continuous_usage:
+        return b',"usage":' + usage_of(generation) + b"}\n\n"
+    return b',"usage":null}\n\n'
+
+
+def last_events(identity: Identity, object_name: bytes, generation: Generation) -> bytes:
+    """The usage chunk, if wanted, and the end of the stream."""
+    if not identity.include_usage:
+        return DONE
+    return (
+        b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[],"usage":%b}\n\n'
+        % (
+            encode_json(identity.id),
+            object_name,
+            identity.created,
+            encode_json(identity.model),
+            usage_of(generation),
+        )
+        + DONE
+    )
+
+
+def error_events(error: GatewayError) -> bytes:
+    """The error object inside a stream, and its end: the status was sent long ago."""
+    return b"data: " + encode_json(error.body()) + b"\n\n" + DONE
+
+
+def finite(logprob: float) -> float:
+    """A log-probability that JSON can say."""
+    return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    """A token as text; U+FFFD where it is not whole characters."""
+    return tokenizer.piece(token).decode(errors="replace")
+
+
+def token_name(tokenizer: Tokenizer, token: int) -> str:
+    r"""A token as a unique key: ``bytes:\xe2\x82`` where it is not whole characters."""
+    piece = tokenizer.piece(token)
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in piece)
+
+
+def stop_fields(choice: Choice) -> dict[str, Any]:
+    """How a choice ended."""
+    return {"finish_reason": choice.finish_reason, "stop_reason": choice.stop_reason}

@@ -1,0 +1,300 @@
+"""A request's life between validation and the last byte, free of HTTP.
+
+Submit, wait, take, and one account at the end whatever the end was: answered, failed, or left by
+its client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from gatewayd.engines.seam import EngineRequest, Fleet, Handle
+from gatewayd.errors import GatewayError
+from gatewayd.metrics import Metrics, RequestTimes
+from gatewayd.pipeline_choice import Choice, ChoiceOptions
+from gatewayd_hooks.events import RequestAdmitted, RequestFinished
+
+logger = logging.getLogger("gatewayd.pipeline")
+
+
+def _ignore(event: object) -> None:
+    """Nobody listens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observers:
+    """Who is told about requests.
+
+    Attributes:
+        admitted: a request was sent to an engine.
+        finished: it ended; exactly once for each admitted one.
+    """
+
+    admitted: Callable[[RequestAdmitted], None] = _ignore
+    finished: Callable[[RequestFinished], None] = _ignore
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What to generate.
+
+    Attributes:
+        request_id: the gateway's id.
+        endpoint: the route.
+        requests: one for each prompt.
+        num_choices: for each prompt.
+        options: of every choice.
+        arrival: when the request came, by the clock.
+    """
+
+    request_id: str
+    endpoint: str
+    requests: Sequence[EngineRequest]
+    num_choices: int
+    options: ChoiceOptions
+    arrival: float
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+        return sum(len(request.prompt) for request in self.requests)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """What every request shares.
+
+    Attributes:
+        fleet: where requests go.
+        metrics: where they are counted.
+        observers: who is told.
+        clock: seconds; monotonic.
+    """
+
+    fleet: Fleet
+    metrics: Metrics
+    observers: Observers = field(default_factory=Observers)
+    clock: Callable[[], float] = time.monotonic
+
+    def start(self, work: Work) -> Generation:
+        """Send a request to the engines.
+
+        The caller calls ``close`` on what it gets, whatever happens.
+
+        Raises:
+            QueueFull: there is no room.
+            EngineUnavailable: there is no engine.
+        """
+        generation = Generation(self, work)
+        generation.submit()
+        return generation
+
+
+class Generation:
+    """A request at the engines.
+
+    Attributes:
+        work: what was asked.
+        choices: in the answer's order.
+        error: what failed, or None.
+        is_abandoned: whether the client has gone.
+    """
+
+    __slots__ = (
+        "_first",
+        "_handles",
+        "_is_admitted",
+        "_is_awake",
+        "_is_closed",
+        "_last",
+        "_pipeline",
+        "_waiter",
+        "choices",
+        "clock",
+        "error",
+        "is_abandoned",
+        "work",
+    )
+
+    def __init__(self, pipeline: Pipeline, work: Work) -> None:
+        self._pipeline = pipeline
+        self.work = work
+        self.clock = pipeline.clock
+        self.error: GatewayError | None = None
+        self.is_abandoned = False
+        self._handles: list[Handle] = []
+        self._waiter: asyncio.Future[None] | None = None
+        self._is_awake = False
+        self._is_admitted = False
+        self._is_closed = False
+        self._first: float | None = None
+        self._last: float | None = None
+        self.choices = [
+            Choice(prompt * work.num_choices + at, prompt, work.options, self)
+            for prompt in range(len(work.requests))
+            for at in range(work.num_choices)
+        ]
+
+    def submit(self) -> None:
+        """Send all prompts, or none."""
+        fleet, n = self._pipeline.fleet, self.work.num_choices
+        try:
+            for at, request in enumerate(self.work.requests):
+                sinks = self.choices[at * n : (at + 1) * n]
+                self._handles.append(fleet.submit(request, sinks))
+        except BaseException:
+            self._cancel()
+            raise
+        self._is_admitted = True
+        event = RequestAdmitted(
+            request_id=self.work.request_id,
+            tenant=self.work.requests[0].tenant,
+            endpoint=self.work.endpoint,
+            prompt_tokens=self.work.prompt_tokens,
+            priority=self.work.requests[0].priority,
+        )
+        self._tell(lambda: self._pipeline.observers.admitted(event))
+
+    # For the choices.
+
+    def wake(self) -> None:
+        """Something is there to take."""
+        self._is_awake = True
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            waiter.set_result(None)
+
+    def note_tokens(self, seconds_since_last: float | None) -> None:
+        """Keep the times of the first and the last token."""
+        self._last = now = self.clock()
+        if self._first is None:
+            self._first = now
+        if seconds_since_last is not None:
+            self._pipeline.metrics.inter_token.observe(seconds_since_last)
+
+    def stop_choice(self, choice: Choice) -> None:
+        """Give the pages of a choice back that its stop string ended."""
+        n = self.work.num_choices
+        prompt, at = divmod(choice.index, n)
+        if prompt < len(self._handles):
+            self._handles[prompt].cancel(at)
+
+    def fail(self, error: GatewayError) -> None:
+        """End the request with an error; the first one counts."""
+        if self.error is None and not self._is_closed:
+            self.error = error
+            self._cancel()
+            self.wake()
+
+    # For the answer.
+
+    @property
+    def is_done(self) -> bool:
+        """Whether every choice has ended."""
+        return all(choice.is_done for choice in self.choices)
+
+    @property
+    def completion_tokens(self) -> int:
+        """Of all choices."""
+        return sum(choice.completion_tokens for choice in self.choices)
+
+    @property
+    def cached_tokens(self) -> int:
+        """Prompt tokens found in the prefix cache, each prompt counted once.
+
+        The first choice of a prompt says what was there before the request.
+        """
+        return sum(choice.cached_tokens for choice in self.choices[:: self.work.num_choices])
+
+    async def wait(self) -> None:
+        """Wait until something came since the last time."""
+        if not self._is_awake:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+            self._waiter = None
+        self._is_awake = False
+
+    async def finish(self) -> None:
+        """Wait until it has ended.
+
+        Raises:
+            GatewayError: it failed.
+        """
+        while not (self.is_abandoned or self.error or self.is_done):
+            await self.wait()
+        if self.error is not None:
+            raise self.error
+
+    def abandon(self) -> None:
+        """The client has gone: stop the engines. Nothing happens after the end."""
+        if not self._is_closed:
+            self.is_abandoned = True
+            self._cancel()
+            self.wake()
+
+    def close(self) -> None:
+        """Account for the request, once; stop what still runs."""
+        if self._is_closed:
+            return
+        if not (self.is_done or self.error):
+            self.is_abandoned = True
+        self._cancel()
+        self._is_closed = True
+        if self._is_admitted:
+            self._account()
+
+    @property
+    def outcome(self) -> str:
+        """``stop``, ``length``, ``abort`` or ``error``."""
+        if self.error is not None:
+            return "error"
+        if self.is_abandoned or not self.is_done:
+            return "abort"
+        reasons = {choice.finish_reason for choice in self.choices}
+        return "length" if "length" in reasons else "stop"
+
+    def _cancel(self) -> None:
+        for handle in self._handles:
+            handle.cancel()
+
+    def _account(self) -> None:
+        work, now = self.work, self.clock()
+        times = RequestTimes(
+            arrival=work.arrival,
+            first=self._first,
+            last=self._last,
+            end=now,
+            queue_seconds=self.choices[0].queue_seconds,
+        )
+        completion_tokens, cached_tokens = self.completion_tokens, self.cached_tokens
+        outcome, prompt_tokens = self.outcome, work.prompt_tokens
+        self._pipeline.metrics.request_ended(
+            outcome=outcome,
+            times=times,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            completion_tokens=completion_tokens,
+            num_choices=work.num_choices,
+            max_tokens=work.requests[0].params.max_tokens,
+        )
+        event = RequestFinished(
+            request_id=work.request_id,
+            tenant=work.requests[0].tenant,
+            outcome=outcome,
+            prompt_tokens=prompt_tokens,
+            cached_tokens=cached_tokens,
+            completion_tokens=completion_tokens,
+            ttft_seconds=None if self._first is None else self._first - work.arrival,
+            seconds=now - work.arrival,
+        )
+        self._tell(lambda: self._pipeline.observers.finished(event))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception:
+            logger.exception("an observer failed")

@@ -1,0 +1,260 @@
+"""One choice of a request: what its sequence generates, as text to hand on.
+
+A ``TokenSink``. It works synchronously inside the engine's frame handler: decodes, looks for
+stop strings, keeps log-probabilities, and wakes the request once. Whoever writes the answer takes
+all that has come since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
+
+from gatewayd.errors import EngineUnavailable, GatewayError
+from gatewayd.text.detokenizer import Detokenizer
+from gatewayd.text.stop import StopMatcher
+from gatewayd_engine.messages import TokenLogprobs
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceOptions:
+    """What a choice needs to know of its request.
+
+    Attributes:
+        detokenizer: makes one for a sequence.
+        stop: stop strings.
+        include_stop: whether the stop string belongs to the text.
+        min_tokens: tokens in which no stop string is looked for.
+        stop_token_ids: the request's own, to tell them from the model's end tokens.
+        keep_ids: whether token ids are wanted.
+        wakes: whether somebody takes text before the end.
+        discard: whether the prompt alone is wanted and what is generated is thrown away.
+    """
+
+    detokenizer: Callable[[], Detokenizer]
+    stop: tuple[str, ...] = ()
+    include_stop: bool = False
+    min_tokens: int = 0
+    stop_token_ids: frozenset[int] = frozenset()
+    keep_ids: bool = False
+    wakes: bool = True
+    discard: bool = False
+
+
+class ScoredToken(NamedTuple):
+    """A generated token with its log-probabilities; characters of the text before and after."""
+
+    logprobs: TokenLogprobs
+    start: int
+    end: int
+
+
+class ChoiceOwner(Protocol):
+    """The request that a choice belongs to."""
+
+    def wake(self) -> None:
+        """There is something to take."""
+
+    def note_tokens(self, seconds_since_last: float | None) -> None:
+        """Tokens came to a choice; None for its first."""
+
+    def stop_choice(self, choice: Choice) -> None:
+        """A choice ended by itself; the engine may stop."""
+
+    def fail(self, error: GatewayError) -> None:
+        """A choice failed, and so the request."""
+
+    def clock(self) -> float:
+        """Seconds."""
+
+
+class Choice:
+    """Collects one sequence.
+
+    Attributes:
+        index: within the answer.
+        is_done: whether it has ended.
+        finish_reason: ``stop`` or ``length`` once it has.
+        stop_reason: the stop string or stop token of the request that ended it.
+        completion_tokens: generated so far.
+        cached_tokens: prompt tokens found in the prefix cache.
+        queue_seconds: spent in the engine's queue.
+        scored_prompt: log-probabilities of the prompt, if asked for.
+        ids: generated since the last ``take_ids``, if wanted.
+    """
+
+    __slots__ = (
+        "_detokenizer",
+        "_last",
+        "_options",
+        "_owner",
+        "_pending",
+        "_scored",
+        "_seen_chars",
+        "_stop",
+        "_taken_chars",
+        "cached_tokens",
+        "completion_tokens",
+        "finish_reason",
+        "ids",
+        "index",
+        "is_done",
+        "prompt_index",
+        "queue_seconds",
+        "scored_prompt",
+        "stop_reason",
+    )
+
+    def __init__(
+        self, index: int, prompt_index: int, options: ChoiceOptions, owner: ChoiceOwner
+    ) -> None:
+        self.index = index
+        self.prompt_index = prompt_index
+        self._options = options
+        self._owner = owner
+        self.cached_tokens = 0
+        self.queue_seconds = 0.0
+        self.scored_prompt: list[TokenLogprobs] = []
+        self._start_over()
+
+    def _start_over(self) -> None:
+        options = self._options
+        self._detokenizer = options.detokenizer()
+        self._stop = (
+            StopMatcher(options.stop, include=options.include_stop) if options.stop else None
+        )
+        self._pending: list[str] = []
+        self._scored: list[ScoredToken] = []
+        self._seen_chars = 0  # decoded
+        self._taken_chars = 0
+        self._last: float | None = None
+        self.ids: list[int] = []
+        self.completion_tokens = 0
+        self.is_done = False
+        self.finish_reason: str | None = None
+        self.stop_reason: str | int | None = None
+
+    # What the engine tells.
+
+    def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
+        """Note the cache hit and the wait."""
+        self.cached_tokens = cached_tokens
+        self.queue_seconds = queue_seconds
+
+    def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
+        """Keep them."""
+        self.scored_prompt.extend(logprobs)
+
+    def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
+        """Decode and look for stop strings."""
+        if self.is_done:
+            return
+        owner = self._owner
+        now = owner.clock()
+        owner.note_tokens(None if self._last is None else now - self._last)
+        self._last = now
+        if self._options.discard:
+            return
+        if self._stop is None and logprobs is None and not self._options.keep_ids:
+            self.completion_tokens += len(ids)
+            text = self._detokenizer.feed(ids)
+            if text:
+                self._pending.append(text)
+                if self._options.wakes:
+                    owner.wake()
+            return
+        self._tokens_one_by_one(ids, logprobs)
+        if self._options.wakes or self.is_done:
+            owner.wake()
+
+    def _tokens_one_by_one(
+        self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None
+    ) -> None:
+        for at, token in enumerate(ids):
+            start = self._seen_chars
+            text = self._detokenizer.feed((token,))
+            self._seen_chars += len(text)
+            self.completion_tokens += 1
+            if self._options.keep_ids:
+                self.ids.append(token)
+            if logprobs is not None:
+                self._scored.append(ScoredToken(logprobs[at], start, self._seen_chars))
+            if self._stop is None or self.completion_tokens <= self._options.min_tokens:
+                self._pending.append(text)
+            elif self._feed_stop(text):
+                self._owner.stop_choice(self)
+                return
+
+    def _feed_stop(self, text: str) -> bool:
+        stop = self._stop
+        if stop is None:
+            return False
+        self._pending.append(stop.feed(text))
+        if stop.matched is None:
+            return False
+        self._end("stop", stop.matched)
+        return True
+
+    def restarted(self) -> None:
+        """Forget what was generated."""
+        self.scored_prompt.clear()
+        self._start_over()
+
+    def finished(self, reason: str, stop_token: int | None) -> None:
+        """End with what was held back."""
+        if self.is_done:
+            return
+        if reason == "abort":
+            self._owner.fail(EngineUnavailable("the engine dropped the request; send it again"))
+            return
+        if self._options.discard:
+            self._end("length", None)
+        elif not self._feed_stop(self._detokenizer.finish()):
+            if self._stop is not None:
+                self._pending.append(self._stop.finish())
+            own = stop_token is not None and stop_token in self._options.stop_token_ids
+            self._end(reason, stop_token if own else None)
+        self._owner.wake()
+
+    def failed(self, error: GatewayError) -> None:
+        """End the request."""
+        self._owner.fail(error)
+
+    def _end(self, reason: str, stop_reason: str | int | None) -> None:
+        self.is_done = True
+        self.finish_reason = reason
+        self.stop_reason = stop_reason
+
+    # What the answer takes.
+
+    def take(self) -> str:
+        """All text since the last time."""
+        pending = self._pending
+        if not pending:
+            return ""
+        text = pending[0] if len(pending) == 1 else "".join(pending)
+        pending.clear()
+        self._taken_chars += len(text)
+        return text
+
+    def take_scored(self) -> list[ScoredToken]:
+        """Tokens whose text has been taken, since the last time; call after ``take``.
+
+        A token whose text is held back, because it may become a stop string, waits with it; one
+        whose text fell to a stop string is never given.
+        """
+        scored, limit = self._scored, self._taken_chars
+        if self.stop_reason is None and self.is_done:
+            ready = len(scored)
+        elif self.is_done:
+            ready = sum(1 for token in scored if token.start < limit)
+        else:
+            ready = sum(1 for token in scored if token.end <= limit)
+        taken, self._scored = scored[:ready], scored[ready:]
+        return taken
+
+    def take_ids(self) -> list[int]:
+        """Token ids since the last time."""
+        taken, self.ids = self.ids, []
+        return taken

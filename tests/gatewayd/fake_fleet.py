@@ -1,0 +1,161 @@
+"""A fleet without engines: each request is answered by a script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+
+from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
+from gatewayd.errors import EngineUnavailable, GatewayError
+from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
+
+VOCAB_SIZE = 4096
+CONTEXT = 2048
+
+
+def model_info(max_model_len: int = CONTEXT) -> ModelInfo:
+    return ModelInfo(
+        architecture="LlamaForCausalLM",
+        num_parameters=11_000_000,
+        dtype="float32",
+        device="cpu",
+        vocab_size=VOCAB_SIZE,
+        max_model_len=max_model_len,
+        eos_token_ids=[0, 2],
+        num_pages=1000,
+        page_size=16,
+        max_running=64,
+        max_batch_tokens=2048,
+    )
+
+
+@dataclass
+class Job:
+    """A submitted request as its script sees it."""
+
+    request: EngineRequest
+    sinks: Sequence[TokenSink]
+    cancelled: set[int] = field(default_factory=set)
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    task: asyncio.Task[None] | None = None
+
+    def cancel(self, choice: int | None = None) -> None:
+        self.cancelled.update(range(len(self.sinks)) if choice is None else [choice])
+        if len(self.cancelled) == len(self.sinks):
+            self.gone.set()
+
+    def live(self) -> list[TokenSink]:
+        return [sink for at, sink in enumerate(self.sinks) if at not in self.cancelled]
+
+    def score(self, tokens: Sequence[int]) -> list[TokenLogprobs] | None:
+        """Made-up log-probabilities: the token itself and its neighbours."""
+        wanted = self.request.params.logprobs
+        if wanted is None:
+            return None
+        return [scored(token, wanted) for token in tokens]
+
+
+def scored(token: int, wanted: int) -> TokenLogprobs:
+    top = [(token + at) % VOCAB_SIZE for at in range(wanted)]
+    return TokenLogprobs(
+        sequence=0,
+        token=token,
+        logprob=-0.5,
+        rank=1,
+        top_tokens=top,
+        top_logprobs=[-0.5 - at for at in range(wanted)],
+    )
+
+
+Script = Callable[[Job], Awaitable[None]]
+
+
+def says(
+    ids: Sequence[int],
+    *,
+    reason: str | None = None,
+    stop_token: int | None = 2,
+    delay: float = 0.0,
+    cached: int = 0,
+    step: int = 1,
+) -> Script:
+    """Each choice generates these ids, a step at a time, up to its max_tokens."""
+
+    async def script(job: Job) -> None:
+        limit = min(len(ids), job.request.params.max_tokens)
+        for sink in job.live():
+            sink.admitted(cached, 0.001)
+        if (prompt := job.request.params.prompt_logprobs) is not None:
+            job.sinks[0].prompt_logprobs([scored(i, prompt) for i in job.request.prompt[1:]])
+        for at in range(0, limit, step):
+            await asyncio.sleep(delay)
+            chunk = list(ids[at : min(at + step, limit)])
+            for sink in job.live():
+                sink.tokens(chunk, job.score(chunk))
+        await asyncio.sleep(0)
+        for sink in job.live():
+            if limit < len(ids) or reason == "length":
+                sink.finished("length", None)
+            else:
+                sink.finished(reason or "stop", stop_token)
+
+    return script
+
+
+def fails(error: GatewayError, after: Sequence[int] = ()) -> Script:
+    """Every choice fails, perhaps after some tokens."""
+
+    async def script(job: Job) -> None:
+        for token in after:
+            for sink in job.live():
+                sink.tokens([token], job.score([token]))
+            await asyncio.sleep(0.01)
+        for sink in job.live():
+            sink.failed(error)
+
+    return script
+
+
+async def hangs(job: Job) -> None:
+    """Nothing ever comes."""
+    await job.gone.wait()
+
+
+def hangs_after(ids: Sequence[int]) -> Script:
+    """Some tokens, then nothing."""
+
+    async def script(job: Job) -> None:
+        for sink in job.live():
+            sink.tokens(list(ids), job.score(ids))
+        await job.gone.wait()
+
+    return script
+
+
+class FakeFleet:
+    """A ``Fleet`` whose next answers are what ``script`` says."""
+
+    def __init__(self, script: Script = hangs, model: ModelInfo | None = None) -> None:
+        self.script = script
+        self.jobs: list[Job] = []
+        self.refusal: GatewayError | None = None
+        self.model: ModelInfo | None = model or model_info()
+        self.is_ready = True
+
+    def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
+        if self.refusal is not None:
+            raise self.refusal
+        if self.model is None:
+            raise EngineUnavailable("no replica will become ready")
+        job = Job(request, sinks)
+        self.jobs.append(job)
+        job.task = asyncio.ensure_future(self.script(job))
+        return job
+
+    def status(self) -> Sequence[ReplicaStatus]:
+        state = ReplicaState.READY if self.is_ready else ReplicaState.RESTARTING
+        stats = EngineStats(
+            step=7, num_running=2, num_waiting=3, free_pages=50, cached_pages=30, held_pages=20
+        )
+        return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats)]

@@ -1,0 +1,92 @@
+"""The gateway on a real port, over a fake fleet."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+import openai
+import uvicorn
+
+from gatewayd.http.app import build_app
+from gatewayd.http.edge import EdgeLimits, server_config
+from gatewayd.http.services import Limits, Services
+from gatewayd.metrics import Metrics
+from gatewayd.pipeline import Observers
+from gatewayd.text.model import TextModel
+from gatewayd_hooks.events import RequestAdmitted, RequestFinished
+from tests.gatewayd.fake_fleet import FakeFleet
+
+CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
+COMPLETION = {"model": "nano", "prompt": "hi"}
+
+
+@dataclass
+class Gateway:
+    """A running gateway and what happened in it."""
+
+    url: str
+    port: int
+    fleet: FakeFleet
+    http: httpx.AsyncClient
+    openai: openai.AsyncOpenAI
+    admitted: list[RequestAdmitted]
+    finished: list[RequestFinished]
+
+    async def until_finished(self, count: int = 1) -> list[RequestFinished]:
+        await until(lambda: len(self.finished) >= count)
+        return self.finished
+
+
+async def until(condition: Callable[[], object], seconds: float = 5.0) -> None:
+    """Wait for something to become true."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+@asynccontextmanager
+async def running(
+    text: TextModel,
+    fleet: FakeFleet,
+    *,
+    edge: EdgeLimits | None = None,
+    limits: Limits | None = None,
+    api_key: str | None = None,
+) -> AsyncIterator[Gateway]:
+    """Serve until the block ends."""
+    admitted: list[RequestAdmitted] = []
+    finished: list[RequestFinished] = []
+    services = Services(
+        fleet=fleet,
+        text=text,
+        models=("nano", "gpt-test"),
+        metrics=Metrics(fleet, "nano", version="9.9", max_model_len=2048),
+        version="9.9",
+        api_key=api_key,
+        limits=limits or Limits(),
+        observers=Observers(admitted=admitted.append, finished=finished.append),
+    )
+    sock = socket.create_server(("127.0.0.1", 0))
+    port = sock.getsockname()[1]
+    options: dict[str, Any] = {"loop": "none", "timeout_graceful_shutdown": 1}
+    server = uvicorn.Server(server_config(build_app(services), edge or EdgeLimits(), **options))
+    task = asyncio.create_task(server.serve(sockets=[sock]))
+    url = f"http://127.0.0.1:{port}"
+    try:
+        await until(lambda: server.started or task.done())
+        async with (
+            httpx.AsyncClient(base_url=url, timeout=20) as http,
+            openai.AsyncOpenAI(
+                base_url=f"{url}/v1", api_key=api_key or "none", max_retries=0, timeout=20
+            ) as client,
+        ):
+            yield Gateway(url, port, fleet, http, client, admitted, finished)
+    finally:
+        server.should_exit = True
+        await task

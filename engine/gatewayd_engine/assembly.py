@@ -23,6 +23,8 @@ from gatewayd_engine.runner import Runner
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
 
+_COPY_BYTES = 256 * 1024 * 1024
+"""For dense copies of the contexts that decode on a CPU; more of them are read from the pages."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -80,7 +82,10 @@ def assemble(
     drawn = iter(range(1, 2**62))
     core = EngineCore(
         lambda rows, strategies: Runner(
-            decoder, ReferenceAttention(spec.attention, pool), rows, strategies.processors
+            decoder,
+            ReferenceAttention(spec.attention, pool, _COPY_BYTES),
+            rows,
+            strategies.processors,
         ),
         pool,
         strategies,

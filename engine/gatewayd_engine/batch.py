@@ -18,6 +18,7 @@ class StepBatch:
 
     Attributes:
         slots, rows: who they are, shape ``[n]``.
+        sequences: the gateway's numbers for them, shape ``[n]``.
         starts: tokens that each had computed before, shape ``[n]``.
         counts: tokens that each computes now, shape ``[n]``.
         num_single: how many sequences compute one token.
@@ -30,6 +31,7 @@ class StepBatch:
 
     slots: NDArray[np.int32]
     rows: NDArray[np.int64]
+    sequences: NDArray[np.int64]
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
     num_single: int
@@ -50,6 +52,7 @@ class StepBatch:
         return StepBatch(
             slots=self.slots[one],
             rows=self.rows[one],
+            sequences=self.sequences[one],
             starts=self.starts[one],
             counts=self.counts[one],
             num_single=int(self.counts[index] == 1),
@@ -65,6 +68,7 @@ def gather(
     rows: Rows,
     slots: NDArray[np.int32],
     row: NDArray[np.int32],
+    sequences: NDArray[np.int64],
     starts: NDArray[np.int32],
     counts: NDArray[np.int32],
     num_tokens: NDArray[np.int32],
@@ -75,6 +79,7 @@ def gather(
         rows: the running rows.
         slots: sequences to compute, shape ``[n]``.
         row: row of each, shape ``[n]``.
+        sequences: the gateway's number for each, shape ``[n]``.
         starts: tokens computed before, shape ``[n]``.
         counts: tokens to compute, at least 1, shape ``[n]``.
         num_tokens: tokens that each has, shape ``[n]``.
@@ -96,6 +101,7 @@ def gather(
     return StepBatch(
         slots=slots,
         rows=row_,
+        sequences=sequences[order],
         starts=first,
         counts=counts_,
         num_single=num_single,

@@ -257,6 +257,7 @@ class EngineCore:
             self._rows,
             slots,
             queue.row[slots],
+            queue.ids[slots],
             view.num_computed[slots],
             counts,
             view.num_tokens[slots],
@@ -279,7 +280,7 @@ class EngineCore:
     def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
         """Write down what a batch produced, and end what has reached its end."""
         queue, view, rows = self._queue, self._queue.view, self._rows
-        ids = queue.ids[batch.slots]
+        ids = batch.sequences
         view.num_computed[batch.slots] = batch.starts + batch.counts
         slots, row, tokens = batch.slots[result.lines], batch.rows[result.lines], result.tokens
         lengths = view.num_tokens[slots]

@@ -36,16 +36,14 @@ class AttentionShape:
 class Attend(Protocol):
     """Attention of one step: already knows the batch, its pages and its positions."""
 
-    def __call__(
-        self, layer: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-    ) -> torch.Tensor:
+    def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """Append this step's keys and values to the pool, then attend.
 
         Args:
             layer: which layer.
             query: after rotary, shape ``[num_tokens, num_heads, head_dim]``.
-            key: after rotary, shape ``[num_tokens, num_kv_heads, head_dim]``.
-            value: shape ``[num_tokens, num_kv_heads, head_dim]``.
+            key_value: keys after rotary, then values, shape
+                ``[num_tokens, 2 * num_kv_heads, head_dim]``.
 
         Returns:
             Shape ``[num_tokens, num_heads * head_dim]``.

@@ -40,7 +40,7 @@ class Attention:
         self._qkv = qkv
         self._out = out
         self._qk_norm = qk_norm
-        self._split = (spec.num_heads, spec.num_kv_heads, spec.num_kv_heads)
+        self._split = (spec.num_heads, 2 * spec.num_kv_heads)
         self._shape = (-1, sum(self._split), spec.head_dim)
         self._heads = spec.num_heads + spec.num_kv_heads
 
@@ -51,8 +51,8 @@ class Attention:
         if self._qk_norm is not None:
             query_key.copy_(self._qk_norm(query_key))
         self._rotary.rotate(query_key, rotation)
-        query, key, value = torch.split_with_sizes(qkv, self._split, 1)
-        return self._out(attend(self._index, query, key, value))
+        query, key_value = torch.split_with_sizes(qkv, self._split, 1)
+        return self._out(attend(self._index, query, key_value))
 
 
 class Layer:

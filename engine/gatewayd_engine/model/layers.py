@@ -13,18 +13,39 @@ import torch
 from torch.nn import functional
 
 
-class Linear:
-    """``x @ weight.T + bias``, weight of shape ``[out, in]``."""
+_PADDING = 16
+"""Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix
+product over 2,048 columns takes half as long again without them."""
 
-    __slots__ = ("bias", "weight")
+
+class Linear:
+    """``x @ weight.T + bias``, weight of shape ``[out, in]``.
+
+    On a CPU the weight is kept transposed, its rows a little apart: measured on two-core AVX-512
+    machines that is the fastest form from 1 to 64 rows, and twice as fast at 8 as the stored one.
+    """
+
+    __slots__ = ("_bias", "_is_packed", "_weight")
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self.weight = weight
-        self.bias = bias
+        self._bias = bias
+        self._is_packed = weight.device.type == "cpu"
+        self._weight = _pack(weight) if self._is_packed else weight
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, in]`` to ``[n, out]``."""
-        return functional.linear(x, self.weight, self.bias)
+        if not self._is_packed:
+            return functional.linear(x, self._weight, self._bias)
+        if self._bias is None:
+            return torch.mm(x, self._weight)
+        return torch.addmm(self._bias, x, self._weight)
+
+
+def _pack(weight: torch.Tensor) -> torch.Tensor:
+    """The transpose of a weight, in memory of its own: shape ``[in, out]``."""
+    rows, columns = weight.shape
+    packed = weight.new_empty(columns, rows + _PADDING)[:, :rows]
+    return packed.copy_(weight.t())
 
 
 class RMSNorm:

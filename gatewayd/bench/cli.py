@@ -76,6 +76,9 @@ def bench(
     ] = None,
     seed: Annotated[int, typer.Option(help="Of prompts and arrivals.")] = 0,
     timeout: Annotated[float, typer.Option(min=1, help="Seconds for one request.")] = 600.0,
+    keep_alive: Annotated[
+        bool, typer.Option(help="Use connections again; llama.cpp's server needs --no-keep-alive.")
+    ] = True,
     json: Annotated[bool, typer.Option("--json", help="Print a document instead.")] = False,
 ) -> None:
     """Measure a server: TTFT, TPOT, ITL and E2E percentiles, throughput, errors by code."""
@@ -94,7 +97,9 @@ def bench(
     plan = Plan(loads, Stop(requests, seconds), warmup, seed)
 
     async def run() -> tuple[str, list[Level]]:
-        async with ApiClient(url, api_key=api_key, timeout_seconds=timeout) as client:
+        async with ApiClient(
+            url, api_key=api_key, timeout_seconds=timeout, keep_alive=keep_alive
+        ) as client:
             name = model or (await client.models())[0]
             items: Iterator[Item]
             if listed is not None:

@@ -35,10 +35,15 @@ class ApiError(Exception):
 
 
 class ApiClient:
-    """One server; connections are kept open and as many as there are requests."""
+    """One server; as many connections as there are requests."""
 
     def __init__(
-        self, url: str, *, api_key: str | None = None, timeout_seconds: float = 600
+        self,
+        url: str,
+        *,
+        api_key: str | None = None,
+        timeout_seconds: float = 600,
+        keep_alive: bool = True,
     ) -> None:
         """Remember where to call.
 
@@ -46,18 +51,21 @@ class ApiClient:
             url: ``http://host:port``, with or without a trailing ``/v1``.
             api_key: sent as a bearer token.
             timeout_seconds: for a whole request.
+            keep_alive: use a connection again. llama.cpp's server promises it and then closes
+                the connection after each stream, which fails the next request on it.
         """
         self.url = url.rstrip("/").removesuffix("/v1")
         # A compressed stream arrives late and costs the client time.
         self._headers = {"Accept-Encoding": "identity"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
+        self._keep_alive = keep_alive
         self._timeout = aiohttp.ClientTimeout(total=timeout_seconds, sock_connect=10)
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Self:
         self._session = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=0),
+            connector=aiohttp.TCPConnector(limit=0, force_close=not self._keep_alive),
             headers=self._headers,
             timeout=self._timeout,
         )

@@ -88,7 +88,7 @@ async def test_the_url_may_end_in_v1_and_the_key_is_sent() -> None:
     assert seen == [("/v1/models", "Bearer k")] * 4
 
 
-async def stream_of(*pieces: bytes) -> tuple[list[str], str | None, int]:
+async def stream_of(*pieces: bytes, keep_alive: bool = True) -> tuple[list[str], str | None, int]:
     """Texts, the error's code and the connections used for two requests in a row."""
     ports = set()
 
@@ -103,7 +103,7 @@ async def stream_of(*pieces: bytes) -> tuple[list[str], str | None, int]:
 
     texts: list[str] = []
     code = None
-    async with serving(handler) as url, ApiClient(url) as client:
+    async with serving(handler) as url, ApiClient(url, keep_alive=keep_alive) as client:
         for _ in range(2):
             texts.clear()
             try:
@@ -121,6 +121,11 @@ async def test_a_finished_stream_leaves_its_connection_for_the_next() -> None:
         None,
         1,
     )
+
+
+async def test_without_keep_alive_every_stream_has_a_connection_of_its_own() -> None:
+    _, code, connections = await stream_of(b"data: [DONE]\n\n", keep_alive=False)
+    assert (code, connections) == (None, 2)
 
 
 async def test_output_before_an_error_is_not_lost() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 LARGEST_SIZE = 1 << 31
+LARGEST_NUMBER = 1e12
 
 
 class SpecError(ValueError):
@@ -55,12 +56,12 @@ class Fields:
         return value
 
     def number(self, key: str, default: float | None = None) -> float:
-        """A finite number above zero."""
+        """A number above zero."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise self._wrong(key, "a number")
-        if not 0 < value < float("inf"):
-            raise self._wrong(key, "a finite number above 0")
+        if not 0 < value <= LARGEST_NUMBER:
+            raise self._wrong(key, f"above 0 and at most {LARGEST_NUMBER:.0e}")
         return float(value)
 
     def optional_number(self, key: str, default: float | None = None) -> float | None:
@@ -114,7 +115,7 @@ class Fields:
         if (
             not isinstance(value, list)
             or len(value) != length
-            or not all(type(item) in (int, float) and 0 < item < float("inf") for item in value)
+            or not all(type(item) in (int, float) and 0 < item <= LARGEST_NUMBER for item in value)
         ):
             raise self._wrong(key, f"a list of {length} numbers above 0")
         return tuple(float(item) for item in value)

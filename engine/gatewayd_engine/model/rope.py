@@ -81,6 +81,8 @@ def read_rope(
             f"{config.where}: {rotary_dim} of {head_dim} dimensions of a head would be rotated;"
             " that must be an even part of it"
         )
+    if theta <= 1:
+        raise SpecError(f"{config.where}: rope_theta must be above 1, not {theta}")
     max_len = config.size("max_position_embeddings")
     match kind:
         case "linear":
@@ -107,7 +109,10 @@ def read_rope(
 
 def _original_len(config: Fields, given: Fields) -> int:
     key = "original_max_position_embeddings"
-    return config.size(key, given.size(key, config.size("max_position_embeddings")))
+    length = config.size(key, given.size(key, config.size("max_position_embeddings")))
+    if length < 2:
+        raise SpecError(f"{config.where}: {key} must be at least 2, not {length}")
+    return length
 
 
 def _yarn(config: Fields, given: Fields, theta: float, rotary_dim: int) -> RopeSpec:

@@ -85,6 +85,27 @@ def test_a_token_sees_only_what_comes_before_it(
     torch.testing.assert_close(whole[:50], half, atol=1e-4, rtol=0)
 
 
+def test_a_token_that_becomes_nan_spoils_no_other(
+    architecture: str, checkpoint: Callable[[str], Path]
+) -> None:
+    decoder = loaded(checkpoint(architecture))
+
+    def logits(spoiled: bool) -> torch.Tensor:
+        def attend(layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+            answer = query.flatten(1).clone()
+            if spoiled:
+                answer[3] = float("nan")
+            return answer
+
+        with torch.inference_mode():
+            return decoder.logits(decoder.hidden(prompt(320, 8), torch.arange(8), attend))
+
+    healthy, spoiled = logits(False), logits(True)
+    assert spoiled[3].isnan().all()
+    others = [0, 1, 2, 4, 5, 6, 7]
+    torch.testing.assert_close(spoiled[others], healthy[others], atol=1e-4, rtol=0)
+
+
 def test_dummy_weights_answer_for_every_architecture(
     architecture: str, checkpoint: Callable[[str], Path], our_logits: Ours
 ) -> None:

@@ -140,8 +140,8 @@ def test_every_checkpoint_of_transformers_is_read(
         ({"vocab_size": None}, "lacks vocab_size"),
         ({"num_key_value_heads": 4}, "num_attention_heads is 6, no multiple .* 4"),
         ({"head_dim": 63}, "63 of 63 dimensions"),
-        ({"rms_norm_eps": 0}, "rms_norm_eps must be a finite number above 0"),
-        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be a finite number above 0"),
+        ({"rms_norm_eps": 0}, "rms_norm_eps must be above 0"),
+        ({"rms_norm_eps": float("nan")}, "rms_norm_eps must be above 0"),
         ({"hidden_act": "relu6"}, "activation 'relu6' is not supported; .*silu"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn are not supported; .*bfloat16"),
@@ -193,6 +193,53 @@ def test_a_config_that_is_no_json_object_is_named(tmp_path: Path, text: str) -> 
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(SpecError, match=r"config\.json"):
         read_spec(tmp_path)
+
+
+ODD: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    1,
+    -1,
+    1.5,
+    1e308,
+    2**40,
+    float("nan"),
+    "x",
+    [],
+    [1],
+    ["x"],
+    {},
+    {"x": 1},
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["llama3", "llama_yarn", "phi3_longrope", "qwen2", "gemma2", "qwen3_moe"]
+)
+def test_any_odd_value_is_either_served_or_refused_by_name(
+    name: str, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    config = json.loads((checkpoint(name) / "config.json").read_text())
+    rope = config["rope_parameters"]
+    odd = [{**config, key: value} for key in config for value in ODD]
+    odd += [{**config, "rope_parameters": {**rope, key: value}} for key in rope for value in ODD]
+    refusals = []
+    for changed in odd:
+        (tmp_path / "config.json").write_text(json.dumps(changed))
+        try:
+            read_spec(tmp_path)
+        except SpecError as error:
+            refusals.append(str(error))
+    assert len(refusals) > 100
+    assert all("config.json" in refusal for refusal in refusals)
+
+
+def test_a_config_of_the_first_llama_releases_is_read(tmp_path: Path) -> None:
+    later = ("head_dim", "num_key_value_heads", "rope_theta", "torch_dtype", "hidden_act")
+    spec = spec_of(tmp_path, {}, without=later)
+    assert (spec.head_dim, spec.num_kv_heads, spec.rope.theta) == (64, 6, 10_000.0)
+    assert (spec.dtype, spec.activation) == ("float32", "silu")
 
 
 def test_a_folder_without_config_is_named(tmp_path: Path) -> None:

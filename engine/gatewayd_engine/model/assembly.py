@@ -11,11 +11,11 @@ from typing import Protocol
 
 import torch
 
-from .decoder import Attention, Decoder, Layer
-from .layers import FeedForward, Linear, RMSNorm, activation
-from .moe import MixtureOfExperts
-from .rotary import Rotary
-from .spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.decoder import Attention, Decoder, Layer
+from gatewayd_engine.model.layers import FeedForward, Linear, RMSNorm, activation
+from gatewayd_engine.model.moe import MixtureOfExperts
+from gatewayd_engine.model.rotary import Rotary
+from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 
 
 class Weights(Protocol):

@@ -14,10 +14,10 @@ from typing import Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
-from .assembly import assemble
-from .decoder import Decoder
-from .fields import Fields, SpecError
-from .spec import ModelSpec
+from gatewayd_engine.model.assembly import assemble
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.fields import Fields, SpecError
+from gatewayd_engine.model.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"

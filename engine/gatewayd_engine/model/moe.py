@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from .layers import FeedForward, Linear
+from gatewayd_engine.model.layers import FeedForward, Linear
 
 
 class MixtureOfExperts:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from .fields import Fields, SpecError
+from gatewayd_engine.model.fields import Fields, SpecError
 
 KINDS = ("default", "linear", "dynamic", "llama3", "yarn", "longrope")
 

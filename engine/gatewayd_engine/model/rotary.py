@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from .rope import RopeSpec
+from gatewayd_engine.model.rope import RopeSpec
 
 
 class Rotation(NamedTuple):

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gatewayd_engine.attention.base import AttentionShape
-
-from .families import FAMILIES, MODEL_TYPES, Family
-from .fields import Fields, SpecError
-from .rope import RopeSpec, read_rope
+from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
+from gatewayd_engine.model.fields import Fields, SpecError
+from gatewayd_engine.model.rope import RopeSpec, read_rope
 
 __all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]
 

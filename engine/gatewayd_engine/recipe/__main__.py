@@ -11,13 +11,13 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 
-from .checkpoint import write_checkpoint
-from .corpus import Corpus, build
-from .model import NANO, NANO_DRAFT
-from .rows import pack
-from .symbols import library_root, source_files
-from .tokenizer import train_tokenizer
-from .training import Schedule, Trained, train
+from gatewayd_engine.recipe.checkpoint import write_checkpoint
+from gatewayd_engine.recipe.corpus import Corpus, build
+from gatewayd_engine.recipe.model import NANO, NANO_DRAFT
+from gatewayd_engine.recipe.rows import pack
+from gatewayd_engine.recipe.symbols import library_root, source_files
+from gatewayd_engine.recipe.tokenizer import train_tokenizer
+from gatewayd_engine.recipe.training import Schedule, Trained, train
 
 MODELS = {"nano": (NANO, 230.0), "nano-draft": (NANO_DRAFT, 70.0)}
 """Size, and seconds of training on one H200."""

@@ -10,9 +10,9 @@ import torch
 from safetensors.torch import save_file
 from tokenizers import Tokenizer
 
-from .chats import END
-from .model import NORM_EPS, ROPE_THETA, Llama, Size
-from .tokenizer import END_ID, END_OF_TEXT_ID, PAD, PAD_ID
+from gatewayd_engine.recipe.chats import END
+from gatewayd_engine.recipe.model import NORM_EPS, ROPE_THETA, Llama, Size
+from gatewayd_engine.recipe.tokenizer import END_ID, END_OF_TEXT_ID, PAD, PAD_ID
 
 CONTEXT = 2048
 SPLIT_ABOVE = 7_000_000

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 
-from .chats import chats
-from .symbols import SourceFile, symbols
+from gatewayd_engine.recipe.chats import chats
+from gatewayd_engine.recipe.symbols import SourceFile, symbols
 
 
 @dataclass(frozen=True, slots=True)

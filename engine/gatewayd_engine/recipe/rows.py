@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from .corpus import Corpus
-from .tokenizer import END_OF_TEXT_ID, PAD_ID
+from gatewayd_engine.recipe.corpus import Corpus
+from gatewayd_engine.recipe.tokenizer import END_OF_TEXT_ID, PAD_ID
 
 SHORTEST = 8
 CODE_REPETITIONS = 3

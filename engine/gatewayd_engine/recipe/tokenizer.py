@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
-from .chats import CALL_END, CALL_START, END, START
-from .corpus import Corpus
+from gatewayd_engine.recipe.chats import CALL_END, CALL_START, END, START
+from gatewayd_engine.recipe.corpus import Corpus
 
 END_OF_TEXT, PAD = "<|endoftext|>", "<|pad|>"
 SPECIAL_TOKENS = (END_OF_TEXT, START, END, CALL_START, CALL_END, PAD)

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import nn
 from torch.nn import functional
 
-from .model import Llama, Size
-from .tokenizer import PAD_ID
+from gatewayd_engine.recipe.model import Llama, Size
+from gatewayd_engine.recipe.tokenizer import PAD_ID
 
 MOST_VALIDATION_ROWS = 128
 LAST_RATE = 0.02

@@ -12,13 +12,12 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
-from .layers import Linear, RMSNorm
-from .rotary import Rotary, Rotation
+from gatewayd_engine.model.layers import Linear, RMSNorm
+from gatewayd_engine.model.rotary import Rotary, Rotation
 
 if TYPE_CHECKING:
     from gatewayd_engine.attention.base import Attend
-
-    from .spec import ModelSpec
+    from gatewayd_engine.model.spec import ModelSpec
 
 
 class Attention:

@@ -25,11 +25,12 @@ class Rotary:
     def __init__(
         self, spec: RopeSpec, max_len: int, dtype: torch.dtype, device: torch.device | str
     ) -> None:
-        angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies(spec))
+        positions = torch.arange(max_len, dtype=torch.float32, device=device)
+        angles = torch.outer(positions, frequencies(spec).to(device))
         cos, sin = angles.cos() * spec.magnitude, angles.sin() * spec.magnitude
         # With the first half's sine negated, a rotation is x * cos + swapped(x) * sin.
         table = torch.stack((torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)), 1)
-        self._table = table.unsqueeze(2).to(device, dtype)
+        self._table = table.unsqueeze(2).to(dtype)
         self._rotary_dim = spec.rotary_dim
         self._half = spec.rotary_dim // 2
 

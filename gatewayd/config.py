@@ -42,7 +42,9 @@ class ServerTable(Table):
     header_count: int = Field(default=100, ge=10, le=10_000)
     header_seconds: Seconds = 10.0
     idle_seconds: Seconds = 60.0
+    stall_seconds: Seconds = 30.0
     connections: int = Field(default=2048, ge=1, le=1_000_000)
+    peer_connections: int = Field(default=1024, ge=1, le=1_000_000)
 
 
 class ModelTable(Table):
@@ -66,7 +68,6 @@ class EngineTable(Table):
     kv_pages: int | None = Field(default=None, ge=2)
     max_running: int = Field(default=64, ge=1, le=65_536)
     max_batch_tokens: int = Field(default=2048, ge=1, le=1_048_576)
-    max_prefill_chunk: int | None = Field(default=None, ge=1)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     fault_limit: int = Field(default=3, ge=1)
     load_seconds: Seconds = 600.0

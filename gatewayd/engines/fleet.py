@@ -46,6 +46,8 @@ class EngineFleet:
         self._sequences = itertools.count(1)
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
+        self._is_draining = False
+        self._was_ready = asyncio.Event()
 
     def start(self) -> None:
         """Start the engines; returns at once."""
@@ -53,6 +55,10 @@ class EngineFleet:
             asyncio.create_task(replica.run(), name=f"engine {replica.index}")
             for replica in self._replicas
         ]
+
+    async def wait_ready(self) -> None:
+        """Wait until a replica is ready for the first time."""
+        await self._was_ready.wait()
 
     async def wait_failed(self) -> str:
         """Wait until no replica will become ready again.
@@ -67,9 +73,18 @@ class EngineFleet:
         self._fail_all(EngineUnavailable(f"no engine serves: {reason}"))
         return reason
 
+    def drain(self) -> None:
+        """Take no further request; those that are here go on."""
+        self._is_draining = True
+
+    def cut(self) -> None:
+        """Fail every request that is still here, because the daemon stops."""
+        self._fail_all(_stopping())
+
     async def stop(self) -> None:
         """End the engines; requests that are left fail."""
-        self._fail_all(EngineUnavailable("the daemon is stopping"))
+        self.drain()
+        self.cut()
         for replica in self._replicas:
             replica.stop()
         await asyncio.gather(*self._tasks)
@@ -80,6 +95,8 @@ class EngineFleet:
         Raises:
             InvalidRequest: it does not fit into a frame.
         """
+        if self._is_draining:
+            raise _stopping()
         if all(replica.is_over for replica in self._replicas):
             raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
         self.backlog.check(len(request.prompt))
@@ -116,7 +133,7 @@ class EngineFleet:
     @property
     def is_ready(self) -> bool:
         """See ``seam.Fleet``."""
-        return any(replica.is_responsive for replica in self._replicas)
+        return not self._is_draining and any(r.is_responsive for r in self._replicas)
 
     @property
     def num_unfinished(self) -> int:
@@ -130,6 +147,7 @@ class EngineFleet:
 
     def on_ready(self, replica: Replica) -> None:
         """See ``ReplicaOwner``."""
+        self._was_ready.set()
         self._place_pending()
 
     def on_step(self, replica: Replica, step: StepOutput) -> None:
@@ -227,6 +245,10 @@ class EngineFleet:
         for job in jobs:
             self.backlog.leave(job)
             job.fail(error)
+
+
+def _stopping() -> EngineUnavailable:
+    return EngineUnavailable("the daemon is stopping; try again later", code="server_shutdown")
 
 
 class JobHandle:

@@ -258,8 +258,10 @@ class Replica:
         if is_hung:
             process.abort()
             await _wait_exit(process, patience.dump_seconds)
-        elif self._stop.is_set() and await _wait_exit(process, patience.stop_seconds) is None:
-            process.terminate()
+        elif self._stop.is_set():
+            # One that still loads reads no command.
+            if not self._ready_at or await _wait_exit(process, patience.stop_seconds) is None:
+                process.terminate()
             await _wait_exit(process, patience.stop_seconds)
         if process.poll() is None:
             process.kill()

@@ -1,0 +1,154 @@
+"""The doctor's checks; each looks at one thing, changes nothing and never raises."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import json
+import os
+import resource
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from gatewayd.config import Config
+from gatewayd.launch import model_folder
+
+ARCHITECTURES = frozenset(
+    {
+        "Gemma2ForCausalLM",
+        "LlamaForCausalLM",
+        "MistralForCausalLM",
+        "MixtralForCausalLM",
+        "Phi3ForCausalLM",
+        "Qwen2ForCausalLM",
+        "Qwen3ForCausalLM",
+        "Qwen3MoeForCausalLM",
+    }
+)
+_MIN_PYTHON = (3, 11)
+_SPARE_DESCRIPTORS = 256
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found: ``text`` says what is, and what to do where it is not well."""
+
+    subject: str
+    state: Literal["ok", "warning", "failure"]
+    text: str
+
+
+def python(config: Config) -> Finding:
+    """The interpreter's version."""
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info[:2] < _MIN_PYTHON:
+        return Finding("python", "failure", f"{version}; 3.11 or later is needed")
+    return Finding("python", "ok", version)
+
+
+def torch(config: Config) -> Finding:
+    """Torch is there; it is not imported, which takes seconds."""
+    if importlib.util.find_spec("torch") is None:
+        return Finding("torch", "failure", "not installed; the engine needs it: pip install torch")
+    return Finding("torch", "ok", importlib.metadata.version("torch"))
+
+
+def cpu(config: Config) -> Finding:
+    """Cores that may be used, and the vector instructions."""
+    cores = len(os.sched_getaffinity(0))
+    features = _cpu_features() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"}
+    text = f"{cores} cores; {', '.join(sorted(features)) or 'no known vector instructions'}"
+    if cores < 2:
+        return Finding("cpu", "warning", f"{text}; the gateway and the engine share one core")
+    return Finding("cpu", "ok", text)
+
+
+def memory(config: Config) -> Finding:
+    """Free memory against what the model and the KV cache take."""
+    available = _available_bytes()
+    weights = sum(file.stat().st_size for file in model_folder(config).glob("*.safetensors"))
+    needed = config.engine.replicas * (weights + int(config.engine.kv_memory))
+    text = (
+        f"{available / _GIB:.1f} GiB free; about {needed / _GIB:.1f} GiB for "
+        f"{config.engine.replicas} engine(s) with weights and a full KV cache"
+    )
+    if needed > available:
+        return Finding("memory", "warning", f"{text}; lower [engine] kv_memory")
+    return Finding("memory", "ok", text)
+
+
+def descriptors(config: Config) -> Finding:
+    """File descriptors against the connections allowed."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = config.server.connections + _SPARE_DESCRIPTORS
+    if soft < needed:
+        text = f"{soft} allowed, {needed} needed for [server] connections; raise ulimit -n"
+        return Finding("descriptors", "warning", text)
+    return Finding("descriptors", "ok", f"{soft} allowed")
+
+
+def port(config: Config) -> Finding:
+    """The port is free."""
+    from gatewayd.server import ListenError, listen
+
+    host, number = config.server.host, config.server.port
+    try:
+        listen(host, number).close()
+    except ListenError as error:
+        return Finding("port", "failure", str(error))
+    return Finding("port", "ok", f"{number} of {host} is free")
+
+
+def model(config: Config) -> Finding:
+    """The model's folder is readable and of an architecture that is served."""
+    folder = model_folder(config)
+    try:
+        described = json.loads((folder / "config.json").read_text("utf-8"))
+        architecture = str((described.get("architectures") or ["none"])[0])
+    except (OSError, ValueError, AttributeError) as error:
+        return Finding("model", "failure", f"{folder} is not a Hugging Face checkpoint: {error}")
+    if architecture not in ARCHITECTURES:
+        known = ", ".join(sorted(ARCHITECTURES))
+        text = f"{folder}: {architecture} is not served; these are: {known}"
+        return Finding("model", "failure", text)
+    missing = [name for name in ("tokenizer.json",) if not (folder / name).is_file()]
+    if not config.model.dummy_weights and not any(folder.glob("*.safetensors")):
+        missing.append("*.safetensors")
+    if missing:
+        return Finding("model", "failure", f"{folder} has no {' and no '.join(missing)}")
+    return Finding("model", "ok", f"{folder}: {architecture}")
+
+
+def plugins(config: Config) -> Finding:
+    """The configured strategies load and take their settings."""
+    from gatewayd.plugging import check_strategies
+
+    problems = check_strategies(config)
+    if problems:
+        return Finding("plugins", "failure", "; ".join(problems))
+    return Finding("plugins", "ok", "every configured strategy loads")
+
+
+def _cpu_features() -> set[str]:
+    for line in _lines("/proc/cpuinfo"):
+        name, _, value = line.partition(":")
+        if name.strip() in ("flags", "Features"):
+            return set(value.split())
+    return set()
+
+
+def _available_bytes() -> int:
+    for line in _lines("/proc/meminfo"):
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []

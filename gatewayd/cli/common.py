@@ -1,0 +1,42 @@
+"""What the commands share: the ``--config`` and ``--json`` options, and how errors end them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from gatewayd.config_load import ConfigError, Loaded, load
+
+FAILURE = 1
+BAD_CONFIG = 78  # EX_CONFIG of sysexits.h; the unit does not restart after it
+
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The TOML file; else GATEWAYD_CONFIG."),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def fail(message: str, code: int = FAILURE) -> NoReturn:
+    """End with one sentence on standard error."""
+    typer.secho(f"gatewayd: {message}", fg="red", err=True)
+    raise typer.Exit(code)
+
+
+def load_config(file: Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:
+    """Load the configuration or end with what is wrong with it."""
+    try:
+        return load(file, flags)
+    except ConfigError as error:
+        for problem in error.problems[:-1]:
+            typer.secho(f"gatewayd: {problem}", fg="red", err=True)
+        fail(error.problems[-1], BAD_CONFIG)
+
+
+def print_json(value: object) -> None:
+    """Print for programs."""
+    typer.echo(json.dumps(value, indent=2))

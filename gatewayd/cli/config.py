@@ -1,0 +1,45 @@
+"""``gatewayd config``: what the daemon would run with, and whether it would."""
+
+from __future__ import annotations
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gatewayd.cli.common import BAD_CONFIG, AsJson, ConfigFile, load_config, print_json
+from gatewayd.config_load import DEFAULT
+
+app = typer.Typer(no_args_is_help=True, help="Show or check the configuration.")
+
+
+@app.command()
+def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Print every value and where it comes from."""
+    settings = load_config(config).settings()
+    if as_json:
+        print_json([{"key": s.key, "value": s.value, "origin": s.origin} for s in settings])
+        return
+    table = Table("key", "value", "origin", box=None, pad_edge=False)
+    for setting in settings:
+        value = "" if setting.value is None else str(setting.value)
+        style = "dim" if setting.origin == DEFAULT else "bold"
+        table.add_row(setting.key, value, setting.origin, style=style)
+    Console().print(table)
+
+
+@app.command()
+def check(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Say what is wrong without starting anything; exit status 78 if anything is."""
+    from gatewayd.plugging import check_strategies
+
+    loaded = load_config(config)
+    problems = check_strategies(loaded.config)
+    if as_json:
+        print_json({"ok": not problems, "problems": problems})
+    elif problems:
+        for problem in problems:
+            typer.secho(problem, fg="red", err=True)
+    else:
+        typer.echo("the configuration is good")
+    if problems:
+        raise typer.Exit(BAD_CONFIG)

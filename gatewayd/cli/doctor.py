@@ -1,0 +1,41 @@
+"""``gatewayd doctor``: is this machine fit, and would the daemon start?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+
+import typer
+from rich.console import Console
+
+from gatewayd.cli import checks
+from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
+from gatewayd.config import Config
+
+CHECKS: tuple[Callable[[Config], checks.Finding], ...] = (
+    checks.python,
+    checks.torch,
+    checks.cpu,
+    checks.memory,
+    checks.descriptors,
+    checks.port,
+    checks.model,
+    checks.plugins,
+)
+_MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}
+
+
+def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Check this machine and the setup; exit status 1 if something would not work."""
+    loaded = load_config(config).config
+    findings = [check(loaded) for check in CHECKS]
+    is_fit = all(finding.state != "failure" for finding in findings)
+    if as_json:
+        print_json({"ok": is_fit, "checks": [asdict(finding) for finding in findings]})
+    else:
+        console = Console()
+        for finding in findings:
+            console.print(f"{_MARKS[finding.state]:<24}{finding.subject:<13}", end="")
+            console.print(finding.text, markup=False, highlight=False, soft_wrap=True)
+    if not is_fit:
+        raise typer.Exit(FAILURE)

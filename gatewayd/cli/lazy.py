@@ -1,0 +1,59 @@
+"""Commands by module path, imported when they run."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, NamedTuple
+
+import typer
+import typer.core
+import typer.main
+
+
+class LazyCommand(NamedTuple):
+    """Where a command is: a function with typer's annotations, or a ``typer.Typer``."""
+
+    module: str
+    attribute: str
+    summary: str
+
+
+COMMANDS = {
+    "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
+    "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
+    "bench": LazyCommand("gatewayd.bench.cli", "bench", "Measure an OpenAI-compatible server."),
+    "plugins": LazyCommand("gatewayd.cli.plugins", "plugins", "List strategies and plugins."),
+    "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
+    "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
+}
+
+
+class LazyGroup(typer.core.TyperGroup):
+    """Lists ``COMMANDS`` without importing them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
+        """Their names, in the order of a newcomer's questions."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's types
+        """A stand-in that knows the summary only; None if there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's types
+        """The command to run, imported now."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, load(name) if name in COMMANDS else command, rest
+
+
+def load(name: str) -> Any:  # noqa: ANN401 - click's command
+    """Import a command."""
+    lazy = COMMANDS[name]
+    found = getattr(importlib.import_module(lazy.module), lazy.attribute)
+    if not isinstance(found, typer.Typer):
+        function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+        found.command(name)(function)
+    command = typer.main.get_command(found)
+    command.name = name
+    return command

@@ -1,0 +1,75 @@
+"""``gatewayd serve``: run the daemon in the foreground."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.common import ConfigFile, fail, load_config
+from gatewayd.config import Config
+
+
+class Dtype(StrEnum):
+    """Arithmetic of the model."""
+
+    AUTO = "auto"
+    FLOAT32 = "float32"
+    BFLOAT16 = "bfloat16"
+
+
+def serve(
+    model: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER", help="A Hugging Face checkpoint. Default: the embedded nano."
+        ),
+    ] = None,
+    host: Annotated[
+        str | None, typer.Option(metavar="H", help="Address to listen on. Default: 127.0.0.1.")
+    ] = None,
+    port: Annotated[
+        int | None, typer.Option(metavar="N", help="Port; 0 takes a free one. Default: 8000.")
+    ] = None,
+    config: ConfigFile = None,
+    api_key: Annotated[
+        str | None,
+        typer.Option(metavar="K", help="Asked of clients; better set GATEWAYD_API_KEY."),
+    ] = None,
+    dtype: Annotated[
+        Dtype | None, typer.Option(help="Of weights and activations. Default: auto.")
+    ] = None,
+) -> None:
+    """Serve a model over the OpenAI API.
+
+    Without arguments it serves the embedded model at http://127.0.0.1:8000. SIGTERM and Ctrl-C
+    let requests finish first; a second one stops at once.
+    """
+    given = {
+        "model.path": None if model is None else str(model),
+        "server.host": host,
+        "server.port": port,
+        "server.api_key": api_key,
+        "model.dtype": dtype,
+    }
+    flags = {key: value for key, value in given.items() if value is not None}
+
+    def reload() -> Config:
+        from gatewayd.config_load import load
+
+        return load(config, flags).config
+
+    loaded = load_config(config, flags).config
+
+    # Late: the rest of the daemon takes half a second to import.
+    from gatewayd import logs
+    from gatewayd.daemon import Options, StartError, run
+
+    logs.configure(loaded.log)
+    try:
+        status = run(loaded, Options(reload=reload))
+    except StartError as error:
+        fail(str(error))
+    raise typer.Exit(status)

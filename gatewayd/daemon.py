@@ -1,0 +1,236 @@
+"""The composition root: configuration in, a serving process out, until a signal ends it.
+
+Order: bind the port, read the text side, load the gateway's strategies, start engines, serve.
+The port is open at once; ``/readyz`` says when the model is. Ending is the same in reverse,
+with time for the requests in flight.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import uvloop
+from gatewayd_hooks.loading import PluginError
+from rich.console import Console
+
+from gatewayd import __version__, launch, logs
+from gatewayd.banner import Welcome, show_loading
+from gatewayd.config import Config
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.replica import Launch
+from gatewayd.http.app import build_app
+from gatewayd.http.services import Limits, Services
+from gatewayd.metrics import Metrics
+from gatewayd.notify import notify
+from gatewayd.plugging import Plugged
+from gatewayd.server import ListenError, Server, listen, url_of
+from gatewayd.text.model import TextModel
+
+_log = logging.getLogger("gatewayd.daemon")
+
+_CUT_SECONDS = 2.0
+"""After requests were cut: for their last event to reach the clients."""
+
+
+class StartError(Exception):
+    """The daemon cannot start; the sentence is for the operator."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What surrounds the configuration.
+
+    Attributes:
+        reload: reads the configuration again, for SIGHUP.
+        command: how an engine is started.
+        env: environment variables that engines get.
+    """
+
+    reload: Callable[[], Config]
+    command: Sequence[str] = launch.ENGINE_COMMAND
+    env: Mapping[str, str] = field(default_factory=lambda: dict(launch.ENGINE_ENV))
+
+
+class Daemon:
+    """One run of the daemon. Make it, then await ``run`` once."""
+
+    def __init__(self, config: Config, options: Options) -> None:
+        """Bind the port and read what is read once.
+
+        Raises:
+            StartError: the port, the model's folder or a strategy cannot be used.
+        """
+        self._config = config
+        self._options = options
+        self._stop_reason = ""
+        self._stop = asyncio.Event()
+        self._hurry = asyncio.Event()
+        try:
+            self._text = TextModel.from_folder(launch.model_folder(config))
+            self._listener = listen(config.server.host, config.server.port)
+        except (OSError, ValueError, ListenError) as error:
+            raise StartError(str(error)) from error
+        try:
+            self._compose()
+        except PluginError as error:
+            self._listener.close()
+            raise StartError(str(error)) from error
+        self._url = url_of(self._listener)
+
+    def _compose(self) -> None:
+        config = self._config
+        name = launch.served_name(config)
+        plugged = self._plugged = Plugged.load(config, model=name)
+        self._fleet = EngineFleet(
+            Launch(
+                executor=plugged.executor,
+                command=tuple(self._options.command),
+                env=dict(self._options.env),
+                config=launch.engine_config(config),
+                patience=launch.patience(config),
+            ),
+            plugged.router,
+            launch.queue_limits(config),
+            config.engine.replicas,
+        )
+        metrics = Metrics(
+            self._fleet, name, version=__version__, max_model_len=launch.context_len(config)
+        )
+        plugged.metrics(metrics.registry)
+        key = config.server.api_key
+        services = Services(
+            fleet=self._fleet,
+            text=self._text,
+            models=(name,),
+            metrics=metrics,
+            version=__version__,
+            api_key=None if key is None else key.get_secret_value(),
+            limits=Limits(body_bytes=int(config.server.body_bytes)),
+            observers=plugged.observers,
+        )
+        self._server = Server(build_app(services), config.server)
+        self._welcome = Welcome(
+            model=name,
+            url=url_of(self._listener),
+            can_chat=self._text.template is not None,
+            needs_key=key is not None,
+        )
+
+    async def run(self) -> int:
+        """Serve until a signal or until no engine can be started.
+
+        Returns:
+            The exit status: 0 after a signal, 1 when the engines have failed.
+        """
+        self._fleet.start()
+        serving = asyncio.create_task(self._server.serve([self._listener]), name="http")
+        failing = asyncio.create_task(self._fleet.wait_failed(), name="engines")
+        greeting = asyncio.create_task(self._greet(), name="greeting")
+        stopping = asyncio.create_task(self._stop.wait(), name="stop")
+        self._handle_signals()
+        _log.info("listening on %s, loading %s", self._url, self._welcome.model)
+        await asyncio.wait([serving, failing, stopping], return_when=asyncio.FIRST_COMPLETED)
+        greeting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await greeting
+        status = 0
+        if failing.done():
+            status = 1
+            self._stop_reason = failing.result()
+            _log.error("no engine can be started: %s", self._stop_reason)
+        await self._end(serving)
+        for task in (failing, stopping):
+            task.cancel()
+        return status
+
+    async def _greet(self) -> None:
+        """Show progress, then say that the model is ready."""
+        began = time.monotonic()
+        console = Console(stderr=True)
+        if console.is_terminal:
+            await show_loading(self._fleet, console, self._welcome.model)
+        else:
+            await self._fleet.wait_ready()
+        # What was made so far lives as long as the daemon: the collector need not look at it.
+        gc.collect()
+        gc.freeze()
+        seconds = time.monotonic() - began
+        _log.info("serving %s at %s, ready after %.2f s", self._welcome.model, self._url, seconds)
+        if console.is_terminal:
+            self._welcome.show(console, seconds)
+        notify(f"READY=1\nSTATUS=serving {self._welcome.model}")
+        self._plugged.started(version=__version__, model=self._welcome.model)
+
+    async def _end(self, serving: asyncio.Task[None]) -> None:
+        """Let requests finish, cut what is left, end the engines."""
+        notify("STOPPING=1")
+        self._plugged.stopping(self._stop_reason)
+        self._fleet.drain()
+        self._server.should_exit = True
+        if not await self._finished(serving, self._config.server.drain_seconds):
+            _log.warning("cutting %d sequences", self._fleet.num_unfinished)
+            self._fleet.cut()
+            await asyncio.wait([serving], timeout=_CUT_SECONDS)
+            self._server.force_exit = True
+        await self._fleet.stop()
+        await serving
+        self._plugged.close()
+        _log.info("stopped")
+
+    async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:
+        """Wait until no connection is left; False after too long or a second signal."""
+        hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
+        await asyncio.wait([serving, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        hurry.cancel()
+        return serving.done()
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop, number.name)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+
+    def _on_stop(self, name: str) -> None:
+        if self._stop.is_set():
+            _log.warning("%s again: stopping now", name)
+            self._hurry.set()
+            return
+        seconds = self._config.server.drain_seconds
+        _log.info("%s: finishing requests for at most %.0f s", name, seconds)
+        self._stop_reason = name
+        self._stop.set()
+
+    def _on_reload(self) -> None:
+        """SIGHUP: the log level changes; everything else needs a restart, and is named."""
+        try:
+            new = self._options.reload()
+        except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays
+            _log.error("the configuration stays as it is: %s", error)
+            return
+        logs.set_level(new.log.level)
+        ours, theirs = self._config.model_dump(), new.model_dump()
+        waiting = [table for table in ours if table != "log" and ours[table] != theirs[table]]
+        for table in waiting:
+            _log.warning("[%s] has changed; it takes effect after a restart", table)
+        _log.info("the log level is %s", new.log.level)
+
+
+def run(config: Config, options: Options) -> int:
+    """Run a daemon on a fresh event loop; returns the exit status.
+
+    Raises:
+        StartError: it cannot start.
+    """
+
+    async def main() -> int:
+        return await Daemon(config, options).run()
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(main())

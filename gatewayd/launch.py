@@ -1,0 +1,94 @@
+"""From the configuration to engines: what is served, and how each engine is set up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from gatewayd.config import Config, SlotTable
+from gatewayd.engines.backlog import QueueLimits
+from gatewayd.engines.patience import Patience
+from gatewayd_engine import embedded
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+
+ENGINE_COMMAND = (sys.executable, "-m", "gatewayd_engine", "--fd", "{fd}")
+
+# Before torch is imported: OpenMP workers that spin take the cores from the gateway.
+ENGINE_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONFAULTHANDLER": "1"}
+
+NO_PREFIX_CACHE = "none"
+
+
+def model_folder(config: Config) -> Path:
+    """The checkpoint to serve: the configured folder, or the embedded model."""
+    if config.model.path is None:
+        return embedded.folder()
+    return Path(config.model.path).expanduser()
+
+
+def served_name(config: Config) -> str:
+    """What clients call the model."""
+    return config.model.served_name or model_folder(config).resolve().name
+
+
+def context_len(config: Config) -> int:
+    """Tokens of the model's context as far as its folder tells; the engine knows better.
+
+    Raises:
+        OSError, ValueError: ``config.json`` cannot be read.
+    """
+    text = (model_folder(config) / "config.json").read_text("utf-8")
+    stated = json.loads(text).get("max_position_embeddings")
+    model_len = stated if isinstance(stated, int) else 1 << 20
+    return min(model_len, config.model.max_model_len or model_len)
+
+
+def queue_limits(config: Config) -> QueueLimits:
+    """The caps on waiting work."""
+    queue = config.queue
+    return QueueLimits(queue.max_waiting_requests, queue.max_waiting_tokens)
+
+
+def patience(config: Config) -> Patience:
+    """The limits on an engine's silence."""
+    engine = config.engine
+    return Patience(
+        load_seconds=engine.load_seconds,
+        hang_seconds=engine.hang_seconds,
+        doubt_seconds=engine.hang_seconds / 2,
+    )
+
+
+def engine_config(config: Config) -> EngineConfig:
+    """What each engine is told first."""
+    engine, model = config.engine, config.model
+    prefix_cache = config.prefix_cache.strategy
+    return EngineConfig(
+        model=str(model_folder(config)),
+        scheduler=_choice(config.scheduler.strategy, config.scheduler),
+        prefix_cache=(
+            None if prefix_cache == NO_PREFIX_CACHE else _choice(prefix_cache, config.prefix_cache)
+        ),
+        eviction=_choice(config.eviction.strategy, config.eviction),
+        preemption=_choice(config.preemption.strategy, config.preemption),
+        logits_processors=[
+            _choice(name, config.logits_processor) for name in config.logits_processor.strategies
+        ],
+        dtype=model.dtype,
+        device="cpu" if engine.device == "auto" else engine.device,
+        dummy_weights=model.dummy_weights,
+        page_size=engine.page_size_tokens,
+        kv_pages=engine.kv_pages,
+        kv_bytes=int(engine.kv_memory),
+        max_running=engine.max_running,
+        max_batch_tokens=engine.max_batch_tokens,
+        max_model_len=model.max_model_len,
+        threads=engine.threads,
+        seed=engine.seed,
+        fault_limit=engine.fault_limit,
+    )
+
+
+def _choice(name: str, table: SlotTable) -> StrategyChoice:
+    return StrategyChoice(name, table.settings(name))

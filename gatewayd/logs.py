@@ -1,0 +1,54 @@
+"""Logging of the daemon process: structlog in front of the standard library's loggers.
+
+Everything goes to standard error, one event a line. Nothing that a client sent is logged but
+its request id.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from typing import TextIO
+
+import structlog
+
+from gatewayd.config import LogTable
+
+
+def configure(table: LogTable, stream: TextIO | None = None) -> None:
+    """Send every logger's records to ``stream``, standard error by default."""
+    stream = sys.stderr if stream is None else stream
+    is_text = table.format == "text" or (table.format == "auto" and stream.isatty())
+    stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_text else "iso", utc=not is_text)
+    shared: list[structlog.typing.Processor] = [
+        structlog.stdlib.add_log_level,
+        stamp,
+        structlog.processors.format_exc_info,
+    ]
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(
+        structlog.stdlib.ProcessorFormatter(
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            processors=[
+                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+                _text_renderer(stream) if is_text else structlog.processors.JSONRenderer(),
+            ],
+        )
+    )
+    root = logging.getLogger()
+    for old in root.handlers[:]:
+        root.removeHandler(old)
+    root.addHandler(handler)
+    set_level(table.level)
+
+
+def set_level(level: str) -> None:
+    """Change what is logged from now on."""
+    logging.getLogger().setLevel(level.upper())
+    # uvicorn tells of its own life what the daemon tells better.
+    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
+    logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
+
+
+def _text_renderer(stream: TextIO) -> structlog.typing.Processor:
+    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)

@@ -1,0 +1,81 @@
+"""The listening socket and uvicorn on top of it, without uvicorn's signal handling."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import socket
+from collections.abc import Iterator
+
+import uvicorn
+
+from gatewayd.config import ServerTable
+from gatewayd.http.asgi import App
+from gatewayd.http.edge import EdgeLimits, server_config
+
+_BACKLOG = 2048
+
+
+class ListenError(Exception):
+    """The address cannot be listened on; the sentence says which and what to do."""
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Bind a TCP socket; ``port`` 0 takes a free one.
+
+    Raises:
+        ListenError: the port is taken, or the address is not this machine's.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        listener = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise ListenError(f"cannot listen on {host}: {error.strerror or error}") from error
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        if error.errno == errno.EADDRINUSE:
+            reason = f"port {port} of {host} is in use; stop what uses it, or choose another port"
+        else:
+            reason = f"cannot listen on {host} port {port}: {error.strerror}"
+        raise ListenError(reason) from error
+    listener.setblocking(False)
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """Where a client on this machine finds the socket."""
+    host, port = listener.getsockname()[:2]
+    host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://[{host}]:{port}" if ":" in host.strip("[]") else f"http://{host}:{port}"
+
+
+def edge_limits(table: ServerTable) -> EdgeLimits:
+    """What a connection may cost, from the configuration."""
+    return EdgeLimits(
+        header_seconds=table.header_seconds,
+        body_seconds=table.body_seconds,
+        idle_seconds=table.idle_seconds,
+        stall_seconds=table.stall_seconds,
+        header_bytes=int(table.header_bytes),
+        num_headers=table.header_count,
+        connections=table.connections,
+        peer_connections=table.peer_connections,
+    )
+
+
+class Server(uvicorn.Server):
+    """uvicorn for one app on given sockets; the daemon owns the signals."""
+
+    def __init__(self, app: App, table: ServerTable) -> None:
+        super().__init__(server_config(app, edge_limits(table), backlog=_BACKLOG))
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave them to the daemon."""
+        yield

@@ -1,0 +1,35 @@
+"""The real daemon over fake engines: ``python fake_daemon.py KEY=VALUE...``.
+
+Each argument is a dotted key of the configuration; ``FAKE_*`` variables reach the engines.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import gatewayd.engines.replica as replica
+from gatewayd import logs
+from gatewayd.config_load import load
+from gatewayd.daemon import Options, StartError, run
+
+FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
+
+
+def main() -> int:
+    """Run until a signal."""
+    flags = dict(argument.split("=", 1) for argument in sys.argv[1:])
+    if "test.backoff" in flags:
+        replica._BACKOFF_SECONDS = (float(flags.pop("test.backoff")),)  # type: ignore[assignment]
+    loaded = load(None, flags).config
+    logs.configure(loaded.log)
+    command = (sys.executable, str(FAKE_ENGINE), "--fd", "{fd}")
+    try:
+        return run(loaded, Options(reload=lambda: load(None, flags).config, command=command))
+    except StartError as error:
+        print(f"gatewayd: {error}", file=sys.stderr)
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,139 @@
+"""The command line as an operator meets it, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatewayd import __version__
+from gatewayd.cli.lazy import COMMANDS
+
+
+def _run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gatewayd", *map(str, arguments)],
+        env={**os.environ, "COLUMNS": "160", **env},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def _json(*arguments: object, **env: str) -> Any:
+    return json.loads(_run(*arguments, "--json", **env).stdout)
+
+
+def test_version_is_printed() -> None:
+    assert _run("--version").stdout == f"gatewayd {__version__}\n"
+
+
+def test_help_lists_every_command() -> None:
+    out = _run("--help").stdout
+    for name, command in COMMANDS.items():
+        assert name in out
+        assert command.summary in out
+
+
+def test_help_is_fast_and_imports_nothing_heavy() -> None:
+    code = (
+        "import sys\n"
+        "from gatewayd.cli import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'uvicorn', 'starlette', 'tokenizers', 'numpy'} & set(sys.modules)\n"
+        "print('HEAVY', sorted(heavy))\n"
+    )
+    best = 10.0
+    for _ in range(3):
+        began = time.monotonic()
+        done = subprocess.run(
+            [sys.executable, "-c", code, "--help"], capture_output=True, text=True, check=True
+        )
+        best = min(best, time.monotonic() - began)
+        assert "HEAVY []" in done.stdout
+    assert best < 0.5
+
+
+def test_an_unknown_command_or_option_is_wrong_usage() -> None:
+    assert _run("sevre").returncode == 2
+    assert _run("serve", "--prot", 1).returncode == 2
+
+
+def test_config_show_prints_values_and_origins() -> None:
+    rows = {r["key"]: r for r in _json("config", "show", GATEWAYD_SERVER__PORT="81")}
+    assert rows["server.port"] == {
+        "key": "server.port",
+        "value": 81,
+        "origin": "environment GATEWAYD_SERVER__PORT",
+    }
+    text = _run("config", "show", GATEWAYD_API_KEY="swordfish").stdout
+    assert "swordfish" not in text
+    assert "***" in text
+
+
+def test_config_check_accepts_the_manual() -> None:
+    manual = Path(__file__).parents[3] / "etc" / "gatewayd.toml"
+    assert _json("config", "check", "--config", manual) == {"ok": True, "problems": []}
+
+
+def test_config_check_names_a_strategy_that_is_not_installed() -> None:
+    done = _run("config", "check", GATEWAYD_ROUTER__STRATEGY="missing")
+    assert done.returncode == 78
+    assert "missing" in done.stderr
+
+
+def test_config_check_refuses_an_unknown_setting_of_a_strategy() -> None:
+    done = _run("config", "check", GATEWAYD_SCHEDULER__FCFS__NONSENSE="1")
+    assert done.returncode == 78
+    assert "nonsense" in done.stderr
+
+
+def test_doctor_finds_this_machine_fit() -> None:
+    report = _json("doctor", GATEWAYD_SERVER__PORT="0")
+    assert report["ok"] is True
+    states = {check["subject"]: check["state"] for check in report["checks"]}
+    assert states["torch"] == states["model"] == states["plugins"] == "ok"
+
+
+@pytest.mark.parametrize("command", [("doctor",), ("config", "show"), ("config", "check")])
+def test_a_bad_configuration_ends_every_command_with_78(command: tuple[str, ...]) -> None:
+    done = _run(*command, GATEWAYD_SERVER__PROT="1")
+    assert done.returncode == 78
+    assert "did you mean server.port?" in done.stderr
+
+
+def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = _run(
+            "doctor", "--json", GATEWAYD_SERVER__PORT=port, GATEWAYD_MODEL__PATH=str(tmp_path)
+        )
+    assert done.returncode == 1
+    checks = {check["subject"]: check for check in json.loads(done.stdout)["checks"]}
+    assert checks["port"]["state"] == "failure"
+    assert port in checks["port"]["text"]
+    assert checks["model"]["state"] == "failure"
+    assert str(tmp_path) in checks["model"]["text"]
+
+
+def test_doctor_knows_the_architectures_of_the_engine() -> None:
+    from gatewayd.cli.checks import ARCHITECTURES
+    from gatewayd_engine.model.families import FAMILIES
+
+    assert set(FAMILIES) == ARCHITECTURES
+
+
+def test_plugins_lists_what_is_installed_and_what_is_enabled() -> None:
+    rows = _json("plugins")
+    enabled = {(row["kind"], row["name"]) for row in rows if row["enabled"]}
+    assert ("scheduler", "fcfs") in enabled
+    assert ("scheduler", "priority") in {(r["kind"], r["name"]) for r in rows} - enabled

@@ -1,8 +1,4 @@
-"""From named weights to a decoder: which tensors an architecture has, and how they are fused.
-
-``assemble`` runs over any ``Weights``: over the headers of a checkpoint alone (to check names and
-shapes before gigabytes are read), over its files, or over a random generator.
-"""
+"""From named weights to a decoder: what is fused, and what goes where."""
 
 from __future__ import annotations
 
@@ -13,34 +9,32 @@ import torch
 
 from gatewayd_engine.model.decoder import Attention, Decoder, Layer
 from gatewayd_engine.model.layers import FeedForward, Linear, RMSNorm, activation
+from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.rotary import Rotary
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 
 
 class Weights(Protocol):
-    """Where tensors come from."""
+    """The tensors of a ``layout``, from wherever they come."""
 
     num_parameters: int
-    """Elements taken so far."""
+    """Elements of all of them."""
 
-    def __contains__(self, name: str) -> bool:
-        """Whether there is a tensor of that name."""
+    def __contains__(self, name: object) -> bool:
+        """Whether the layout has a tensor of that name."""
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        """The tensor of that name and shape, in the decoder's type and place."""
+    def take(self, name: str) -> torch.Tensor:
+        """The tensor of that name, in the decoder's type and place."""
 
 
 def assemble(spec: ModelSpec, weights: Weights) -> Decoder:
     """Build the decoder of a spec from named weights."""
-    embedding = weights.take("model.embed_tokens.weight", spec.vocab_size, spec.hidden_size)
+    embedding = weights.take("model.embed_tokens.weight")
     rotary = Rotary(spec.rope, spec.max_model_len, embedding.dtype, embedding.device)
     layers = [_layer(spec, weights, rotary, index) for index in range(spec.num_layers)]
     norm = _norm(spec, weights, "model.norm")
-    if spec.tie_word_embeddings:
-        head = embedding
-    else:
-        head = weights.take("lm_head.weight", spec.vocab_size, spec.hidden_size)
+    head = embedding if spec.tie_word_embeddings else weights.take("lm_head.weight")
     return Decoder(spec, embedding, rotary, layers, norm, Linear(head), weights.num_parameters)
 
 
@@ -49,110 +43,71 @@ def _layer(spec: ModelSpec, weights: Weights, rotary: Rotary, index: int) -> Lay
     attention = _attention(spec, weights, rotary, index, f"{prefix}.self_attn")
     mlp: Callable[[torch.Tensor], torch.Tensor]
     if spec.moe is not None and spec.moe.layers[index]:
-        mlp = _experts(spec, spec.moe, weights, prefix)
+        mlp = _experts(spec, spec.moe, weights, expert_prefix(spec, prefix, weights))
     else:
-        mlp = _feed_forward(spec, weights, f"{prefix}.mlp")
-    has_post_norms = spec.family.post_norms
-    # With norms on both sides, "post_attention" is what its name says; without, it is the one
-    # before the feed-forward part.
-    before_mlp = "pre_feedforward_layernorm" if has_post_norms else "post_attention_layernorm"
-    return Layer(
-        attention,
-        mlp,
-        before_attention=_norm(spec, weights, f"{prefix}.input_layernorm"),
-        before_mlp=_norm(spec, weights, f"{prefix}.{before_mlp}"),
-        after_attention=_norm(spec, weights, f"{prefix}.post_attention_layernorm")
-        if has_post_norms
-        else None,
-        after_mlp=_norm(spec, weights, f"{prefix}.post_feedforward_layernorm")
-        if has_post_norms
-        else None,
+        parts = ("gate_proj", "up_proj")
+        gate_up = _joined(weights, f"{prefix}.mlp", "gate_up_proj", parts)
+        down = _linear(weights, f"{prefix}.mlp.down_proj")
+        mlp = FeedForward(gate_up, down, activation(spec.activation))
+    before_attention, before_mlp, *after = (
+        _norm(spec, weights, f"{prefix}.{name}") for name in layer_norms(spec)
     )
+    after_attention, after_mlp = after or (None, None)
+    return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
 
 
 def _norm(spec: ModelSpec, weights: Weights, name: str) -> RMSNorm:
-    weight = weights.take(f"{name}.weight", spec.hidden_size)
+    weight = weights.take(f"{name}.weight")
     return RMSNorm(weight, spec.norm_eps, offset=float(spec.family.norm_offset))
 
 
 def _attention(
     spec: ModelSpec, weights: Weights, rotary: Rotary, index: int, prefix: str
 ) -> Attention:
-    sizes = {"q_proj": spec.num_heads, "k_proj": spec.num_kv_heads, "v_proj": spec.num_kv_heads}
-    rows = {name: heads * spec.head_dim for name, heads in sizes.items()}
-    qkv = _joined(weights, prefix, "qkv_proj", rows, spec.hidden_size, spec.qkv_bias)
-    out = _linear(
-        weights,
-        f"{prefix}.o_proj",
-        spec.hidden_size,
-        spec.num_heads * spec.head_dim,
-        spec.output_bias,
-    )
+    qkv = _joined(weights, prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+    out = _linear(weights, f"{prefix}.o_proj")
     qk_norm = None
     if spec.family.qk_norm:
-        query = weights.take(f"{prefix}.q_norm.weight", spec.head_dim)
-        key = weights.take(f"{prefix}.k_norm.weight", spec.head_dim)
-        both = [query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)]
-        qk_norm = RMSNorm(torch.cat(both), spec.norm_eps)
+        query = weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
+        key = weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
+        qk_norm = RMSNorm(torch.cat((query, key)), spec.norm_eps)
     return Attention(index, spec, rotary, qkv, out, qk_norm)
 
 
-def _feed_forward(spec: ModelSpec, weights: Weights, prefix: str) -> FeedForward:
-    hidden, inner, has_bias = spec.hidden_size, spec.intermediate_size, spec.mlp_bias
-    rows = {"gate_proj": inner, "up_proj": inner}
-    return FeedForward(
-        _joined(weights, prefix, "gate_up_proj", rows, hidden, has_bias),
-        _linear(weights, f"{prefix}.down_proj", hidden, inner, has_bias),
-        activation(spec.activation),
-    )
-
-
-def _experts(
-    spec: ModelSpec, moe: MoeSpec, weights: Weights, layer_prefix: str
-) -> MixtureOfExperts:
+def _experts(spec: ModelSpec, moe: MoeSpec, weights: Weights, prefix: str) -> MixtureOfExperts:
     """Experts one by one as released, or stacked as transformers 5 holds them."""
-    hidden, inner = spec.hidden_size, moe.intermediate_size
-    is_mixtral = spec.family.experts == "mixtral"
-    prefix = f"{layer_prefix}.mlp"
-    if is_mixtral and f"{prefix}.gate.weight" not in weights:
-        prefix = f"{layer_prefix}.block_sparse_moe"
-    gate, up, down = ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
-    router = _linear(weights, f"{prefix}.gate", moe.num_experts, hidden, False)
     pairs: list[tuple[Linear, Linear]]
-    if f"{prefix}.experts.gate_up_proj" in weights:
-        gate_ups = weights.take(
-            f"{prefix}.experts.gate_up_proj", moe.num_experts, 2 * inner, hidden
-        )
-        downs = weights.take(f"{prefix}.experts.down_proj", moe.num_experts, hidden, inner)
+    if f"{prefix}.{STACKED}" in weights:
+        gate_ups = weights.take(f"{prefix}.{STACKED}")
+        downs = weights.take(f"{prefix}.experts.down_proj")
         pairs = [(Linear(one), Linear(other)) for one, other in zip(gate_ups, downs, strict=True)]
     else:
+        gate, up, down = expert_parts(spec)
         names = [f"{prefix}.experts.{number}" for number in range(moe.num_experts)]
-        rows = {gate: inner, up: inner}
         pairs = [
             (
-                _joined(weights, name, "gate_up_proj", rows, hidden, False),
-                _linear(weights, f"{name}.{down}", hidden, inner, False),
+                _joined(weights, name, "gate_up_proj", (gate, up)),
+                _linear(weights, f"{name}.{down}"),
             )
             for name in names
         ]
     act = activation(spec.activation)
-    experts = [FeedForward(gate_up, down_, act) for gate_up, down_ in pairs]
+    experts = [FeedForward(gate_up, down, act) for gate_up, down in pairs]
+    router = _linear(weights, f"{prefix}.gate")
     return MixtureOfExperts(router, experts, moe.top_k, moe.renormalise)
 
 
-def _linear(weights: Weights, name: str, rows: int, columns: int, has_bias: bool) -> Linear:
-    weight = weights.take(f"{name}.weight", rows, columns)
-    return Linear(weight, weights.take(f"{name}.bias", rows) if has_bias else None)
+def _linear(weights: Weights, name: str) -> Linear:
+    bias = f"{name}.bias"
+    return Linear(weights.take(f"{name}.weight"), weights.take(bias) if bias in weights else None)
 
 
-def _joined(
-    weights: Weights, prefix: str, joined: str, rows: dict[str, int], columns: int, has_bias: bool
-) -> Linear:
+def _joined(weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]) -> Linear:
     """One matrix of several that see the same input, stored joined or apart."""
     if f"{prefix}.{joined}.weight" in weights:
-        return _linear(weights, f"{prefix}.{joined}", sum(rows.values()), columns, has_bias)
-    parts = [weights.take(f"{prefix}.{name}.weight", size, columns) for name, size in rows.items()]
-    biases = [
-        weights.take(f"{prefix}.{name}.bias", size) for name, size in rows.items() if has_bias
-    ]
-    return Linear(torch.cat(parts), torch.cat(biases) if has_bias else None)
+        return _linear(weights, f"{prefix}.{joined}")
+    names = [f"{prefix}.{part}" for part in parts]
+    weight = torch.cat([weights.take(f"{name}.weight") for name in names])
+    if f"{names[0]}.bias" not in weights:
+        return Linear(weight)
+    return Linear(weight, torch.cat([weights.take(f"{name}.bias") for name in names]))

@@ -6,7 +6,8 @@ what is wrong. Only safetensors is read: the other formats can run code.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol
@@ -17,6 +18,7 @@ from safetensors import SafetensorError, safe_open
 from gatewayd_engine.model.assembly import assemble
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.fields import Fields, SpecError
+from gatewayd_engine.model.layout import Shapes, layout
 from gatewayd_engine.model.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
@@ -49,17 +51,14 @@ def load(
         LoadError: a file is missing or corrupt, or its tensors are not the spec's.
     """
     with Files(folder) as files:
-        check = _Headers(files.shapes)
-        assemble(spec, check)
-        check.finish(folder, spec)
-        decoder = assemble(spec, _Reader(files, dtype, device, progress))
-    progress(1.0)
-    return decoder
+        expected = layout(spec, files.shapes)
+        _check(folder, spec, expected, files.shapes)
+        return assemble(spec, _Reader(files, expected, dtype, device, progress))
 
 
 def dummy(spec: ModelSpec, dtype: torch.dtype, device: str, seed: int) -> Decoder:
     """A decoder of random weights, the same for the same seed and device."""
-    return assemble(spec, _Random(dtype, device, seed))
+    return assemble(spec, _Random(layout(spec), dtype, device, seed))
 
 
 class _Slice(Protocol):
@@ -85,7 +84,7 @@ class Files:
         self._paths = _paths(folder)
         self._open: list[_File] = []
         self._home: dict[str, int] = {}
-        self.shapes: dict[str, tuple[int, ...]] = {}
+        self.shapes: Shapes = {}
         for number, path in enumerate(self._paths):
             try:
                 file: _File = safe_open(path, framework="pt")
@@ -166,51 +165,35 @@ def _shards(folder: Path) -> list[str]:
     return sorted(names)
 
 
-class _Headers:
-    """Tensors without data: collects what is missing or of the wrong shape."""
-
-    def __init__(self, shapes: Mapping[str, tuple[int, ...]]) -> None:
-        self.num_parameters = 0
-        self._shapes = shapes
-        self._taken: set[str] = set()
-        self._missing: list[str] = []
-        self._wrong: list[str] = []
-
-    def __contains__(self, name: str) -> bool:
-        return name in self._shapes
-
-    def take(self, name: str, *shape: int) -> torch.Tensor:
-        found = self._shapes.get(name)
-        self._taken.add(name)
-        if found is None:
-            self._missing.append(name)
-        elif found != shape:
-            self._wrong.append(f"{name} is {list(found)}, not {list(shape)}")
-        return torch.empty(shape, device="meta")
-
-    def finish(self, folder: Path, spec: ModelSpec) -> None:
-        """Raise if anything did not fit."""
-        unexpected = [
-            name
-            for name in sorted(self._shapes.keys() - self._taken)
-            # Old releases carry the frequencies, and tied ones a second copy of the embedding.
-            if not name.endswith("rotary_emb.inv_freq")
-            and not (name == "lm_head.weight" and spec.tie_word_embeddings)
-        ]
-        problems = [
-            f"{kind} {_some(names)}"
-            for kind, names in (
-                ("missing tensors:", self._missing),
-                ("wrong shapes:", self._wrong),
-                ("unexpected tensors:", unexpected),
-            )
-            if names
-        ]
-        if problems:
-            raise LoadError(
-                f"the weights in {folder} are not those of its config.json, {spec.architecture}; "
-                + "; ".join(problems)
-            )
+def _check(folder: Path, spec: ModelSpec, expected: Shapes, found: Shapes) -> None:
+    """Compare all names and shapes, and raise with all that differ."""
+    missing = [name for name in expected if name not in found]
+    wrong = [
+        f"{name} is {list(found[name])}, not {list(shape)}"
+        for name, shape in expected.items()
+        if name in found and found[name] != shape
+    ]
+    unexpected = [
+        name
+        for name in sorted(found.keys() - expected.keys())
+        # Old releases carry the frequencies, and tied ones a second copy of the embedding.
+        if not name.endswith("rotary_emb.inv_freq")
+        and not (name == "lm_head.weight" and spec.tie_word_embeddings)
+    ]
+    problems = [
+        f"{kind} {_some(names)}"
+        for kind, names in (
+            ("missing tensors:", missing),
+            ("wrong shapes:", wrong),
+            ("unexpected tensors:", unexpected),
+        )
+        if names
+    ]
+    if problems:
+        raise LoadError(
+            f"the weights in {folder} are not those of its config.json, {spec.architecture}; "
+            + "; ".join(problems)
+        )
 
 
 def _some(names: list[str]) -> str:
@@ -218,44 +201,55 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
+def _num_elements(shapes: Shapes) -> int:
+    return sum(math.prod(shape) for shape in shapes.values())
+
+
 class _Reader:
     """Tensors from the files."""
 
     def __init__(
-        self, files: Files, dtype: torch.dtype, device: str, progress: Callable[[float], None]
+        self,
+        files: Files,
+        expected: Shapes,
+        dtype: torch.dtype,
+        device: str,
+        progress: Callable[[float], None],
     ) -> None:
-        self.num_parameters = 0
+        self.num_parameters = _num_elements(expected)
         self._files = files
+        self._expected = expected
         self._dtype = dtype
         self._device = device
         self._progress = progress
-        self._total = sum(torch.Size(shape).numel() for shape in files.shapes.values())
+        self._read = 0
 
-    def __contains__(self, name: str) -> bool:
-        return name in self._files.shapes
+    def __contains__(self, name: object) -> bool:
+        return name in self._expected
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
+    def take(self, name: str) -> torch.Tensor:
         tensor = self._files.read(name).to(self._device, self._dtype)
-        self.num_parameters += tensor.numel()
-        self._progress(min(self.num_parameters / max(self._total, 1), 0.999))
+        self._read += tensor.numel()
+        self._progress(self._read / self.num_parameters)
         return tensor
 
 
 class _Random:
-    """Random tensors: norms near one, matrices that keep the size of what they map."""
+    """Random tensors: norms of one, matrices that keep the size of what they map."""
 
-    def __init__(self, dtype: torch.dtype, device: str, seed: int) -> None:
-        self.num_parameters = 0
+    def __init__(self, expected: Shapes, dtype: torch.dtype, device: str, seed: int) -> None:
+        self.num_parameters = _num_elements(expected)
+        self._expected = expected
         self._dtype = dtype
         self._device = device
         self._generator = torch.Generator(device).manual_seed(seed)
 
-    def __contains__(self, name: str) -> bool:
-        return False
+    def __contains__(self, name: object) -> bool:
+        return name in self._expected
 
-    def take(self, name: str, *shape: int) -> torch.Tensor:
+    def take(self, name: str) -> torch.Tensor:
+        shape = self._expected[name]
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
-        self.num_parameters += tensor.numel()
         if name.endswith("norm.weight"):
             return tensor.fill_(1.0)
         return tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)

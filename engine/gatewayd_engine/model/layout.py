@@ -1,0 +1,122 @@
+"""Which tensors the checkpoint of a model holds: names and shapes, no data and no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+
+from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+
+Shapes = dict[str, tuple[int, ...]]
+
+STACKED = "experts.gate_up_proj"
+"""Of a layer whose experts are stored as one tensor."""
+
+
+def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
+    """Names and shapes of all tensors that a model needs.
+
+    Args:
+        spec: of the model.
+        present: names that the files hold. Some weights are stored joined by one writer and
+            apart by another; where the joined name is present, that one is expected.
+    """
+    shapes: Shapes = {
+        "model.embed_tokens.weight": (spec.vocab_size, spec.hidden_size),
+        "model.norm.weight": (spec.hidden_size,),
+    }
+    if not spec.tie_word_embeddings:
+        shapes["lm_head.weight"] = (spec.vocab_size, spec.hidden_size)
+    for index in range(spec.num_layers):
+        prefix = f"model.layers.{index}"
+        for norm in layer_norms(spec):
+            shapes[f"{prefix}.{norm}.weight"] = (spec.hidden_size,)
+        shapes |= _attention(spec, f"{prefix}.self_attn", present)
+        if spec.moe is not None and spec.moe.layers[index]:
+            shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present), present)
+        else:
+            shapes |= _feed_forward(spec, f"{prefix}.mlp", present)
+    return shapes
+
+
+def layer_norms(spec: ModelSpec) -> tuple[str, ...]:
+    """Norms of a layer: before attention, before the feed-forward part, and perhaps after each.
+
+    With norms on both sides "post_attention" is what its name says; without, it is the one
+    before the feed-forward part.
+    """
+    if not spec.family.post_norms:
+        return ("input_layernorm", "post_attention_layernorm")
+    return (
+        "input_layernorm",
+        "pre_feedforward_layernorm",
+        "post_attention_layernorm",
+        "post_feedforward_layernorm",
+    )
+
+
+def expert_prefix(spec: ModelSpec, layer: str, present: Container[str]) -> str:
+    """Where a layer's router and experts are; Mixtral's releases have a name of their own."""
+    if spec.family.experts == "mixtral" and f"{layer}.mlp.gate.weight" not in present:
+        return f"{layer}.block_sparse_moe"
+    return f"{layer}.mlp"
+
+
+def expert_parts(spec: ModelSpec) -> tuple[str, str, str]:
+    """What gate, up and down are called in an expert."""
+    is_mixtral = spec.family.experts == "mixtral"
+    return ("w1", "w3", "w2") if is_mixtral else ("gate_proj", "up_proj", "down_proj")
+
+
+def _attention(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
+    queries, keys = spec.num_heads * spec.head_dim, spec.num_kv_heads * spec.head_dim
+    rows = {"q_proj": queries, "k_proj": keys, "v_proj": keys}
+    shapes = _joined(prefix, "qkv_proj", rows, spec.hidden_size, spec.qkv_bias, present)
+    shapes |= _linear(f"{prefix}.o_proj", spec.hidden_size, queries, spec.output_bias)
+    if spec.family.qk_norm:
+        shapes |= {f"{prefix}.{name}.weight": (spec.head_dim,) for name in ("q_norm", "k_norm")}
+    return shapes
+
+
+def _feed_forward(spec: ModelSpec, prefix: str, present: Container[str]) -> Shapes:
+    hidden, inner = spec.hidden_size, spec.intermediate_size
+    rows = {"gate_proj": inner, "up_proj": inner}
+    shapes = _joined(prefix, "gate_up_proj", rows, hidden, spec.mlp_bias, present)
+    return shapes | _linear(f"{prefix}.down_proj", hidden, inner, spec.mlp_bias)
+
+
+def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str, present: Container[str]) -> Shapes:
+    hidden, inner = spec.hidden_size, moe.intermediate_size
+    shapes = _linear(f"{prefix}.gate", moe.num_experts, hidden, False)
+    if f"{prefix}.{STACKED}" in present:
+        shapes[f"{prefix}.{STACKED}"] = (moe.num_experts, 2 * inner, hidden)
+        shapes[f"{prefix}.experts.down_proj"] = (moe.num_experts, hidden, inner)
+        return shapes
+    gate, up, down = expert_parts(spec)
+    for number in range(moe.num_experts):
+        for name in (gate, up):
+            shapes |= _linear(f"{prefix}.experts.{number}.{name}", inner, hidden, False)
+        shapes |= _linear(f"{prefix}.experts.{number}.{down}", hidden, inner, False)
+    return shapes
+
+
+def _joined(
+    prefix: str,
+    joined: str,
+    rows: dict[str, int],
+    columns: int,
+    has_bias: bool,
+    present: Container[str],
+) -> Shapes:
+    if f"{prefix}.{joined}.weight" in present:
+        return _linear(f"{prefix}.{joined}", sum(rows.values()), columns, has_bias)
+    shapes: Shapes = {}
+    for name, size in rows.items():
+        shapes |= _linear(f"{prefix}.{name}", size, columns, has_bias)
+    return shapes
+
+
+def _linear(name: str, rows: int, columns: int, has_bias: bool) -> Shapes:
+    shapes: Shapes = {f"{name}.weight": (rows, columns)}
+    if has_bias:
+        shapes[f"{name}.bias"] = (rows,)
+    return shapes

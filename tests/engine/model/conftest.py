@@ -15,9 +15,7 @@ from gatewayd_engine.model.decoder import Decoder
 def causal_attend(shape: AttentionShape) -> Attend:
     """Dense attention over one prompt that starts at position 0."""
 
-    def attend(
-        layer: int, query: torch.Tensor, key_value: torch.Tensor
-    ) -> torch.Tensor:
+    def attend(layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         num_tokens, group = query.shape[0], shape.num_heads // shape.num_kv_heads
         key, value = key_value.chunk(2, dim=1)
         key, value = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)

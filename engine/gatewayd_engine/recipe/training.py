@@ -24,7 +24,7 @@ LAST_RATE = 0.02
 class Schedule:
     """How long and how fast to train.
 
-    A number of steps repeats exactly for a seed on one machine; seconds do not.
+    On a CPU a number of steps repeats exactly for a seed; seconds do not.
     """
 
     seconds: float | None = None

@@ -10,9 +10,11 @@ import json
 import os
 import platform
 import statistics
+import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Literal
 
 from rich.console import Console
 from rich.table import Table
@@ -28,8 +30,8 @@ class Finding:
         ours: medians of the rounds.
         other: what it is compared with.
         other_name: whose number that is.
-        target: least ratio of ours to the other; None where nothing is promised.
-        at_most: the ratio must not exceed the target instead.
+        target: what the ratio of ours to the other should be; None where nothing is promised.
+        sign: whether the target is the least ratio, the largest or the only one.
     """
 
     name: str
@@ -38,7 +40,7 @@ class Finding:
     other: float
     other_name: str
     target: float | None = None
-    at_most: bool = False
+    sign: Literal[">=", "<=", "="] = ">="
 
     @property
     def ratio(self) -> float:
@@ -50,7 +52,9 @@ class Finding:
         """Whether the target is reached; None without one."""
         if self.target is None:
             return None
-        return self.ratio <= self.target if self.at_most else self.ratio >= self.target
+        if self.sign == "=":
+            return self.ratio == self.target
+        return self.ratio <= self.target if self.sign == "<=" else self.ratio >= self.target
 
 
 def median(values: Sequence[float]) -> float:
@@ -93,12 +97,11 @@ def publish(
             table.add_column(column, justify="left" if column in ("", "unit") else "right")
         for f in findings:
             mark = {True: " yes", False: " NO", None: ""}[f.is_met]
-            sign = "<=" if f.at_most else ">="
-            target = f"{sign} {f.target:g}{mark}" if f.target is not None else "-"
+            target = f"{f.sign} {f.target:g}{mark}" if f.target is not None else "-"
             row = (_number(f.ours), _number(f.other), f.other_name, f.unit, f"{f.ratio:.3g}")
             table.add_row(f.name, *row, target)
-        console = Console(highlight=False)
-        Console(highlight=False, width=None if console.is_terminal else 120).print(table)
+        width = None if sys.stdout.isatty() else 120
+        Console(highlight=False, width=width).print(table)
     return int(strict and any(f.is_met is False for f in findings))
 
 

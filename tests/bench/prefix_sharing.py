@@ -1,0 +1,124 @@
+"""1000 requests with 1000 shared and 50 own tokens: what is computed, and the time it takes.
+
+The first request computes its 1050 tokens, every later one its own 50 and what is left of the
+shared prefix in a page that is not full: ``1000 % page_size``. So a page of 8 tokens computes
+1050 + 999 x 50 exactly, and the default of 16 computes 8 more per request. Beside it, the same
+requests without the cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from dataclasses import dataclass
+
+from tests.bench import report
+from tests.bench.inprocess import Drive, Job, make_core
+
+SHARED, OWN = 1000, 50
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run's figures; ``computed`` counts prompt tokens alone."""
+
+    computed: int
+    hits: int
+    seconds: float
+    tokens: list[list[int]]
+
+
+def jobs_of(count: int, output_tokens: int, seed: int) -> list[Job]:
+    """Requests that share their beginning and nothing else."""
+    chance = random.Random(seed)
+    shared = [chance.randrange(300, 4000) for _ in range(SHARED)]
+    own = [[chance.randrange(300, 4000) for _ in range(OWN)] for _ in range(count)]
+    # No two continue alike, or the cache would find more than the shared part.
+    for index, ids in enumerate(own):
+        ids[0], ids[1] = 300 + index % 3000, 300 + index // 3000
+    return [Job(shared + ids, output_tokens) for ids in own]
+
+
+def run(jobs: list[Job], page_size: int, cache: str | None) -> Run:
+    """The first request to its first token, then all others at once."""
+    core = make_core(prefix_cache=cache, page_size=page_size)
+    drive = Drive(core)
+    drive.run([Job([5, 6, 7], 4)])
+    before = core.stats
+    begin = time.perf_counter()
+    sequences = [drive.submit(jobs[0])]
+    while not drive.tokens[sequences[0]]:
+        drive.step()
+    sequences += [drive.submit(job) for job in jobs[1:]]
+    drive.finish()
+    seconds = time.perf_counter() - begin
+    after = core.stats
+    # A generated token is computed too, unless it is the last one.
+    decoded = sum(job.output_tokens - 1 for job in jobs)
+    return Run(
+        computed=after.computed_tokens - before.computed_tokens - decoded,
+        hits=after.prefix_hits - before.prefix_hits,
+        seconds=seconds,
+        tokens=[drive.tokens[s] for s in sequences],
+    )
+
+
+def main() -> int:
+    """Run the comparison.
+
+    Raises:
+        RuntimeError: the cache changed a token, or a preemption made the count meaningless.
+    """
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--requests", type=int, default=1000)
+    parser.add_argument("--output-tokens", type=int, default=8)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    args = parser.parse_args()
+    where = report.machine()
+    jobs = jobs_of(args.requests, args.output_tokens, seed=1)
+    exact = run(jobs, 8, "hash")
+    usual = run(jobs, 16, "hash")
+    without = run(jobs, 16, None)
+    if not exact.tokens == usual.tokens == without.tokens:
+        raise RuntimeError("the prefix cache changed what was generated")
+    later: int = args.requests - 1
+
+    def expected(page_size: int) -> int:
+        return SHARED + OWN + later * (OWN + SHARED % page_size)
+
+    findings = [
+        report.Finding(
+            f"prompt tokens computed, page of {size}",
+            "tokens",
+            got.computed,
+            expected(size),
+            "expected",
+            1.0,
+            sign="=",
+        )
+        for size, got in ((8, exact), (16, usual))
+    ]
+    findings.append(
+        report.Finding(
+            "with the cache, page of 16",
+            "req/s",
+            args.requests / usual.seconds,
+            args.requests / without.seconds,
+            "without the cache",
+        )
+    )
+    details = {
+        name: {"computed": r.computed, "hits": r.hits, "seconds": r.seconds}
+        for name, r in (("page 8", exact), ("page 16", usual), ("no cache", without))
+    }
+    title = f"{args.requests} requests with {SHARED} shared and {OWN} own tokens"
+    return report.publish(
+        *(title, where, findings), as_json=args.json, strict=args.strict, details=details
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

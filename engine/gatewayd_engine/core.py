@@ -39,16 +39,13 @@ from gatewayd_engine.runner import Runner, StepResult
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.submission import Refused, check_submission
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
 _FIRST_SLOTS = 256
 _MAX_REDOS = 8
 """Strategy faults that one step survives before the engine gives up."""
-
-
-class Refused(Exception):  # noqa: N818 - the request is at fault, not the engine
-    """A submission that this engine cannot serve; the sentence says why."""
 
 
 class EngineCore:
@@ -107,7 +104,9 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = np.frombuffer(message.prompt, np.int32)
-        self._check(message, prompt)
+        check_submission(message, prompt, self._vocab_size, self._max_model_len)
+        if any(self._queue.find(i) is not None for i in message.sequences):
+            raise Refused("a sequence id is in use")
         params = message.params
         seed = self._draw_seed() if params.seed is None else params.seed
         now = time.monotonic()
@@ -135,35 +134,6 @@ class EngineCore:
             )
 
         self._fenced(enqueue, redo=False)
-
-    def _check(self, message: Submit, prompt: NDArray[np.int32]) -> None:
-        """The gateway has checked all this; the engine does not trust it with its life."""
-        params = message.params
-        if not message.sequences:
-            raise Refused("a request needs at least one sequence")
-        if any(self._queue.find(i) is not None for i in message.sequences):
-            raise Refused("a sequence id is in use")
-        if not len(prompt):
-            raise Refused("the prompt is empty")
-        if int(prompt.min()) < 0 or int(prompt.max()) >= self._vocab_size:
-            raise Refused(f"prompt token ids must be from 0 to {self._vocab_size - 1}")
-        if params.max_tokens < 1:
-            raise Refused(f"max_tokens is {params.max_tokens}; it must be at least 1")
-        if len(prompt) + params.max_tokens > self._max_model_len:
-            raise Refused(
-                f"{len(prompt)} prompt tokens and max_tokens {params.max_tokens} are over the "
-                f"context of {self._max_model_len}"
-            )
-        if not 0.0 <= params.temperature < np.inf:
-            raise Refused(f"temperature is {params.temperature}; it must be 0 or more")
-        if not 0.0 < params.top_p <= 1.0 or not 0.0 <= params.min_p <= 1.0 or params.top_k < 0:
-            raise Refused("top_p must be in (0, 1], min_p in [0, 1], top_k 0 or more")
-        ids = [*params.stop_token_ids, *(token for token, _ in params.logit_bias)]
-        if any(not 0 <= token < self._vocab_size for token in ids):
-            raise Refused(f"token ids must be from 0 to {self._vocab_size - 1}")
-        for count in (params.logprobs, params.prompt_logprobs):
-            if count is not None and not 0 <= count <= self._vocab_size:
-                raise Refused(f"logprobs is {count}; it must be from 0 to {self._vocab_size}")
 
     def abort(self, sequence_ids: list[int]) -> None:
         """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
@@ -216,6 +186,16 @@ class EngineCore:
             step_tokens=self._stats.step_tokens,
             step_seconds=self._stats.step_seconds,
             faults=self.strategies.num_faults,
+        )
+
+    def check(self) -> None:
+        """Verify the page accounts against what the sequences hold.
+
+        Raises:
+            PageInvariantError: they do not add up.
+        """
+        self._pages.check(
+            held for sequence in self._queue for held in (sequence.pages, sequence.inherited)
         )
 
     def step(self) -> StepOutput:

@@ -11,7 +11,7 @@ from gatewayd_hooks.loading import PluginHost
 
 from gatewayd_engine.assembly import Engine, assemble
 from gatewayd_engine.config import EngineConfig
-from gatewayd_engine.core import EngineCore, Refused
+from gatewayd_engine.core import EngineCore
 from gatewayd_engine.frames import EngineSocket
 from gatewayd_engine.messages import (
     ERROR,
@@ -26,6 +26,7 @@ from gatewayd_engine.messages import (
     StepOutput,
     Submit,
 )
+from gatewayd_engine.submission import Refused
 
 _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""

@@ -12,7 +12,6 @@ from collections.abc import Callable
 import torch
 from torch.nn import functional
 
-
 _PADDING = 16
 """Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix
 product over 2,048 columns takes half as long again without them."""

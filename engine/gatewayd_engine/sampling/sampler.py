@@ -33,7 +33,7 @@ def sample(
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
     if top_k is None or top_p is None or min_p is None:
         return _invert(torch.softmax(scaled, -1, dtype=torch.float64), uniform)
-    ordered, ids = scaled.sort(-1, descending=True, stable=True)
+    ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, ordered.shape[-1]).unsqueeze(-1)
     ordered = ordered.masked_fill(rank >= limit, -torch.inf)

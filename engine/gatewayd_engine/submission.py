@@ -1,0 +1,62 @@
+"""Checks a submission against the model: the engine does not trust the gateway with its life."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.messages import SamplingParams, Submit
+
+
+class Refused(Exception):  # noqa: N818 - the request is at fault, not the engine
+    """A submission that this engine cannot serve; the sentence says why."""
+
+
+def check_submission(
+    message: Submit, prompt: NDArray[np.int32], vocab_size: int, max_model_len: int
+) -> None:
+    """Verify what a step relies on.
+
+    Raises:
+        Refused: naming the parameter, its value and its bounds.
+    """
+    if not message.sequences or len(set(message.sequences)) < len(message.sequences):
+        raise Refused("a request needs at least one sequence id, and no id twice")
+    if not len(prompt):
+        raise Refused("the prompt is empty; it needs at least one token")
+    if int(prompt.min()) < 0 or int(prompt.max()) >= vocab_size:
+        raise Refused(f"prompt token ids must be from 0 to {vocab_size - 1}")
+    params = message.params
+    _within("max_tokens", params.max_tokens, 1, max_model_len)
+    if len(prompt) + params.max_tokens > max_model_len:
+        raise Refused(
+            f"{len(prompt)} prompt tokens and max_tokens {params.max_tokens} are over the "
+            f"context of {max_model_len}"
+        )
+    _check_params(params, vocab_size)
+
+
+def _check_params(params: SamplingParams, vocab_size: int) -> None:
+    _within("min_tokens", params.min_tokens, 0, params.max_tokens)
+    _within("temperature", params.temperature, 0, 1e6)
+    _within("top_k", params.top_k, 0, 2**31)
+    _within("top_p", params.top_p, 5e-324, 1)
+    _within("min_p", params.min_p, 0, 1)
+    _within("repetition_penalty", params.repetition_penalty, 1e-6, 1e6)
+    _within("frequency_penalty", params.frequency_penalty, -1e6, 1e6)
+    _within("presence_penalty", params.presence_penalty, -1e6, 1e6)
+    for token in params.stop_token_ids:
+        _within("stop_token_ids", token, 0, vocab_size - 1)
+    for token, bias in params.logit_bias:
+        _within("logit_bias token ids", token, 0, vocab_size - 1)
+        _within("logit_bias", bias, -1e6, 1e6)
+    _within("logprobs", params.logprobs or 0, 0, vocab_size)
+    _within("prompt_logprobs", params.prompt_logprobs or 0, 0, vocab_size)
+
+
+def _within(name: str, value: float, low: float, high: float) -> None:
+    # Written so that a NaN fails it.
+    if not (low <= value <= high and math.isfinite(value)):
+        raise Refused(f"{name} is {value}; it must be from {low:g} to {high:g}")

@@ -1,0 +1,163 @@
+"""Engines in this process, and Hugging Face transformers beside them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gatewayd_engine import embedded
+from gatewayd_engine.assembly import assemble
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.core import EngineCore
+from gatewayd_engine.messages import (
+    Admitted,
+    Finished,
+    ModelInfo,
+    SamplingParams,
+    StepOutput,
+    Submit,
+    TokenLogprobs,
+)
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+
+torch.set_num_threads(1)
+
+
+@dataclass
+class Answer:
+    """What one sequence produced."""
+
+    tokens: list[int] = field(default_factory=list)
+    finished: Finished | None = None
+    admitted: Admitted | None = None
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+
+
+class Harness:
+    """A core, and what came out of it by sequence."""
+
+    def __init__(self, core: EngineCore, info: ModelInfo) -> None:
+        self.core = core
+        self.info = info
+        self.answers: dict[int, Answer] = {}
+        self._next = 0
+
+    def submit(self, prompt: Sequence[int], n: int = 1, **fields: Any) -> list[int]:
+        """Queue a request; fields of ``Submit`` or of ``SamplingParams``."""
+        outer = {k: fields.pop(k) for k in ("salt", "priority", "tenant") if k in fields}
+        fields.setdefault("temperature", 0.0)
+        ids = list(range(self._next, self._next + n))
+        self._next += n
+        self.answers.update({i: Answer() for i in ids})
+        params = SamplingParams(**fields)
+        self.core.submit(Submit(ids, np.array(prompt, np.int32).tobytes(), params, **outer))
+        return ids
+
+    def step(self) -> StepOutput:
+        """One step, its output sorted to the sequences."""
+        output = self.core.step()
+        tokens = np.frombuffer(output.tokens, np.int32).tolist()
+        sequences = np.frombuffer(output.sequences, np.int64).tolist()
+        for sequence, token in zip(sequences, tokens, strict=True):
+            answer = self.answers[sequence]
+            assert answer.finished is None
+            answer.tokens.append(token)
+        for admitted in output.admitted:
+            assert self.answers[admitted.sequence].admitted is None
+            self.answers[admitted.sequence].admitted = admitted
+        for finished in output.finished:
+            assert self.answers[finished.sequence].finished is None
+            self.answers[finished.sequence].finished = finished
+        for report in output.logprobs:
+            self.answers[report.sequence].logprobs.append(report)
+        for report in output.prompt_logprobs:
+            self.answers[report.sequence].prompt_logprobs.append(report)
+        return output
+
+    def run(self, max_steps: int = 100_000) -> dict[int, Answer]:
+        """Step until nothing is left to do."""
+        for _ in range(max_steps):
+            if not self.core.has_work:
+                return self.answers
+            self.step()
+        raise AssertionError(f"still busy after {max_steps} steps: {self.core.stats}")
+
+    def generate(self, prompt: Sequence[int], **fields: Any) -> list[int]:
+        """Tokens of one request, alone."""
+        (sequence,) = self.submit(prompt, **fields)
+        return self.run()[sequence].tokens
+
+
+MakeEngine = Callable[..., Harness]
+
+
+@pytest.fixture
+def make_engine() -> Iterator[MakeEngine]:
+    """Build an engine on a checkpoint; fields of ``EngineConfig`` override the defaults."""
+    opened: list[Harness] = []
+
+    def make(model: Path | None = None, **fields: Any) -> Harness:
+        config = EngineConfig(
+            **{
+                "model": str(model or embedded.folder("nano")),
+                "scheduler": StrategyChoice("fcfs"),
+                "prefix_cache": StrategyChoice("hash"),
+                "eviction": StrategyChoice("lru"),
+                "preemption": StrategyChoice("recompute"),
+                "logits_processors": [
+                    StrategyChoice(name) for name in ("penalties", "bias", "min_tokens")
+                ],
+                "kv_pages": 512,
+                "seed": 7,
+                **fields,
+            }
+        )
+        engine = assemble(config, PluginHost(Catalog.installed()), lambda stage, fraction: None)
+        opened.append(Harness(engine.core, engine.info))
+        return opened[-1]
+
+    yield make
+    for harness in opened:
+        harness.core.check()
+        harness.core.strategies.close()
+
+
+@pytest.fixture(scope="session")
+def oracle() -> Callable[[Path], Any]:
+    """A checkpoint in transformers, float32; greedy continuation of one prompt at a time."""
+    import transformers
+
+    def load(folder: Path) -> Any:
+        auto: Any = transformers.AutoModelForCausalLM
+        return auto.from_pretrained(folder, dtype=torch.float32).eval()
+
+    return load
+
+
+def mixed_prompts(count: int, vocab_size: int, longest: int, seed: int = 0) -> list[list[int]]:
+    """Prompts of mixed length, some of which begin like others."""
+    rng = random.Random(seed)
+    prompts: list[list[int]] = []
+    for _ in range(count):
+        length = max(1, int(longest * rng.random() ** 2))
+        shared: list[int] = []
+        if prompts and rng.random() < 0.5:
+            other = rng.choice(prompts)
+            shared = other[: rng.randrange(len(other) + 1)]
+        rest = [rng.randrange(2, vocab_size) for _ in range(length)]
+        prompts.append((shared + rest)[:longest])
+    return prompts
+
+
+@pytest.fixture
+def prompts() -> Callable[..., list[list[int]]]:
+    """See ``mixed_prompts``."""
+    return mixed_prompts

@@ -1,0 +1,227 @@
+"""One bad request is failed alone; a strategy that breaks its contract loses no request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.strategy import Kind
+
+PROMPTS = [[7 + i, *range(20, 60 + 3 * i)] for i in range(8)]
+Make = Callable[..., Any]
+
+
+def answers(engine: Any, **fields: Any) -> list[list[int]]:
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True, **fields)[0] for p in PROMPTS]
+    done = engine.run()
+    return [done[i].tokens for i in ids]
+
+
+@pytest.fixture
+def undisturbed(make_engine: Make) -> list[list[int]]:
+    return answers(make_engine())
+
+
+def runner_of(engine: Any) -> Any:
+    return engine.core._runner
+
+
+def test_nan_logits_fail_the_request_that_has_them(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    decoder = runner_of(engine)._decoder
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    for _ in range(4):
+        engine.step()
+    hidden = decoder.hidden
+
+    def poisoned(tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
+        out: torch.Tensor = hidden(tokens, positions, attend)
+        out[2] = torch.nan
+        return out
+
+    monkeypatch.setattr(decoder, "hidden", poisoned)
+    output = engine.step()
+    monkeypatch.undo()
+    (failed,) = [f for f in output.finished if f.error]
+    assert failed.error[0] == "numerical_error"
+    done = engine.run()
+    for i, tokens in zip(ids, undisturbed, strict=True):
+        if i != failed.sequence:
+            assert done[i].tokens == tokens
+
+
+def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
+    make_engine: Make, undisturbed: list[list[int]]
+) -> None:
+    engine = make_engine(kv_pages=64, prefix_cache=None)
+    pool = runner_of(engine)._attention._by_token
+    (i,) = engine.submit(PROMPTS[0], max_tokens=30, ignore_eos=True)
+    for _ in range(3):
+        engine.step()
+    page = engine.core._queue.find(i).pages[0]
+    layers = 6
+    pool.view(-1, layers * 2 * 16, pool.shape[1])[page] = torch.nan
+    runner_of(engine)._attention._contexts.buffers.clear()
+    runner_of(engine)._attention._contexts._places.clear()
+    runner_of(engine)._attention._contexts._owners = np.zeros(0, np.int64)
+    engine.run()
+    assert engine.answers[i].finished.error[0] == "numerical_error"
+    assert answers(engine) == undisturbed
+
+
+def test_an_exception_over_one_request_fails_it_alone(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    runner = runner_of(engine)
+    run = runner.run
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+
+    def failing(batch: Any) -> Any:
+        if ids[3] in batch.sequences.tolist():
+            raise RuntimeError("this one is bad")
+        return run(batch)
+
+    engine.step()
+    engine.step()
+    monkeypatch.setattr(type(runner), "run", lambda self, batch: failing(batch))
+    done = engine.run()
+    assert done[ids[3]].finished.error == ("internal_error", "RuntimeError: this one is bad")
+    for k, i in enumerate(ids):
+        if k != 3:
+            assert done[i].tokens == undisturbed[k]
+
+
+def test_a_processor_that_raises_fails_those_who_asked_for_it(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    chain = engine.core.strategies.processors
+    bias = chain._processors[1]
+    apply = bias.apply
+
+    def picky(logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+        logits.zero_()
+        if (rows == 0).any():
+            raise ValueError("row 0 is not to my taste")
+        logits.copy_(kept)
+        apply(logits, index, rows)
+
+    kept: torch.Tensor
+    decoder = runner_of(engine)._decoder
+    project = decoder.logits
+
+    def logits_of(hidden: torch.Tensor) -> torch.Tensor:
+        nonlocal kept
+        out: torch.Tensor = project(hidden)
+        kept = out.clone()
+        return out
+
+    monkeypatch.setattr(decoder, "logits", logits_of)
+    monkeypatch.setattr(bias, "apply", picky)
+    ids = [
+        engine.submit(
+            p, max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)] if k < 2 else []
+        )[0]
+        for k, p in enumerate(PROMPTS)
+    ]
+    done = engine.run()
+    assert done[ids[0]].finished.error[0] == "strategy_error"
+    for k in range(1, len(PROMPTS)):
+        assert done[ids[k]].tokens == undisturbed[k]
+
+
+BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
+    "a scheduler raises": (Kind.SCHEDULER, "plan", lambda view: 1 / 0),
+    "a scheduler grants too much": (
+        Kind.SCHEDULER,
+        "plan",
+        lambda view: Plan(view.running, np.full(len(view.running), 9999, np.int32)),
+    ),
+    "a scheduler grants a slot twice": (
+        Kind.SCHEDULER,
+        "plan",
+        lambda view: Plan(np.zeros(2, np.int32), np.ones(2, np.int32)),
+    ),
+    "a scheduler grants a slot that is not there": (
+        Kind.SCHEDULER,
+        "plan",
+        lambda view: Plan(np.array([200], np.int32), np.ones(1, np.int32)),
+    ),
+    "a scheduler cannot dequeue": (Kind.SCHEDULER, "dequeue", lambda slot: 1 / 0),
+    "an eviction raises": (Kind.EVICTION, "victim", lambda: 1 / 0),
+    "an eviction gives up a held page": (Kind.EVICTION, "victim", lambda: 0),
+    "an eviction cannot release": (Kind.EVICTION, "release", lambda page: 1 / 0),
+    "an eviction cannot reuse": (Kind.EVICTION, "reuse", lambda page: 1 / 0),
+    "a preemption chooses nobody": (
+        Kind.PREEMPTION,
+        "victim",
+        lambda view, candidates: type("V", (), {"slot": 250}),
+    ),
+    "a prefix cache cannot match": (Kind.PREFIX_CACHE, "match", lambda trail: 1 / 0),
+    "a prefix cache matches a wrong page": (Kind.PREFIX_CACHE, "match", lambda trail: [5, 77]),
+    "a prefix cache cannot begin": (Kind.PREFIX_CACHE, "begin", lambda tokens, salt: 1 / 0),
+    "a prefix cache cannot insert": (
+        Kind.PREFIX_CACHE,
+        "insert",
+        lambda trail, tokens, pages: 1 / 0,
+    ),
+    "a prefix cache cannot forget": (Kind.PREFIX_CACHE, "forget", lambda page: 1 / 0),
+}
+
+
+@pytest.mark.parametrize("what", BREAKS)
+@pytest.mark.parametrize("times", [1, 10_000])
+def test_a_broken_strategy_loses_nothing(
+    make_engine: Make, undisturbed: list[list[int]], what: str, times: int
+) -> None:
+    kind, method, broken = BREAKS[what]
+    # Few pages, so that eviction and preemption have something to do.
+    engine = make_engine(kv_pages=26, max_batch_tokens=96)
+    strategies = engine.core.strategies
+    left = times
+    build = strategies._open
+
+    def sabotage(strategy: Any) -> Any:
+        original = getattr(strategy, method)
+
+        def maybe(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            if left > 0:
+                left -= 1
+                return broken(*args, **kwargs)
+            return original(*args, **kwargs)
+
+        setattr(strategy, method, maybe)
+        return strategy
+
+    configured = strategies._choices[kind]
+
+    def open_broken(opened: Kind, choice: Any) -> Any:
+        strategy = build(opened, choice)
+        mine = opened is kind and choice is configured and strategies._opening_configured
+        return sabotage(strategy) if mine else strategy
+
+    strategies._opening_configured = True
+    fall_back = strategies.fall_back
+
+    def falling(k: Kind) -> None:
+        strategies._opening_configured = False
+        fall_back(k)
+        strategies._opening_configured = True
+
+    strategies.fall_back = falling
+    strategies._open = open_broken
+    strategies.bind_configured(kind)
+    engine.core._placement.rebuild(kind)
+
+    assert answers(engine) == undisturbed
+    assert answers(engine) == undisturbed
+    assert engine.core.stats.faults >= 1
+    engine.core.check()

@@ -1,0 +1,233 @@
+"""What a request may ask of the engine, and what it gets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gatewayd_engine import embedded
+from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.submission import Refused
+
+PROMPT = [1, 419, 204, 2061, 356, 1033, 17, 300, 301, 302, 303, 304, 305, 306, 307, 308, 309, 310]
+Make = Callable[..., Any]
+
+
+def test_choices_share_one_prompt_and_greedy_ones_agree(make_engine: Make) -> None:
+    engine = make_engine(prefix_cache=None)
+    ids = engine.submit(PROMPT * 5, n=4, max_tokens=20, ignore_eos=True)
+    engine.step()
+    engine.step()
+    # One page for 16 tokens: 90 prompt tokens are 6 pages, and each choice copies the last.
+    assert engine.core.stats.held_pages <= 6 + 4
+    answers = engine.run()
+    assert len({tuple(answers[i].tokens) for i in ids}) == 1
+    # The prompt once, its last token again for three forks, then 19 tokens for each choice.
+    assert engine.core.stats.computed_tokens == 90 + 3 + 4 * 19
+
+
+def test_forked_choices_equal_requests_of_their_own(make_engine: Make) -> None:
+    engine = make_engine()
+    ids = engine.submit(PROMPT, n=3, max_tokens=24, temperature=1.0, seed=5, ignore_eos=True)
+    together = [engine.run()[i].tokens for i in ids]
+    assert len({tuple(tokens) for tokens in together}) == 3
+    again = engine.submit(PROMPT, n=3, max_tokens=24, temperature=1.0, seed=5, ignore_eos=True)
+    assert [engine.run()[i].tokens for i in again] == together
+
+
+def test_a_parent_that_is_aborted_leaves_its_forks_alive(make_engine: Make) -> None:
+    engine = make_engine(max_batch_tokens=16)
+    ids = engine.submit(PROMPT * 3, n=3, max_tokens=8, ignore_eos=True)
+    engine.step()
+    engine.core.abort([ids[0]])
+    answers = engine.run()
+    assert answers[ids[0]].tokens == []
+    assert len(answers[ids[1]].tokens) == len(answers[ids[2]].tokens) == 8
+
+
+def test_an_aborted_fork_never_runs(make_engine: Make) -> None:
+    engine = make_engine(max_batch_tokens=16)
+    ids = engine.submit(PROMPT * 3, n=3, max_tokens=8, ignore_eos=True)
+    engine.step()
+    engine.core.abort([ids[1], ids[2]])
+    answers = engine.run()
+    assert [len(answers[i].tokens) for i in ids] == [8, 0, 0]
+
+
+@pytest.mark.parametrize("phase", ["waiting", "prefill", "decode", "fork"])
+def test_an_abort_frees_every_page_at_once(make_engine: Make, phase: str) -> None:
+    engine = make_engine(max_batch_tokens=32, prefix_cache=None)
+    ids = engine.submit(PROMPT * 4, n=2 if phase == "fork" else 1, max_tokens=50, ignore_eos=True)
+    for _ in range({"waiting": 0, "prefill": 1, "decode": 5, "fork": 4}[phase]):
+        engine.step()
+    engine.core.abort(ids)
+    assert not engine.core.has_work
+    assert engine.core.stats.free_pages == engine.info.num_pages
+    engine.core.abort(ids)  # again, and unknown ones
+    engine.core.abort([12345])
+
+
+def test_a_shared_prefix_is_computed_once(make_engine: Make) -> None:
+    engine = make_engine(kv_pages=200)
+    rng = np.random.default_rng(0)
+    shared = rng.integers(6, 4096, 100).tolist()
+    engine.submit(shared + rng.integers(6, 4096, 5).tolist(), max_tokens=1)
+    engine.run()
+    before = engine.core.stats.computed_tokens
+    for _ in range(10):
+        engine.submit(shared + rng.integers(6, 4096, 5).tolist(), max_tokens=1)
+    answers = engine.run()
+    # 96 of the 100 tokens fill 6 pages of 16.
+    assert engine.core.stats.computed_tokens - before == 10 * (4 + 5)
+    assert all(a.admitted.cached_tokens == 96 for i, a in answers.items() if i > 0)
+
+
+def test_salts_share_nothing(make_engine: Make) -> None:
+    engine = make_engine()
+    for salt in (b"a", b"b", b"a"):
+        engine.submit(PROMPT * 4, max_tokens=1, salt=salt)
+        engine.run()
+    cached = [engine.answers[i].admitted.cached_tokens for i in range(3)]
+    assert cached == [0, 0, 64]
+
+
+def test_a_whole_prompt_in_the_cache_still_computes_its_last_token(make_engine: Make) -> None:
+    engine = make_engine()
+    first = engine.generate(PROMPT[:16] * 2, max_tokens=5)
+    assert engine.generate(PROMPT[:16] * 2, max_tokens=5) == first
+    assert engine.answers[1].admitted.cached_tokens == 16
+
+
+def test_a_seed_repeats_whatever_else_is_in_the_batch(make_engine: Make) -> None:
+    wishes = {"max_tokens": 30, "temperature": 1.0, "top_p": 0.95, "seed": 42, "ignore_eos": True}
+    alone = make_engine().generate(PROMPT, **wishes)
+    crowded = make_engine(max_batch_tokens=64, kv_pages=60)
+    for i in range(12):
+        crowded.submit(PROMPT[: i + 3], max_tokens=40, temperature=1.0, ignore_eos=True)
+    (mine,) = crowded.submit(PROMPT, **wishes)
+    assert crowded.run()[mine].tokens == alone
+    other = make_engine().generate(PROMPT, **{**wishes, "seed": 43})
+    assert other != alone
+
+
+def test_without_a_seed_answers_differ(make_engine: Make) -> None:
+    engine = make_engine()
+    wishes = {"max_tokens": 30, "temperature": 1.0, "ignore_eos": True}
+    assert engine.generate(PROMPT, **wishes) != engine.generate(PROMPT, **wishes)
+
+
+def test_an_end_token_stops_and_is_not_told(make_engine: Make) -> None:
+    free = make_engine().generate(PROMPT, max_tokens=12, ignore_eos=True)
+    end = free[5]
+    engine = make_engine()
+    (i,) = engine.submit(PROMPT, max_tokens=12, ignore_eos=True, stop_token_ids=[end])
+    answer = engine.run()[i]
+    assert answer.tokens == free[: free.index(end)]
+    assert (answer.finished.reason, answer.finished.stop_token) == (0, end)
+
+
+def test_min_tokens_holds_back_end_tokens(make_engine: Make) -> None:
+    free = make_engine().generate(PROMPT, max_tokens=12, ignore_eos=True)
+    engine = make_engine()
+    (i,) = engine.submit(
+        PROMPT, max_tokens=12, ignore_eos=True, stop_token_ids=[free[0]], min_tokens=6
+    )
+    answer = engine.run()[i]
+    assert len(answer.tokens) >= 6
+    assert free[0] not in answer.tokens[:6]
+
+
+def test_length_ends_with_the_last_token_told(make_engine: Make) -> None:
+    engine = make_engine()
+    (i,) = engine.submit(PROMPT, max_tokens=7, ignore_eos=True)
+    answer = engine.run()[i]
+    assert len(answer.tokens) == 7
+    assert (answer.finished.reason, answer.finished.stop_token) == (1, None)
+
+
+def test_logprobs_are_those_of_the_raw_logits(
+    make_engine: Make, oracle: Callable[[Any], Any]
+) -> None:
+    engine = make_engine()
+    (i,) = engine.submit(
+        PROMPT,
+        max_tokens=6,
+        ignore_eos=True,
+        logprobs=3,
+        prompt_logprobs=2,
+        repetition_penalty=1.5,
+        temperature=0.7,
+        seed=1,
+    )
+    answer = engine.run()[i]
+    ids = PROMPT + answer.tokens
+    with torch.inference_mode():
+        logits = oracle(embedded.folder("nano"))(torch.tensor([ids])).logits[0]
+    wanted = torch.log_softmax(logits.float(), -1)
+    told = [*answer.prompt_logprobs, *answer.logprobs]
+    assert [report.token for report in told] == ids[1:]
+    for position, report in enumerate(told):
+        line = wanted[position]
+        assert report.logprob == pytest.approx(float(line[report.token]), abs=1e-4)
+        assert report.rank == int((line > line[report.token]).sum()) + 1
+        best = line.topk(len(report.top_tokens))
+        assert report.top_logprobs == pytest.approx(best.values.tolist(), abs=1e-4)
+        assert report.top_tokens == best.indices.tolist()
+    assert len(told[0].top_tokens) == 2
+    assert len(told[-1].top_tokens) == 3
+
+
+def test_prompt_logprobs_are_told_once_though_preempted(make_engine: Make) -> None:
+    engine = make_engine(max_batch_tokens=16, kv_pages=24, max_running=8)
+    wishes = {"max_tokens": 40, "ignore_eos": True, "prompt_logprobs": 0}
+    for i in range(6):
+        engine.submit([9 + i, *PROMPT] * 4, **wishes)
+    answers = engine.run()
+    assert engine.core.stats.preemptions > 0
+    for i in range(6):
+        told = [report.token for report in answers[i].prompt_logprobs]
+        assert told == ([9 + i, *PROMPT] * 4)[1:]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "fields", "words"),
+    [
+        ([], {}, "empty"),
+        ([4096], {}, "from 0 to 4095"),
+        ([-1], {}, "from 0 to 4095"),
+        (PROMPT, {"max_tokens": 0}, "max_tokens is 0"),
+        (PROMPT, {"max_tokens": 2048}, "context of 2048"),
+        (PROMPT, {"temperature": float("nan")}, "temperature"),
+        (PROMPT, {"temperature": float("inf")}, "temperature"),
+        (PROMPT, {"temperature": -1.0}, "temperature"),
+        (PROMPT, {"top_p": 0.0}, "top_p"),
+        (PROMPT, {"top_p": float("nan")}, "top_p"),
+        (PROMPT, {"min_p": 1.5}, "min_p"),
+        (PROMPT, {"top_k": -1}, "top_k"),
+        (PROMPT, {"stop_token_ids": [4096]}, "stop_token_ids"),
+        (PROMPT, {"logit_bias": [(-1, 1.0)]}, "token ids"),
+        (PROMPT, {"logprobs": -1}, "logprobs"),
+        (PROMPT, {"logit_bias": [(1, float("nan"))]}, "logit_bias"),
+        (PROMPT, {"repetition_penalty": 0.0}, "repetition_penalty"),
+        (PROMPT, {"frequency_penalty": float("inf")}, "frequency_penalty"),
+        (PROMPT, {"min_tokens": 9}, "min_tokens"),
+    ],
+)
+def test_bad_numbers_are_refused_before_they_reach_the_batch(
+    make_engine: Make, prompt: list[int], fields: dict[str, Any], words: str
+) -> None:
+    engine = make_engine()
+    with pytest.raises(Refused, match=words):
+        engine.submit(prompt, **{"max_tokens": 5, **fields})
+    assert not engine.core.has_work
+
+
+def test_an_id_in_use_is_refused(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.submit(PROMPT, max_tokens=5)
+    prompt = np.array(PROMPT, np.int32).tobytes()
+    with pytest.raises(Refused, match="in use"):
+        engine.core.submit(Submit([0], prompt, SamplingParams(max_tokens=5)))

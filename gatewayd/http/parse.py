@@ -95,12 +95,16 @@ def _refusal(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     """One sentence for the first field at fault."""
     field = errors[0]["loc"][0] if errors[0]["loc"] else None
     mine = [error for error in errors if error["loc"][:1] == (field,)]
-    # A union reports every alternative. What fits one of them but for a bound says most.
-    best = next((error for error in mine if error["type"] not in _EXPECTED), mine[0])
-    wrong_type = [_EXPECTED[error["type"]] for error in mine if error["type"] in _EXPECTED]
+    # A union reports every alternative. The one that fits but for a bound says most, and of
+    # those that do not fit, the one that got furthest.
+    best = next(
+        (error for error in mine if error["type"] not in _EXPECTED),
+        max(mine, key=lambda error: _path(error["loc"]).count("[")),
+    )
     path = _path(best["loc"])
     if best["type"] in _EXPECTED:
-        expected = " or ".join(dict.fromkeys(wrong_type))
+        same = [error["type"] for error in mine if _path(error["loc"]) == path]
+        expected = " or ".join(dict.fromkeys(_EXPECTED[kind] for kind in same))
         sentence = f"{path} must be {expected}, not {_show(best['input'])}"
         return InvalidRequest(sentence, param=path, code="invalid_type")
     code = "missing_required_parameter" if best["type"] == "missing" else "invalid_value"

@@ -76,10 +76,11 @@ async def running(
     port = sock.getsockname()[1]
     options: dict[str, Any] = {"loop": "none", "timeout_graceful_shutdown": 1}
     server = uvicorn.Server(server_config(build_app(services), edge or EdgeLimits(), **options))
-    task = asyncio.create_task(server.serve(sockets=[sock]))
+    server.config.load()
+    server.lifespan = server.config.lifespan_class(server.config)
+    await server.startup(sockets=[sock])  # without its loop, which would poll until the end
     url = f"http://127.0.0.1:{port}"
     try:
-        await until(lambda: server.started or task.done())
         async with (
             httpx.AsyncClient(base_url=url, timeout=20) as http,
             openai.AsyncOpenAI(
@@ -88,5 +89,4 @@ async def running(
         ):
             yield Gateway(url, port, fleet, http, client, admitted, finished)
     finally:
-        server.should_exit = True
-        await task
+        await server.shutdown(sockets=[sock])

@@ -292,7 +292,8 @@ async def test_a_full_queue_and_a_missing_engine_say_when_to_come_back(text: Tex
         loading = await gateway.http.post("/v1/chat/completions", json=CHAT)
         assert loading.status_code == 503
         assert "not loaded" in loading.json()["error"]["message"]
-    assert gateway.admitted == gateway.finished == []
+    assert not gateway.admitted
+    assert not gateway.finished
 
 
 async def test_a_silent_stream_is_kept_alive(text: TextModel) -> None:

@@ -1,0 +1,165 @@
+"""Plain completions: prompts in four forms, echo, scoring."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from gatewayd.http.services import Limits
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet, says
+from tests.gatewayd.gateway import COMPLETION, running
+
+
+async def test_all_four_prompt_forms_reach_the_engine_as_ids(text: TextModel) -> None:
+    one, two = text.tokenizer.encode("def f"), text.tokenizer.encode("class A")
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        for prompt in ("def f", ["def f", "class A"], one, [one, two]):
+            answer = await gateway.openai.completions.create(model="nano", prompt=prompt)
+            assert answer.usage is not None
+            assert answer.usage.prompt_tokens in (len(one), len(one) + len(two))
+        sent = [list(job.request.prompt) for job in gateway.fleet.jobs]
+        finished = await gateway.until_finished(4)
+    assert sent == [one, one, two, one, one, two]
+    assert len(finished) == 4
+    assert all(job.request.params.max_tokens == 16 for job in gateway.fleet.jobs)
+
+
+async def test_choices_of_several_prompts_are_numbered_through(text: TextModel) -> None:
+    ids = text.tokenizer.encode("x y")
+    async with running(text, FakeFleet(says(ids))) as gateway:
+        answer = await gateway.openai.completions.create(
+            model="nano", prompt=["a", "b"], n=2, echo=True
+        )
+        stream = await gateway.openai.completions.create(
+            model="nano", prompt=["a", "b"], n=2, echo=True, stream=True
+        )
+        streamed = [""] * 4
+        async for chunk in stream:
+            for choice in chunk.choices:
+                streamed[choice.index] += choice.text
+    assert [choice.text for choice in answer.choices] == ["ax y", "ax y", "bx y", "bx y"]
+    assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+    assert streamed == ["ax y", "ax y", "bx y", "bx y"]
+
+
+async def test_a_stream_joins_to_the_whole_answer(text: TextModel) -> None:
+    sample = "caf\u00e9 \U0001f469"
+    async with running(text, FakeFleet(says(text.tokenizer.encode(sample)))) as gateway:
+        stream = await gateway.openai.completions.create(
+            model="nano", prompt="x", stream=True, stream_options={"include_usage": True}
+        )
+        chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].text for chunk in chunks if chunk.choices) == sample
+    assert chunks[-2].choices[0].finish_reason == "stop"
+    assert chunks[-1].usage is not None
+
+
+async def test_a_prompt_can_be_scored_without_generating(text: TextModel) -> None:
+    prompt = "def f(x):"
+    ids = text.tokenizer.encode(prompt)
+    body = {**COMPLETION, "prompt": prompt, "echo": True, "logprobs": 1, "max_tokens": 0}
+    async with running(text, FakeFleet(says([100, 101]))) as gateway:
+        response = await gateway.http.post("/v1/completions", json=body)
+        params = gateway.fleet.jobs[0].request.params
+    answer = response.json()
+    columns = answer["choices"][0]["logprobs"]
+    assert answer["choices"][0]["text"] == prompt
+    assert answer["choices"][0]["finish_reason"] == "length"
+    assert answer["usage"]["completion_tokens"] == 0
+    assert "".join(columns["tokens"]) == prompt
+    assert columns["token_logprobs"] == [None] + [-0.5] * (len(ids) - 1)
+    assert columns["top_logprobs"][0] is None
+    assert [prompt[at:] for at in columns["text_offset"]] == [
+        "".join(columns["tokens"][at:]) for at in range(len(ids))
+    ]
+    assert (params.max_tokens, params.prompt_logprobs) == (1, 1)
+
+
+async def test_logprobs_of_echo_and_answer_are_one_text(text: TextModel) -> None:
+    ids = text.tokenizer.encode(" world")
+    body = {**COMPLETION, "prompt": "hello", "echo": True, "logprobs": 2}
+    async with running(text, FakeFleet(says(ids))) as gateway:
+        whole = (await gateway.http.post("/v1/completions", json=body)).json()["choices"][0]
+        raw = await gateway.http.post("/v1/completions", json={**body, "stream": True})
+    streamed: dict[str, list[Any]] = {}
+    for line in raw.text.split("\n\n")[:-2]:
+        columns = json.loads(line.removeprefix("data: "))["choices"][0]["logprobs"]
+        for name, values in columns.items():
+            streamed.setdefault(name, []).extend(values)
+    columns = whole["logprobs"]
+    assert whole["text"] == "".join(columns["tokens"]) == "hello world"
+    starts = [len("".join(columns["tokens"][:at])) for at in range(len(columns["tokens"]))]
+    assert columns["text_offset"] == starts
+    assert streamed == columns
+
+
+async def test_half_a_character_is_named_by_its_bytes(text: TextModel) -> None:
+    ids = text.tokenizer.encode("\U0001f469")
+    body = {**COMPLETION, "logprobs": 1}
+    async with running(text, FakeFleet(says(ids))) as gateway:
+        answer = (await gateway.http.post("/v1/completions", json=body)).json()
+    tokens = answer["choices"][0]["logprobs"]["tokens"]
+    assert answer["choices"][0]["text"] == "\U0001f469"
+    assert any(token.startswith("bytes:\\xf0") for token in tokens)
+
+
+async def test_the_prompt_never_leaks_into_the_answer(text: TextModel) -> None:
+    half = text.tokenizer.encode("\U0001f469")[:-1]
+    async with running(text, FakeFleet(says(text.tokenizer.encode("ok")))) as gateway:
+        answer = await gateway.openai.completions.create(model="nano", prompt=half)
+    assert answer.choices[0].text == "ok"
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "code", "param"),
+    [
+        ({"max_tokens": 2043}, 200, None, None),
+        ({"max_tokens": 2044}, 400, "context_length_exceeded", "max_tokens"),
+        ({"prompt": [7] * 2047}, 200, None, None),
+        ({"prompt": [7] * 2048}, 400, "context_length_exceeded", "prompt"),
+        ({"prompt": [7] * 2047, "max_tokens": 1}, 200, None, None),
+        ({"prompt": [7] * 2047, "max_tokens": 2}, 400, "context_length_exceeded", "max_tokens"),
+        ({"prompt": "x" * 100_000}, 400, "context_length_exceeded", "prompt"),
+        ({"prompt": [4095]}, 200, None, None),
+        ({"prompt": [4096]}, 400, "invalid_value", "prompt"),
+        ({"prompt": ""}, 400, "invalid_value", "prompt"),
+        ({"prompt": [[7], []]}, 400, "invalid_value", None),
+        ({"max_tokens": 0}, 400, "invalid_value", "max_tokens"),
+        ({"max_tokens": 5, "min_tokens": 5}, 200, None, None),
+        ({"max_tokens": 5, "min_tokens": 6}, 400, "invalid_value", "min_tokens"),
+        ({"best_of": 2}, 400, "invalid_value", "best_of"),
+        ({"best_of": 2, "n": 2}, 200, None, None),
+        ({"suffix": "x"}, 400, "unsupported_parameter", "suffix"),
+        ({"prompt": ["x"] * 100, "n": 2}, 400, "invalid_value", "n"),
+        ({"stop_token_ids": [4096]}, 400, "invalid_value", "stop_token_ids"),
+        ({"logit_bias": {"4096": 1}}, 400, "invalid_value", "logit_bias"),
+        ({"logit_bias": {"-1": 1}}, 400, "invalid_value", "logit_bias"),
+        ({"stream_options": {}}, 400, "invalid_value", "stream_options"),
+        ({"model": "other"}, 404, "model_not_found", "model"),
+    ],
+)
+async def test_limits_hold_at_their_boundaries(
+    text: TextModel, change: dict[str, Any], status: int, code: str | None, param: str | None
+) -> None:
+    body = {**COMPLETION, "prompt": [7] * 5, **change}
+    async with running(text, FakeFleet(says([100])), limits=Limits()) as gateway:
+        response = await gateway.http.post("/v1/completions", json=body)
+        num_jobs = len(gateway.fleet.jobs)
+    assert response.status_code == status, response.text
+    if status != 200:
+        error = response.json()["error"]
+        assert error["code"] == code
+        assert param is None or error["param"] == param
+        assert set(error) == {"message", "type", "param", "code"}
+        assert num_jobs == 0
+
+
+async def test_overflow_names_the_figures_and_the_remedy(text: TextModel) -> None:
+    body = {**COMPLETION, "prompt": [7] * 5, "max_tokens": 3000}
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        message = (await gateway.http.post("/v1/completions", json=body)).json()["error"]["message"]
+    for figure in ("5 tokens", "3000", "3005", "2048", "at most 2043"):
+        assert figure in message

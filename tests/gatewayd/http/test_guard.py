@@ -1,0 +1,118 @@
+"""Keys and hosts: everything is closed but the health checks."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from starlette.routing import Route
+
+from gatewayd.http.app import build_router
+from gatewayd.http.guard import PUBLIC, KeyCheck
+from gatewayd.http.services import Services
+from gatewayd.metrics import Metrics
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet, says
+from tests.gatewayd.gateway import CHAT, running
+
+KEY = "gw_test_0123456789"
+
+
+def routes(text: TextModel) -> list[tuple[str, str]]:
+    fleet = FakeFleet()
+    metrics = Metrics(fleet, "nano", version="1", max_model_len=8)
+    services = Services(fleet=fleet, text=text, models=("nano",), metrics=metrics, version="1")
+    found = build_router(services, KeyCheck(KEY)).routes
+    return [
+        (method, route.path.replace("{model:path}", "nano"))
+        for route in found
+        if isinstance(route, Route)
+        for method in sorted(route.methods or ())
+    ]
+
+
+async def test_every_route_but_the_health_checks_asks_for_the_key(text: TextModel) -> None:
+    async with running(text, FakeFleet(says([100])), api_key=KEY) as gateway:
+        walked = routes(text)
+        assert len({path for _, path in walked}) == 14
+        for method, path in walked:
+            for headers in ({}, {"authorization": "Bearer no"}, {"x-api-key": KEY + "x"}):
+                answer = await gateway.http.request(method, path, headers=headers)
+                assert (answer.status_code == 401) == (path not in PUBLIC), (method, path)
+            opened = await gateway.http.request(method, path, headers={"x-api-key": KEY})
+            assert opened.status_code != 401
+        for path in ("/", "/nowhere", "/livez/", "//livez", "/v1", "/livez;x", "/livez/../metrics"):
+            assert (await gateway.http.get(path)).status_code == 401, path
+        assert (await gateway.http.get("/%6civez")).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"authorization": f"Bearer {KEY}"},
+        {"authorization": f"bearer {KEY}"},
+        {"x-api-key": KEY},
+    ],
+)
+async def test_the_key_opens_in_either_header(text: TextModel, headers: dict[str, str]) -> None:
+    async with running(text, FakeFleet(says([100])), api_key=KEY) as gateway:
+        answer = await gateway.http.post("/v1/chat/completions", json=CHAT, headers=headers)
+        refused = await gateway.http.post("/v1/chat/completions", json=CHAT)
+    assert answer.status_code == 200
+    assert refused.status_code == 401
+    assert refused.json()["error"]["code"] == "missing_api_key"
+    assert refused.headers["www-authenticate"] == "Bearer"
+    assert KEY not in refused.text
+
+
+async def test_details_of_readiness_need_the_key(text: TextModel) -> None:
+    async with running(text, FakeFleet(), api_key=KEY) as gateway:
+        plain = await gateway.http.get("/readyz")
+        refused = await gateway.http.get("/readyz?verbose=1")
+        shown = await gateway.http.get("/readyz?verbose=1", headers={"x-api-key": KEY})
+    assert plain.json() == {"status": "ready"}
+    assert refused.status_code == 401
+    assert shown.json()["replicas"][0]["pid"] == 4321
+
+
+HOSTILE = [
+    b"x/y?",
+    b"x y",
+    b"a@b",
+    b"x#y",
+    b"x\\y",
+    b"[::1",
+    b"x:port",
+    b"x:123456",
+    b"h\xc3\xb6st",
+    b"<script>",
+    b"a" * 256,
+    b"",
+    b"x, y",
+]
+
+
+@pytest.mark.parametrize("host", HOSTILE)
+async def test_a_host_that_is_none_is_refused_on_every_route(text: TextModel, host: bytes) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        for path in ("/livez", "/v1/models", "/metrics"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(f"GET {path} HTTP/1.1\r\nhost: ".encode() + host + b"\r\n\r\n")
+            status = await reader.readline()
+            writer.close()
+            assert b" 400 " in status
+
+
+@pytest.mark.parametrize("host", ["localhost", "a.b-c.d:8000", "127.0.0.1:1", "[::1]:80"])
+async def test_a_real_host_is_served(text: TextModel, host: str) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        assert (await gateway.http.get("/livez", headers={"host": host})).status_code == 200
+
+
+async def test_a_request_has_one_host(text: TextModel) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        for hosts in ("", "host: a\r\nhost: b\r\n"):
+            reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+            writer.write(f"GET /livez HTTP/1.1\r\n{hosts}\r\n".encode())
+            assert b" 400 " in await reader.readline()
+            writer.close()

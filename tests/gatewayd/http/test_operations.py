@@ -1,0 +1,157 @@
+"""Models, tokens, health, metrics, ids, and the documents made from the table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gatewayd.http.schema import docs
+from gatewayd.http.schema.openapi import OPERATIONS, TABLES, document
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet, says
+from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.http.test_guard import routes
+
+ROOT = Path(__file__).parents[3]
+
+
+async def test_models_are_listed_and_shown(text: TextModel) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        listed = [model async for model in gateway.openai.models.list()]
+        one = await gateway.openai.models.retrieve("gpt-test")
+    assert [model.id for model in listed] == ["nano", "gpt-test"]
+    assert one.model_dump()["max_model_len"] == 2048
+    assert one.model_dump()["root"] == "nano"
+
+
+@pytest.mark.parametrize("prefix", ["", "/v1"])
+async def test_tokens_go_there_and_back(text: TextModel, prefix: str) -> None:
+    sample = "def \u00fcber(): <|im_end|>"
+    async with running(text, FakeFleet()) as gateway:
+        there = await gateway.http.post(
+            f"{prefix}/tokenize", json={"prompt": sample, "return_token_strs": True}
+        )
+        tokens = there.json()["tokens"]
+        back = await gateway.http.post(f"{prefix}/detokenize", json={"tokens": tokens})
+    assert tokens == text.tokenizer.encode(sample)
+    assert there.json()["count"] == len(tokens) == len(there.json()["token_strs"])
+    assert there.json()["max_model_len"] == 2048
+    assert back.json() == {"prompt": sample}
+
+
+async def test_messages_are_tokenized_as_a_chat_would(text: TextModel) -> None:
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        shown = await gateway.http.post("/tokenize", json={"messages": CHAT["messages"]})
+        await gateway.http.post("/v1/chat/completions", json=CHAT)
+        sent = list(gateway.fleet.jobs[0].request.prompt)
+        both = await gateway.http.post("/tokenize", json={**CHAT, "prompt": "x"})
+        none = await gateway.http.post("/tokenize", json={})
+        beyond = await gateway.http.post("/detokenize", json={"tokens": [4096]})
+    assert shown.json()["tokens"] == sent
+    assert [both.status_code, none.status_code, beyond.status_code] == [400, 400, 400]
+
+
+async def test_readiness_tells_the_truth_and_liveness_does_not_care(text: TextModel) -> None:
+    fleet = FakeFleet()
+    async with running(text, fleet) as gateway:
+        for is_ready, status in ((True, 200), (False, 503), (True, 200)):
+            fleet.is_ready = is_ready
+            for path in ("/readyz", "/health"):
+                assert (await gateway.http.get(path)).status_code == status
+            assert (await gateway.http.get("/livez")).status_code == 200
+        shown = (await gateway.http.get("/readyz?verbose=1")).json()
+    assert (shown["version"], shown["model"]) == ("9.9", "nano")
+    assert shown["replicas"][0]["uptime_seconds"] == 12.5
+    assert shown["replicas"][0]["state"] == "ready"
+
+
+def samples(page: str) -> dict[str, float]:
+    return {
+        sample.name + str(sorted(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+
+
+async def test_metrics_count_each_request_once(text: TextModel) -> None:
+    async with running(text, FakeFleet(says([100, 101, 102], cached=4))) as gateway:
+        for is_stream in (False, True):
+            await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": is_stream})
+        await gateway.until_finished(2)
+        page = (await gateway.http.get("/metrics")).text
+        prompt = len(gateway.fleet.jobs[0].request.prompt)
+    found = samples(page)
+    every = str([("engine", "all"), ("model_name", "nano")])
+    one = str([("engine", "0"), ("model_name", "nano")])
+    stop = str([("engine", "all"), ("finished_reason", "stop"), ("model_name", "nano")])
+    assert found["vllm:request_success_total" + stop] == 2
+    assert found["vllm:prompt_tokens_total" + every] == 2 * prompt
+    assert found["vllm:prompt_tokens_cached_total" + every] == 8
+    assert found["vllm:generation_tokens_total" + every] == 6
+    assert found["vllm:time_to_first_token_seconds_count" + every] == 2
+    assert found["vllm:inter_token_latency_seconds_count" + every] == 4
+    assert found["vllm:e2e_request_latency_seconds_count" + every] == 2
+    assert found["vllm:request_queue_time_seconds_sum" + every] == pytest.approx(0.002)
+    assert found["vllm:num_requests_running" + one] == 2
+    assert found["vllm:num_requests_waiting" + one] == 3
+    assert found["vllm:kv_cache_usage_perc" + one] == pytest.approx(0.2)
+    assert found["gatewayd_engine_restarts_total" + one] == 1
+
+
+async def test_a_clients_request_id_is_echoed_and_never_used(text: TextModel) -> None:
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        seen = []
+        for theirs in ("same-id", "same-id", "bad id", "x" * 129):
+            answer = await gateway.http.post(
+                "/v1/chat/completions", json=CHAT, headers={"x-request-id": theirs}
+            )
+            seen.append(answer.headers["x-request-id"])
+        ids = [job.request.request_id for job in gateway.fleet.jobs]
+        refused = await gateway.http.get("/nowhere", headers={"x-request-id": "mine"})
+    assert seen[:2] == ["same-id", "same-id"]
+    assert seen[2:] == ids[2:]
+    assert len(set(ids)) == 4
+    assert all(one.startswith("req_") for one in ids)
+    assert refused.headers["x-request-id"] == "mine"
+
+
+def references(node: object) -> list[str]:
+    if isinstance(node, dict):
+        own = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+        return own + [found for value in node.values() for found in references(value)]
+    if isinstance(node, list):
+        return [found for value in node for found in references(value)]
+    return []
+
+
+async def test_the_openapi_document_is_whole_and_served(text: TextModel) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        served: dict[str, Any] = (await gateway.http.get("/openapi.json")).json()
+    assert served == document("9.9")
+    assert served["openapi"] == "3.1.0"
+    schemas = served["components"]["schemas"]
+    assert references(served)
+    for reference in references(served):
+        assert reference.removeprefix("#/components/schemas/") in schemas
+    described = {
+        (method.upper(), path.replace("{model}", "nano"))
+        for path, methods in served["paths"].items()
+        for method in methods
+    }
+    real = {(method, path) for method, path in routes(text) if method != "HEAD"}
+    assert described == real
+    names = [one["operationId"] for path in served["paths"].values() for one in path.values()]
+    assert len(set(names)) == len(names) == len(OPERATIONS)
+    temperature = schemas["ChatRequest"]["properties"]["temperature"]
+    assert {"maximum": 2, "minimum": 0, "type": "number"} in temperature["anyOf"]
+    assert schemas["ChatRequest"]["properties"]["tools"]["x-gateway-support"] == "refused"
+
+
+def test_the_documentation_holds_the_tables_as_they_are() -> None:
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    assert docs.rewrite(page) == page
+    for table in TABLES:
+        assert all(f"`{name}`" in page for name in table.model_fields)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from rich import box
 from rich.table import Table
 
 from gatewayd.bench.stats import Level, Spread
@@ -38,8 +39,10 @@ def detail_table(level: Level) -> Table:
 
 def sweep_table(levels: Sequence[Level]) -> Table:
     """One line per level, latencies as p50 / p90 / p99."""
-    table = Table(caption="latencies: p50 / p90 / p99, milliseconds", caption_justify="left")
-    for column in ("load", "req/s", "tokens/s", "TTFT", "TPOT", "E2E", "errors"):
+    caption = "latencies: p50/p90/p99, milliseconds"
+    # Three latencies with three figures each must fit a terminal of 80 columns.
+    table = Table(caption=caption, caption_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for column in ("load", "req/s", "tok/s", "TTFT", "TPOT", "E2E", "err"):
         table.add_column(column, justify="left" if column == "load" else "right", no_wrap=True)
     for level in levels:
         name = "c" if level.load == "concurrency" else "rate"
@@ -75,10 +78,11 @@ def error_lines(levels: Sequence[Level]) -> list[str]:
 
 
 def _ms(value: float) -> str:
-    return f"{value:.2f}" if value < 100 else f"{value:,.0f}"
+    """Three figures: ``_ms(2.071) == "2.07"``, ``_ms(102.4) == "102"``."""
+    return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 
 def _triple(spread: Spread | None) -> str:
     if spread is None:
         return "-"
-    return " / ".join(_ms(value) for value in (spread.p50, spread.p90, spread.p99))
+    return "/".join(_ms(value) for value in (spread.p50, spread.p90, spread.p99))

@@ -5,6 +5,7 @@ Retries nothing and hides nothing: whatever is not an answer is an ``ApiError`` 
 
 from __future__ import annotations
 
+import os
 import ssl
 from collections.abc import AsyncGenerator
 from types import TracebackType
@@ -135,7 +136,7 @@ class ApiClient:
         except TimeoutError as error:
             raise ApiError("timeout", f"no end within {self._timeout.total} seconds") from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            raise ApiError("connection", str(error) or type(error).__name__) from error
+            raise ApiError("connection", _reason(error)) from error
         except msgspec.DecodeError as error:
             raise ApiError(
                 "bad_answer", f"an event is not JSON of a completion: {error}"
@@ -149,7 +150,7 @@ class ApiClient:
         except TimeoutError as error:
             raise ApiError("timeout", f"no answer within {self._timeout.total} seconds") from error
         except (aiohttp.ClientError, OSError, ssl.SSLError) as error:
-            raise ApiError("connection", str(error) or type(error).__name__) from error
+            raise ApiError("connection", _reason(error)) from error
         if response.status != 200:
             raise _refusal(response.status, answer)
         return answer
@@ -159,6 +160,12 @@ class ApiClient:
             raise RuntimeError("use the client inside `async with`")
         headers = {"Content-Type": "application/json"} if body is not None else None
         return self._session.request(method, self.url + path, data=body, headers=headers)
+
+
+def _reason(error: Exception) -> str:
+    """Why there is no connection, in the system's words where it has some."""
+    number = getattr(getattr(error, "os_error", error), "errno", None)
+    return os.strerror(number).lower() if number else str(error) or type(error).__name__
 
 
 def _refusal(status: int, body: bytes) -> ApiError:

@@ -80,7 +80,7 @@ async def test_a_missing_daemon_is_said_with_what_to_do(unused_tcp_port: int) ->
     for args in ((), ("--model", "named")):
         code, out, err = await piped("hello\n", "--url", url, *args)
         assert (code, out) == (1, "")
-        assert f"no server answers at {url}" in err
+        assert f"no server answers at {url} (connection refused): start one" in err
         assert "gatewayd serve" in err
         assert "Traceback" not in err
 

@@ -114,7 +114,7 @@ class EngineFleet:
             choice.is_over = True
         if job.replica is None:
             if job.is_over:
-                self._pending.remove(job)
+                self._pending = [other for other in self._pending if other is not job]
                 self.backlog.leave(job)
             return
         for choice in choices:
@@ -158,6 +158,7 @@ class EngineFleet:
         """See ``ReplicaOwner``."""
         jobs = self._flights[replica.index].lose()
         kept = [job for job in jobs if self._survives(job)]
+        kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
         if jobs:
             _log.warning(
                 "engine %d was lost with %d requests; %d are sent again",
@@ -187,6 +188,8 @@ class EngineFleet:
     def _place_pending(self) -> None:
         jobs, self._pending = self._pending, []
         for job in jobs:
+            if job.is_over:
+                continue  # cancelled when a sibling failed
             try:
                 self._place(job)
             except InvalidRequest as error:

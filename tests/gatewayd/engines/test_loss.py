@@ -64,6 +64,33 @@ async def test_queued_requests_keep_their_order(make_fleet: Make) -> None:
     assert [k for k in order if k] == sorted(k for k in order if k)
 
 
+async def test_a_sink_may_cancel_a_sibling_request_while_it_is_told_of_the_loss(
+    make_fleet: Make, make_sink: type, make_request: Any
+) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    kept, lost, later = make_sink(), make_sink(), make_sink()
+    options = {"max_tokens": 500, "retry_started": True}
+    first = setup.fleet.submit(make_request([1], **options), [kept])
+    setup.fleet.submit(make_request([2], 500), [lost])
+    last = setup.fleet.submit(make_request([3], **options), [later])
+    tell = lost.failed
+
+    def tell_and_cancel(error: Any) -> None:
+        tell(error)
+        first.cancel()
+        last.cancel()
+
+    lost.failed = tell_and_cancel
+    await setup.until(lambda: bool(kept.ids and lost.ids and later.ids))
+    _kill(setup)
+    await lost.end()
+    assert len((await setup.generate([4], 3).end()).ids) == 3
+    assert not kept.over.is_set()
+    assert not later.over.is_set()
+    assert "restarted" not in later.calls
+    assert (setup.fleet.backlog.num_requests, setup.fleet.num_unfinished) == (0, 0)
+
+
 async def test_a_request_that_nobody_has_seen_starts_over(
     make_fleet: Make, expected_tokens: Expected
 ) -> None:

@@ -78,7 +78,9 @@ def error_lines(levels: Sequence[Level]) -> list[str]:
 
 
 def _ms(value: float) -> str:
-    """Three figures: ``_ms(2.071) == "2.07"``, ``_ms(102.4) == "102"``."""
+    """Four characters at most: ``2.07``, ``14.9``, ``102``, ``1234``, and ``12s`` for 12,345."""
+    if value >= 10_000:
+        return f"{value / 1000:.0f}s"
     return f"{value:.2f}" if value < 10 else f"{value:.1f}" if value < 100 else f"{value:.0f}"
 
 

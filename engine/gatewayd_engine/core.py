@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import check
-from gatewayd_engine.faults import culprit
+from gatewayd_engine.faults import StrategyFault, culprit
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import (
@@ -46,6 +46,8 @@ _log = logging.getLogger(__name__)
 _FIRST_SLOTS = 256
 _MAX_REDOS = 8
 """Strategy faults that one step survives before the engine gives up."""
+_MAX_IDLE_STEPS = 256
+"""Steps in a row without a token while sequences wait; a scheduler may hold back for a few."""
 
 
 class EngineCore:
@@ -89,7 +91,7 @@ class EngineCore:
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._runner = make_runner(self._rows, strategies)
         self._stats = EngineStats()
-        self._steps = self._computed = 0
+        self._steps = self._computed = self._idle_steps = 0
         self._finished: list[Finished] = []
 
     def _uncached(self, slot: int) -> int:
@@ -232,7 +234,14 @@ class EngineCore:
         check(plan, queue)
         slots, counts = self._placement.take(plan)
         if not len(slots):
+            self._idle_steps += 1
+            if self._idle_steps > _MAX_IDLE_STEPS:
+                self._idle_steps = 0
+                raise StrategyFault(
+                    Kind.SCHEDULER, f"planned nothing for {_MAX_IDLE_STEPS} steps"
+                )
             return None
+        self._idle_steps = 0
         return gather(
             self._rows,
             slots,

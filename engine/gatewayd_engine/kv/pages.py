@@ -138,10 +138,11 @@ class Pages:
 
     def replace_prefix_cache(self, forget: Callable[[int], None] | None) -> None:
         """Another prefix cache, which knows nothing yet: cached pages become free."""
-        for page in range(self.num_pages):
-            if self._known[page] and not self._refs[page]:
+        nobodys = [page for page in range(self.num_pages - 1, -1, -1) if not self._refs[page]]
+        for page in nobodys:
+            if self._known[page]:
                 self.eviction.reuse(page)
-                self._free.append(page)
+        self._free = nobodys
         self._known = bytearray(self.num_pages)
         self._forget = forget
 

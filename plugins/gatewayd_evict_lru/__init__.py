@@ -1,0 +1,32 @@
+"""Evicts the page that has gone unused for longest."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_evict_lru.config import LruConfig
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.caching import EvictionStrategy
+
+
+def _build(config: LruConfig) -> EvictionStrategy:
+    from gatewayd_evict_lru.strategy import Lru
+
+    return Lru(config)
+
+
+@hookimpl
+def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
+    """Offer ``lru``."""
+    return [
+        StrategyInfo(
+            name="lru",
+            config_type=LruConfig,
+            build=_build,
+            summary="Gives up the cached page that was released longest ago.",
+        )
+    ]

@@ -1,0 +1,7 @@
+"""Settings of ``[eviction.lru]``: none."""
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class LruConfig(StrategyConfig):
+    """Least recently used has nothing to set."""

@@ -1,0 +1,44 @@
+"""Least recently used, in constant time."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING
+
+from gatewayd_evict_lru.config import LruConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Lru:
+    """Cached pages in the order in which their last holder left them."""
+
+    def __init__(self, config: LruConfig) -> None:
+        del config
+        # Not a plain dict: taking its first key again and again walks over the holes that
+        # deleted ones leave.
+        self._pages: OrderedDict[int, None] = OrderedDict()
+
+    def open(self, resources: EngineResources) -> None:
+        """The number of pages does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def release(self, page: int) -> None:
+        """The page goes to the end of the order."""
+        self._pages[page] = None
+
+    def reuse(self, page: int) -> None:
+        """The page leaves the order."""
+        del self._pages[page]
+
+    def victim(self) -> int:
+        """Give up the first page of the order."""
+        if not self._pages:
+            raise LookupError("no page may be evicted")
+        return self._pages.popitem(last=False)[0]
+
+    def __len__(self) -> int:
+        return len(self._pages)

@@ -1,0 +1,7 @@
+"""Settings of ``[logits_processor.bias]``: none."""
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class BiasConfig(StrategyConfig):
+    """Every request brings its own bias."""

@@ -1,0 +1,63 @@
+"""``logit_bias``: pairs of a token and what is added to its logit."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_logits_bias.config import BiasConfig
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.logits import SamplingView
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Bias:
+    """One addition for all pairs of all rows."""
+
+    def __init__(self, config: BiasConfig) -> None:
+        del config
+        self._device = torch.device("cpu")
+        self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the device."""
+        self._device = torch.device(resources.device)
+
+    def close(self) -> None:
+        """Give the pairs back."""
+        self._pairs.clear()
+
+    def admit(
+        self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
+    ) -> bool:
+        """Wanted by requests that bring pairs."""
+        del prompt, output
+        if not params.logit_bias:
+            return False
+        tokens, addends = zip(*params.logit_bias, strict=True)
+        self._pairs[row] = (
+            torch.tensor(tokens, dtype=torch.int64, device=self._device),
+            torch.tensor(addends, dtype=torch.float32, device=self._device),
+        )
+        return True
+
+    def remove(self, row: int) -> None:
+        """Drop the row's pairs."""
+        del self._pairs[row]
+
+    def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """What was sampled does not matter."""
+
+    def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Add all pairs at once; pairs of one token add up."""
+        pairs = [self._pairs[row] for row in rows.tolist()]
+        counts = torch.tensor([len(tokens) for tokens, _ in pairs])
+        lines = index.repeat_interleave(counts.to(index.device)).to(self._device)
+        tokens = torch.cat([tokens for tokens, _ in pairs])
+        addends = torch.cat([addends for _, addends in pairs])
+        logits.index_put_((lines, tokens), addends, accumulate=True)

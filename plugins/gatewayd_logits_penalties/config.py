@@ -1,0 +1,7 @@
+"""Settings of ``[logits_processor.penalties]``: none."""
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class PenaltiesConfig(StrategyConfig):
+    """Every request brings its own penalties."""

@@ -1,0 +1,94 @@
+"""The three penalties on tokens that have been seen, for all rows at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gatewayd_logits_penalties.config import PenaltiesConfig
+from gatewayd_logits_penalties.table import RowTable
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.logits import SamplingView
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Penalties:
+    """What each row has seen, and how much it minds.
+
+    The repetition penalty looks at prompt and output: it divides positive logits and
+    multiplies negative ones. Then frequency (per occurrence) and presence (once) are
+    subtracted, which look at the output alone.
+    """
+
+    def __init__(self, config: PenaltiesConfig) -> None:
+        del config
+
+    def open(self, resources: EngineResources) -> None:
+        """Make the columns; the tables grow with their use."""
+        rows, vocab = resources.max_running, resources.vocab_size
+        device = torch.device(resources.device)
+        self._device = device
+        self._repetition = torch.ones(rows, dtype=torch.float32, device=device)
+        self._frequency = torch.zeros(rows, dtype=torch.float32, device=device)
+        self._presence = torch.zeros(rows, dtype=torch.float32, device=device)
+        self._seen = RowTable(rows, vocab, torch.bool, device)
+        self._counts = RowTable(rows, vocab, torch.int32, device)
+
+    def close(self) -> None:
+        """Nothing outlives the object."""
+
+    def admit(
+        self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
+    ) -> bool:
+        """Wanted by requests with a penalty that is not neutral."""
+        repeats = params.repetition_penalty != 1.0
+        counts = params.frequency_penalty != 0.0 or params.presence_penalty != 0.0
+        if repeats:
+            self._repetition[row] = params.repetition_penalty
+            seen = np.concatenate([prompt, output])
+            self._seen.add(row)[self._tensor(seen)] = True
+        if counts:
+            self._frequency[row] = params.frequency_penalty
+            self._presence[row] = params.presence_penalty
+            tokens = self._tensor(output)
+            ones = torch.ones_like(tokens, dtype=torch.int32)
+            self._counts.add(row).index_add_(0, tokens, ones)
+        return repeats or counts
+
+    def _tensor(self, tokens: NDArray[np.int32]) -> torch.Tensor:
+        return torch.from_numpy(tokens.astype(np.int64)).to(self._device)
+
+    def remove(self, row: int) -> None:
+        """The row's lines may be used by others."""
+        self._seen.drop(row)
+        self._counts.drop(row)
+
+    def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Note sampled tokens."""
+        rows, tokens = rows.to(self._device), tokens.to(self._device)
+        which, lines = self._seen.find(rows)
+        self._seen.data[lines, tokens[which]] = True
+        which, lines = self._counts.find(rows)
+        # No row comes twice, so neither does a cell.
+        self._counts.data[lines, tokens[which]] += 1
+
+    def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Penalise, in place."""
+        index, rows = index.to(self._device), rows.to(self._device)
+        which, lines = self._seen.find(rows)
+        if len(which):
+            factor = self._repetition[rows[which]].unsqueeze(1)
+            before = logits[index[which]]
+            after = torch.where(before > 0, before / factor, before * factor)
+            logits[index[which]] = torch.where(self._seen.data[lines], after, before)
+        which, lines = self._counts.find(rows)
+        if len(which):
+            counts = self._counts.data[lines]
+            frequency = self._frequency[rows[which]].unsqueeze(1)
+            presence = self._presence[rows[which]].unsqueeze(1)
+            logits[index[which]] -= counts * frequency + (counts > 0) * presence

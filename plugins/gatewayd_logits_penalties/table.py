@@ -1,0 +1,55 @@
+"""A table with a line of the vocabulary for each row that asks for one."""
+
+from __future__ import annotations
+
+import torch
+
+
+class RowTable:
+    """Lines are made when they are first needed and used again.
+
+    A table over every row would take rows x vocabulary even when no request has a penalty
+    (128 MiB for 256 rows and 128k tokens); this one takes what the most rows at once took.
+
+    Attributes:
+        data: shape ``[lines, vocab_size]``.
+    """
+
+    def __init__(
+        self, max_running: int, vocab_size: int, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.data = torch.zeros((0, vocab_size), dtype=dtype, device=device)
+        self._line_of = torch.full((max_running,), -1, dtype=torch.int64, device=device)
+        self._used: dict[int, int] = {}
+        self._free: list[int] = []
+
+    def add(self, row: int) -> torch.Tensor:
+        """Give a row a line of zeros; returns the line, shape ``[vocab_size]``."""
+        if not self._free:
+            old = len(self.data)
+            new = min(max(1, old), len(self._line_of) - old)
+            self.data = torch.cat([self.data, self.data.new_zeros(new, self.data.shape[1])])
+            self._free.extend(range(old + new - 1, old - 1, -1))
+        line = self._used[row] = self._free.pop()
+        self._line_of[row] = line
+        return self.data[line].zero_()
+
+    def drop(self, row: int) -> None:
+        """Take a row's line back, if it has one."""
+        line = self._used.pop(row, None)
+        if line is not None:
+            self._line_of[row] = -1
+            self._free.append(line)
+
+    def find(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Which of some rows have a line.
+
+        Args:
+            rows: row numbers, int64, shape ``[n]``.
+
+        Returns:
+            Positions in ``rows`` of those that have one, shape ``[k]``, and their lines.
+        """
+        lines = self._line_of[rows]
+        have = (lines >= 0).nonzero().squeeze(1)
+        return have, lines[have]

@@ -1,0 +1,7 @@
+"""Settings of ``[preemption.recompute]``: none."""
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class RecomputeConfig(StrategyConfig):
+    """Recomputing has nothing to set."""

@@ -1,0 +1,108 @@
+"""A page is known by the digest of every token up to its end.
+
+The digest of a page covers the digest of the page before it, so equal digests mean equal
+prefixes. The chain starts from the salt under a key that lives and dies with the process: nobody
+outside can compute a digest, look for two prompts with the same one, or tell from a hit what
+someone with another salt has sent.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_prefix_hash.config import HashConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+Trail = list[bytes]
+"""The digest of the salt, then one of each full page that was hashed so far."""
+
+_DIGEST_BYTES = 16
+_TOKEN_BYTES = 4
+
+
+class HashChain:
+    """Digest to page, and page to digest."""
+
+    def __init__(self, config: HashConfig) -> None:
+        del config
+        self._key = secrets.token_bytes(32)
+        self._page_size = 0
+        self._page_of: dict[bytes, int] = {}
+        self._digest_of: dict[int, bytes] = {}
+        self._is_mapped = np.zeros(0, np.bool_)
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the page size and the number of pages."""
+        self._page_size = resources.page_size
+        self._is_mapped = np.zeros(resources.num_pages, np.bool_)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._page_of.clear()
+        self._digest_of.clear()
+
+    def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
+        """Hash the salt and the full pages of a prompt."""
+        # The length keeps a salt and the tokens behind it apart.
+        trail = [self._digest(len(salt).to_bytes(8, "little") + salt)]
+        self._extend(trail, tokens)
+        return trail
+
+    def match(self, trail: Trail) -> Sequence[int]:
+        """Look the digests up until one is missing."""
+        pages: list[int] = []
+        find = self._page_of.get
+        for i in range(1, len(trail)):
+            page = find(trail[i])
+            if page is None:
+                break
+            pages.append(page)
+        return pages
+
+    def insert(
+        self, trail: Trail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
+    ) -> Sequence[int]:
+        """Map the digests nobody has mapped yet.
+
+        Every page is looked at, not only those since the last call: a sequence that was
+        preempted comes again with other pages for tokens it told of before.
+        """
+        self._extend(trail, tokens)
+        taken: list[int] = []
+        for i in np.flatnonzero(~self._is_mapped[pages]).tolist():
+            digest = trail[i + 1]
+            if digest in self._page_of:
+                continue
+            page = int(pages[i])
+            self._page_of[digest] = page
+            self._digest_of[page] = digest
+            self._is_mapped[page] = True
+            taken.append(page)
+        return taken
+
+    def forget(self, page: int) -> None:
+        """Drop a page."""
+        digest = self._digest_of.pop(page, None)
+        if digest is not None:
+            del self._page_of[digest]
+            self._is_mapped[page] = False
+
+    def _extend(self, trail: Trail, tokens: NDArray[np.int32]) -> None:
+        """Hash the full pages that the trail does not have yet."""
+        done = len(trail) - 1
+        stride = self._page_size * _TOKEN_BYTES
+        unhashed = tokens[done * self._page_size :].astype(np.int32, copy=False).tobytes()
+        for start in range(0, len(unhashed) - stride + 1, stride):
+            trail.append(self._digest(trail[-1] + unhashed[start : start + stride]))
+
+    def _digest(self, data: bytes) -> bytes:
+        return blake2b(data, digest_size=_DIGEST_BYTES, key=self._key).digest()

@@ -1,0 +1,14 @@
+"""Settings of ``[scheduler.fcfs]``."""
+
+from gatewayd_hooks.strategy import StrategyConfig, setting
+
+
+class FcfsConfig(StrategyConfig):
+    """First come, first served."""
+
+    max_prefill_chunk: int = setting(
+        0,
+        reload="restart",
+        ge=0,
+        doc="Most tokens of one prompt computed in a step; 0 is the whole step's budget.",
+    )

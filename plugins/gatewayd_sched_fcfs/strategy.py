@@ -1,0 +1,90 @@
+"""First come, first served over one budget of tokens."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_hooks.scheduling import Plan, QueueView
+from gatewayd_hooks.waiting import WaitingLine
+from gatewayd_sched_fcfs.config import FcfsConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Fcfs:
+    """Decodes, then prompts already begun, then whoever has waited longest."""
+
+    def __init__(self, config: FcfsConfig) -> None:
+        self._max_chunk = config.max_prefill_chunk
+        self._waiting = WaitingLine()
+
+    def open(self, resources: EngineResources) -> None:
+        """Settle the largest chunk."""
+        budget = resources.max_batch_tokens
+        self._max_chunk = min(self._max_chunk or budget, budget)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
+        """A sequence waits from now on."""
+        self._waiting.enter(slot, float(view.arrival[slot]), front=front)
+
+    def dequeue(self, slot: int) -> None:
+        """A waiting sequence was admitted or has gone."""
+        self._waiting.leave(slot)
+
+    def plan(self, view: QueueView) -> Plan:
+        """Choose the next step."""
+        slots, tokens = self._running(view)
+        more_slots, more_tokens = self._admissions(view, view.token_budget - int(tokens.sum()))
+        if not more_slots:
+            return Plan(slots, tokens)
+        return Plan(
+            np.concatenate([slots, np.array(more_slots, np.int32)]),
+            np.concatenate([tokens, np.array(more_tokens, np.int32)]),
+        )
+
+    def _running(self, view: QueueView) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Grants of those that run: one token goes before a chunk, else in order of admission."""
+        slots = view.running
+        wants = np.minimum(view.num_tokens[slots] - view.num_computed[slots], self._max_chunk)
+        is_chunk = wants > 1
+        if is_chunk.any():
+            order = np.argsort(is_chunk, kind="stable")
+            slots, wants = slots[order], wants[order]
+        reach = np.cumsum(wants)
+        if not len(reach) or reach[-1] <= view.token_budget:
+            return slots, wants
+        # The first whose want reaches beyond the budget gets what is left of it.
+        last = int(np.searchsorted(reach, view.token_budget))
+        tokens = wants[: last + 1].copy()
+        tokens[last] -= reach[last] - view.token_budget
+        return slots[: last + 1], tokens
+
+    def _admissions(self, view: QueueView, budget: int) -> tuple[list[int], list[int]]:
+        """Grants of those that wait, in order, while budget, places and pages last."""
+        slots: list[int] = []
+        tokens: list[int] = []
+        places = view.max_running - len(view.running)
+        pages = view.free_pages
+        if budget < 1 or places < 1:
+            return slots, tokens
+        for slot in self._waiting:
+            uncached = view.uncached(slot)
+            grant = min(uncached, self._max_chunk, budget)
+            slots.append(slot)
+            tokens.append(grant)
+            budget -= grant
+            places -= 1
+            pages -= -(-uncached // view.page_size)
+            # The first that seems not to fit is still granted: the engine knows better, and
+            # nobody behind it may overtake.
+            if budget < 1 or places < 1 or pages < 0:
+                break
+        return slots, tokens

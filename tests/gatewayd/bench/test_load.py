@@ -121,6 +121,7 @@ async def test_an_open_loop_keeps_its_rate_and_repeats_its_moments(server: Any) 
         records = await open_loop(
             Target(client, "fake"), itertools.repeat(ITEM), 200.0, Stop(requests=100), seed=1
         )
+        assert all(record.sent >= record.intended for record in records)
         intended = sorted(record.intended for record in records)
         return [moment - intended[0] for moment in intended]
 

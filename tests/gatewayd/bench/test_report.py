@@ -59,6 +59,7 @@ def test_errors_are_listed_by_level_and_code() -> None:
 def test_a_plot_names_its_levels_and_leaves_out_those_without_success() -> None:
     failed = summarize("concurrency", 512, [Record(0.0, 0.0, [], 1.0, error="overloaded")])
     plot = draw([level(1, 0.5), level(64, 0.9), failed], 80, colorless=True)
+    assert draw([level(1, 0.5), level(64, 0.9)], 80, colorless=True) == plot
     assert "64" in plot
     assert "512" not in plot
     assert "900" in plot  # the largest TTFT is the right axis' end

@@ -40,7 +40,7 @@ def test_a_spread_is_in_milliseconds_and_keeps_the_tail() -> None:
 
 def record(intended: float, arrivals: list[float], tokens: int, **other: object) -> Record:
     values = {"ended": arrivals[-1] if arrivals else intended, **other}
-    return Record(intended, intended, arrivals, output_tokens=tokens, **values)  # type: ignore[arg-type]
+    return Record(intended, intended + 0.125, arrivals, output_tokens=tokens, **values)  # type: ignore[arg-type]
 
 
 def test_latencies_of_a_request_add_up_exactly() -> None:

@@ -47,6 +47,11 @@ async def test_a_pipe_gets_bare_answers_and_the_server_the_whole_history(server:
     assert "max_tokens" not in server.bodies[0]
 
 
+async def test_an_answer_cannot_drive_the_terminal(server: Any) -> None:
+    _, out, _ = await piped("a\x1b[2Jb\n", "--url", server.url)
+    assert out == "you said: a[2Jb\n"
+
+
 async def test_options_reach_the_server(server: Any) -> None:
     code, out, _ = await piped(
         *("hello\n", "--url", server.url, "--model", "other"),
@@ -184,5 +189,5 @@ async def test_ctrl_c_stops_the_answer_but_not_the_chat(server: Any) -> None:
     assert len(kept) < len("you said: a long story that takes its time")
 
 
-def test_an_answer_cannot_drive_the_terminal() -> None:
+def test_text_keeps_its_lines_and_loses_its_controls() -> None:
     assert printable("a\x1b]0;title\x07b\x9b2J\tc\r\nd\x7fé") == "a]0;titleb2J\tc\ndé"

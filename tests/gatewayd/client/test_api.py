@@ -99,6 +99,7 @@ async def stream_of(*pieces: bytes, keep_alive: bool = True) -> tuple[list[str],
         await response.prepare(request)
         for piece in pieces:
             await response.write(piece)
+            await asyncio.sleep(0.01)  # the end of the body comes after the last event
         return response
 
     texts: list[str] = []

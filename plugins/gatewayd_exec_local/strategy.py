@@ -1,0 +1,91 @@
+"""Starts engines as child processes that never outlive the daemon.
+
+Two things end an orphan. Its socket reaches its end when the daemon's descriptors are closed,
+which an engine notices between two steps. On Linux the kernel also kills it, wherever it is,
+when the thread that started it ends; ``orphan`` asks for that in the child.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.execution import EngineCommand
+
+from gatewayd_exec_local.config import LocalConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+
+class LocalProcess:
+    """A child process and our end of its socket."""
+
+    def __init__(self, child: subprocess.Popen[bytes], stream: socket.socket) -> None:
+        self._child = child
+        self.socket = stream
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+        return self._child.pid
+
+    def poll(self) -> int | None:
+        """Its exit status, None while it lives."""
+        return self._child.poll()
+
+    def terminate(self) -> None:
+        """Ask it to stop."""
+        self._child.terminate()
+
+    def abort(self) -> None:
+        """Make it write its stacks and die."""
+        self._child.send_signal(signal.SIGABRT)
+
+    def kill(self) -> None:
+        """Stop it now."""
+        self._child.kill()
+
+
+class Local:
+    """Starts child processes."""
+
+    def __init__(self, config: LocalConfig) -> None:
+        self._nice = config.nice
+
+    def open(self, resources: GatewayResources) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to give back: whoever started an engine ends it."""
+
+    def start(self, command: EngineCommand) -> LocalProcess:
+        """Start one engine."""
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs:
+                child = self._spawn(command, theirs.fileno())
+        except BaseException:
+            ours.close()
+            raise
+        return LocalProcess(child, ours)
+
+    def _spawn(self, command: EngineCommand, fd: int) -> subprocess.Popen[bytes]:
+        argv = [part.replace("{fd}", str(fd)) for part in command.argv]
+        # By the file, so that the child imports nothing that it does not need.
+        wrapper = [sys.executable, "-I", "-S", _ORPHAN, str(os.getpid()), str(self._nice)]
+        return subprocess.Popen(
+            [*wrapper, *argv],
+            env={**os.environ, **command.env},
+            stdin=subprocess.DEVNULL,
+            pass_fds=[fd],
+            # Ctrl-C in the terminal is for the daemon alone.
+            start_new_session=True,
+        )
+
+
+_ORPHAN = os.path.join(os.path.dirname(__file__), "orphan.py")

@@ -1,0 +1,51 @@
+"""The kinds of strategies: the hook that offers each, and the Protocol it must follow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.logits import LogitsProcessor
+from gatewayd_hooks.preemption import PreemptionStrategy
+from gatewayd_hooks.routing import RouterStrategy
+from gatewayd_hooks.scheduling import SchedulerStrategy
+from gatewayd_hooks.strategy import Kind
+
+
+@dataclass(frozen=True, slots=True)
+class KindSpec:
+    """One kind of strategy.
+
+    Attributes:
+        hook: name of its registration hook.
+        protocol: what its strategies do.
+    """
+
+    hook: str
+    protocol: type
+
+    @property
+    def methods(self) -> list[str]:
+        """Names of what a strategy of this kind must have, sorted."""
+        names = {
+            name
+            for base in self.protocol.__mro__
+            if getattr(base, "_is_protocol", False)
+            for name, value in vars(base).items()
+            if callable(value) and (name == "__len__" or not name.startswith("_"))
+        }
+        return sorted(names)
+
+
+KINDS: Mapping[Kind, KindSpec] = {
+    Kind.SCHEDULER: KindSpec("gatewayd_schedulers", SchedulerStrategy),
+    Kind.PREFIX_CACHE: KindSpec("gatewayd_prefix_caches", PrefixCacheStrategy),
+    Kind.EVICTION: KindSpec("gatewayd_evictions", EvictionStrategy),
+    Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
+    Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
+    Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
+    Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
+}
+"""Every kind but observers, which have hooks and no strategy."""

@@ -1,0 +1,236 @@
+"""Loads what the configuration names, one plugin at a time, each behind a fence.
+
+Both processes use it. What is not named is never imported; what raises, whatever it raises,
+becomes a ``PluginError`` with a reason.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import pluggy
+from packaging.specifiers import SpecifierSet
+
+from gatewayd_hooks import hookspecs
+from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest
+from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.settings import decode
+from gatewayd_hooks.strategy import Kind, StrategyInfo
+from gatewayd_hooks.version import SPEC_VERSION
+
+__all__ = ["LoadFailure", "PluginError", "PluginHost", "PluginRow"]
+
+
+@dataclass(frozen=True, slots=True)
+class LoadFailure:
+    """A plugin that was asked for and is not there.
+
+    Attributes:
+        kind: its kind.
+        name: its name.
+        reason: why, in one line.
+    """
+
+    kind: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class PluginRow:
+    """One installed plugin, as operators see it.
+
+    Attributes:
+        kind: its kind.
+        name: its name.
+        distribution: the package it came in.
+        version: of the distribution.
+        state: ``installed``, ``enabled``, ``failed``, ``conflict`` or ``unknown``.
+        summary: its own words; empty until it is loaded.
+        reason: why it failed or cannot be chosen.
+    """
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    state: str
+    summary: str
+    reason: str
+
+
+class PluginHost:
+    """The plugins of one process.
+
+    Args:
+        catalog: what may be chosen.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self._catalog = catalog
+        self._hooks = pluggy.PluginManager(PROJECT)
+        self._hooks.add_hookspecs(hookspecs)
+        self._plugins: dict[str, Any] = {}
+        self._enabled: set[Entry] = set()
+        self._summaries: dict[Entry, str] = {}
+        self._failures: dict[Entry, str] = {}
+
+    @property
+    def hook(self) -> pluggy.HookRelay:
+        """Calls a hook of every loaded plugin; what a plugin raises comes out of it."""
+        return self._hooks.hook
+
+    def info(self, kind: Kind, name: str) -> StrategyInfo[Any]:
+        """Load a plugin and find what it offers under its name.
+
+        Raises:
+            PluginError: it is not installed, or cannot be loaded.
+        """
+        entry = self._catalog.find(kind, name)
+        with self._noting_failure(entry):
+            return self._info(entry, kind)
+
+    def strategy(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Build a strategy; it is not opened.
+
+        Args:
+            kind: the slot it fills.
+            name: its name in the configuration.
+            settings: its table of the configuration.
+
+        Raises:
+            PluginError: it is not installed, cannot be loaded, or refuses its settings.
+        """
+        entry = self._catalog.find(kind, name)
+        with self._noting_failure(entry):
+            info = self._info(entry, kind)
+            with _fence(entry, "its settings"):
+                config = decode(entry.plugin, info.config_type, settings)
+            with _fence(entry, "build"):
+                strategy = info.build(config)
+                missing = [
+                    method
+                    for method in KINDS[kind].methods
+                    if not callable(getattr(strategy, method, None))
+                ]
+            if missing:
+                raise LoadFailed(entry.plugin, f"what it builds has no {', '.join(missing)}")
+        self._enabled.add(entry)
+        return strategy
+
+    def observers(self, names: Iterable[str]) -> list[LoadFailure]:
+        """Load observers; those that cannot be are skipped.
+
+        Returns:
+            Those that were skipped.
+        """
+        failures = []
+        for name in names:
+            try:
+                entry = self._catalog.find(Kind.OBSERVER, name)
+                with self._noting_failure(entry):
+                    self._plugin(entry)
+                self._enabled.add(entry)
+            except PluginError as error:
+                failures.append(LoadFailure(Kind.OBSERVER, name, error.reason))
+        return failures
+
+    def report(self) -> list[PluginRow]:
+        """Every installed plugin and what became of it; loads nothing."""
+        return [self._row(entry) for entry in self._catalog.entries]
+
+    def _row(self, entry: Entry) -> PluginRow:
+        owners = self._catalog.owners(entry.kind, entry.name)
+        reason = ""
+        if not entry.is_known:
+            state, reason = "unknown", "this gatewayd has no such kind"
+        elif len(owners) > 1:
+            others = " and ".join(owner.owner for owner in owners if owner is not entry)
+            state, reason = "conflict", f"also offered by {others}"
+        elif entry in self._failures:
+            state, reason = "failed", self._failures[entry]
+        else:
+            state = "enabled" if entry in self._enabled else "installed"
+        summary = self._summaries.get(entry, "")
+        return PluginRow(
+            entry.kind, entry.name, entry.distribution, entry.version, state, summary, reason
+        )
+
+    @contextmanager
+    def _noting_failure(self, entry: Entry) -> Iterator[None]:
+        try:
+            yield
+        except PluginError as error:
+            self._failures[entry] = error.reason
+            raise
+        self._failures.pop(entry, None)
+
+    def _info(self, entry: Entry, kind: Kind) -> StrategyInfo[Any]:
+        plugin = self._plugin(entry)
+        hook = KINDS[kind].hook
+        others = [other for other in self._plugins.values() if other is not plugin]
+        with _fence(entry, hook):
+            offers = self._hooks.subset_hook_caller(hook, remove_plugins=others)()
+            infos = [info for offer in offers for info in offer]
+        if not offers:
+            raise LoadFailed(entry.plugin, f"{entry.module} does not implement {hook}")
+        info = _named(entry, infos)
+        _check_spec(entry, info)
+        self._summaries[entry] = info.summary
+        return info
+
+    def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
+        """Import and register a plugin, once even if it stands behind several names."""
+        if entry.module not in self._plugins:
+            with _fence(entry, f"import of {entry.module}"):
+                plugin = entry.load()
+            try:
+                with _fence(entry, "registration"):
+                    self._hooks.register(plugin, entry.module)
+                    self._refuse_unknown_hooks(entry, plugin)
+            except PluginError:
+                self._hooks.unregister(name=entry.module)
+                raise
+            self._plugins[entry.module] = plugin
+        return self._plugins[entry.module]
+
+    def _refuse_unknown_hooks(self, entry: Entry, plugin: Any) -> None:  # noqa: ANN401
+        known = [name for name in vars(hookspecs) if name.startswith("gatewayd_")]
+        for caller in self._hooks.get_hookcallers(plugin) or ():
+            if not caller.has_spec():
+                near = nearest(caller.name, known)
+                hint = f"; did you mean {near}?" if near else ""
+                raise LoadFailed(entry.plugin, f"there is no hook {caller.name}{hint}")
+        self._hooks.check_pending()
+
+
+def _named(entry: Entry, infos: Sequence[object]) -> StrategyInfo[Any]:
+    for info in infos:
+        if isinstance(info, StrategyInfo) and info.name == entry.name:
+            return info
+    offered = ", ".join(str(getattr(info, "name", repr(info))) for info in infos) or "nothing"
+    raise LoadFailed(entry.plugin, f"{entry.module} offers {offered}, not {entry.name}")
+
+
+def _check_spec(entry: Entry, info: StrategyInfo[Any]) -> None:
+    with _fence(entry, "requires_spec"):
+        if not SpecifierSet(info.requires_spec).contains(SPEC_VERSION, prereleases=True):
+            raise SpecMismatch(entry.plugin, info.requires_spec, SPEC_VERSION)
+
+
+@contextmanager
+def _fence(entry: Entry, where: str) -> Iterator[None]:
+    """Turn whatever a plugin raises into ``LoadFailed``."""
+    try:
+        yield
+    except (PluginError, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
+        text = " ".join(str(error).split())
+        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
+        raise LoadFailed(entry.plugin, f"{where} raised {reason}") from error

@@ -1,0 +1,89 @@
+"""What an engine calls in every step: the strategies' bound methods, in one immutable record.
+
+No hook is called here. The engine holds one plan and replaces it as a whole, between two
+steps, when a strategy changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+from gatewayd_hooks.logits import LogitsProcessor
+from gatewayd_hooks.preemption import PreemptionStrategy, Victim
+from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class Enqueue(Protocol):
+    """``SchedulerStrategy.enqueue``, bound."""
+
+    def __call__(self, slot: int, view: QueueView, *, front: bool) -> None:
+        """A sequence waits from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """Bound methods of what fills each slot; those of a prefix cache are None without one.
+
+    Attributes:
+        schedule: ``SchedulerStrategy.plan``.
+        enqueue: ``SchedulerStrategy.enqueue``.
+        dequeue: ``SchedulerStrategy.dequeue``.
+        preempt: ``PreemptionStrategy.victim``.
+        begin: ``PrefixCacheStrategy.begin``.
+        match: ``PrefixCacheStrategy.match``.
+        insert: ``PrefixCacheStrategy.insert``.
+        forget: ``PrefixCacheStrategy.forget``.
+        release: ``EvictionStrategy.release``.
+        reuse: ``EvictionStrategy.reuse``.
+        evict: ``EvictionStrategy.victim``.
+        processors: the chain of logits processors, in order.
+        epoch: grows with each plan of an engine.
+    """
+
+    schedule: Callable[[QueueView], Plan]
+    enqueue: Enqueue
+    dequeue: Callable[[int], None]
+    preempt: Callable[[QueueView, NDArray[np.int32]], Victim]
+    begin: Callable[[NDArray[np.int32], bytes], Any] | None
+    match: Callable[[Any], Sequence[int]] | None
+    insert: Callable[[Any, NDArray[np.int32], NDArray[np.int32]], Sequence[int]] | None
+    forget: Callable[[int], None] | None
+    release: Callable[[int], None]
+    reuse: Callable[[int], None]
+    evict: Callable[[], int]
+    processors: tuple[LogitsProcessor, ...]
+    epoch: int
+
+
+def bind(
+    *,
+    scheduler: SchedulerStrategy,
+    prefix_cache: PrefixCacheStrategy[Any] | None,
+    eviction: EvictionStrategy,
+    preemption: PreemptionStrategy,
+    processors: Sequence[LogitsProcessor],
+    epoch: int,
+) -> StepPlan:
+    """Take the methods of opened strategies once, so that no step looks anything up."""
+    return StepPlan(
+        schedule=scheduler.plan,
+        enqueue=scheduler.enqueue,
+        dequeue=scheduler.dequeue,
+        preempt=preemption.victim,
+        begin=None if prefix_cache is None else prefix_cache.begin,
+        match=None if prefix_cache is None else prefix_cache.match,
+        insert=None if prefix_cache is None else prefix_cache.insert,
+        forget=None if prefix_cache is None else prefix_cache.forget,
+        release=eviction.release,
+        reuse=eviction.reuse,
+        evict=eviction.victim,
+        processors=tuple(processors),
+        epoch=epoch,
+    )

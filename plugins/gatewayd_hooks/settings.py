@@ -1,0 +1,57 @@
+"""From a strategy's table of the configuration to its checked settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from gatewayd_hooks.errors import BadSettings, nearest
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+def decode(
+    plugin: str, config_type: type[StrategyConfig], settings: Mapping[str, Any]
+) -> StrategyConfig:
+    """Check the settings of a strategy.
+
+    Args:
+        plugin: ``<kind>.<name>``, the table's name.
+        config_type: what it allows.
+        settings: the table.
+
+    Raises:
+        BadSettings: a key is unknown, missing, or has a value that is not allowed.
+    """
+    try:
+        return config_type.model_validate(dict(settings))
+    except ValidationError as error:
+        problems = [_problem(config_type, detail) for detail in error.errors(include_url=False)]
+        raise BadSettings(plugin, problems) from None
+
+
+def _problem(config_type: type[StrategyConfig], detail: ErrorDetails) -> str:
+    if not detail["loc"]:
+        return detail["msg"]
+    key = ".".join(map(str, detail["loc"]))
+    if detail["type"] == "missing":
+        return f"{key} is not set; it has no default"
+    if detail["type"] == "extra_forbidden":
+        known = list(config_type.model_fields)
+        if near := nearest(key, known):
+            return f"{key} is unknown; did you mean {near}?"
+        return f"{key} is unknown; " + (
+            f"there is {', '.join(known)}" if known else "there are no settings"
+        )
+    rule = detail["msg"].replace("Input should", "it should", 1).removeprefix("Value error, ")
+    if _is_secret(config_type, str(detail["loc"][0])):
+        return f"{key} is not allowed: {rule}"
+    return f"{key} is {detail['input']!r}: {rule}"
+
+
+def _is_secret(config_type: type[StrategyConfig], key: str) -> bool:
+    field = config_type.model_fields.get(key)
+    extra = None if field is None else field.json_schema_extra
+    return isinstance(extra, dict) and extra.get("reload") == "secret"

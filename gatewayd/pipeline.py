@@ -111,6 +111,7 @@ class Generation:
         "_is_awake",
         "_is_closed",
         "_last",
+        "_observe_gap",
         "_pipeline",
         "_waiter",
         "choices",
@@ -124,6 +125,7 @@ class Generation:
         self._pipeline = pipeline
         self.work = work
         self.clock = pipeline.clock
+        self._observe_gap = pipeline.metrics.inter_token.observe
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
@@ -168,13 +170,13 @@ class Generation:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def note_tokens(self, seconds_since_last: float | None) -> None:
+    def note_tokens(self, now: float, last: float | None) -> None:
         """Keep the times of the first and the last token."""
-        self._last = now = self.clock()
-        if self._first is None:
+        self._last = now
+        if last is not None:
+            self._observe_gap(now - last)
+        elif self._first is None:
             self._first = now
-        if seconds_since_last is not None:
-            self._pipeline.metrics.inter_token.observe(seconds_since_last)
 
     def stop_choice(self, choice: Choice) -> None:
         """Give the pages of a choice back that its stop string ended."""

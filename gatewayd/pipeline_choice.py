@@ -56,8 +56,8 @@ class ChoiceOwner(Protocol):
     def wake(self) -> None:
         """There is something to take."""
 
-    def note_tokens(self, seconds_since_last: float | None) -> None:
-        """Tokens came to a choice; None for its first."""
+    def note_tokens(self, now: float, last: float | None) -> None:
+        """Tokens came to a choice; ``last`` is when it got the ones before."""
 
     def stop_choice(self, choice: Choice) -> None:
         """A choice ended by itself; the engine may stop."""
@@ -65,7 +65,8 @@ class ChoiceOwner(Protocol):
     def fail(self, error: GatewayError) -> None:
         """A choice failed, and so the request."""
 
-    def clock(self) -> float:
+    @property
+    def clock(self) -> Callable[[], float]:
         """Seconds."""
 
 
@@ -152,7 +153,7 @@ class Choice:
             return
         owner = self._owner
         now = owner.clock()
-        owner.note_tokens(None if self._last is None else now - self._last)
+        owner.note_tokens(now, self._last)
         self._last = now
         if self._options.discard:
             return

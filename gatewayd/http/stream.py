@@ -46,7 +46,7 @@ class Stream:
         self._ping_seconds = ping_seconds
         self._is_ping_due = False
         self._has_begun = False
-        self._last_write = generation.clock()
+        self._is_silent = False
 
     async def run(self) -> None:
         """Write until the end.
@@ -54,8 +54,7 @@ class Stream:
         Raises:
             GatewayError: the request failed before anything was written.
         """
-        timer = asyncio.get_running_loop().call_later(self._ping_seconds, self._tick)
-        self._timer = timer
+        self._arm()
         try:
             await self._run()
         finally:
@@ -73,13 +72,15 @@ class Stream:
                     raise generation.error
                 await self._write(error_events(generation.error), more=False)
                 return
-            parts = [chunk for choice in open_choices if (chunk := wire.chunk(generation, choice))]
+            events = b""
+            for choice in open_choices:
+                events += wire.chunk(generation, choice)
             open_choices = [choice for choice in open_choices if not choice.is_done]
             if not open_choices:
-                await self._write(b"".join(parts) + wire.closing(generation), more=False)
+                await self._write(events + wire.closing(generation), more=False)
                 return
-            if parts:
-                await self._write(b"".join(parts) if len(parts) > 1 else parts[0])
+            if events:
+                await self._write(events)
             elif self._is_ping_due:
                 await self._write(PING)
             self._is_ping_due = False
@@ -92,14 +93,15 @@ class Stream:
             )
             events = self._wire.opening(self._generation) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": more})
-        self._last_write = self._generation.clock()
+        self._is_silent = False
 
     def _tick(self) -> None:
-        """Ask for a comment if nothing was written for a while."""
-        silent = self._generation.clock() - self._last_write
-        wait = self._ping_seconds - silent
-        if wait <= 0:
+        """Ask for a comment if nothing was written since the last time, twice in the limit."""
+        if self._is_silent:
             self._is_ping_due = True
             self._generation.wake()
-            wait = self._ping_seconds
-        self._timer = asyncio.get_running_loop().call_later(wait, self._tick)
+        self._is_silent = True
+        self._arm()
+
+    def _arm(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._ping_seconds / 2, self._tick)

@@ -71,8 +71,7 @@ class TextModel:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions", param="messages"
             )
-        special = self.tokenizer.special_pattern
-        if special is not None and any(special.search(text) for text in _texts(messages)):
+        if any(map(self.tokenizer.spells_special, _texts(messages))):
             return await self._encode_marked(messages, limit, add_generation_prompt)
         text = self.template.render(messages, add_generation_prompt=add_generation_prompt)
         self._check_length(text, limit, "messages")

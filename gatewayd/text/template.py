@@ -41,7 +41,8 @@ class ChatTemplate:
             self._template = environment.from_string(source)
         except TemplateError as error:
             raise ValueError(f"the chat template does not compile: {error}") from error
-        self._tokens = dict(tokens or {})
+        # jinja2 chains them, and would walk the chain for each rendering.
+        self._template.globals = {**self._template.globals, **(tokens or {})}
 
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate | None:
@@ -76,14 +77,13 @@ class ChatTemplate:
         """
         try:
             return self._template.render(
-                self._tokens,
                 messages=messages,
                 tools=None,
                 add_generation_prompt=add_generation_prompt,
             )
         except InvalidRequest:
             raise
-        except Exception as error:  # noqa: BLE001 - a template fails in any way on odd messages
+        except Exception as error:
             raise InvalidRequest(
                 f"the model's chat template does not accept these messages: {error}",
                 param="messages",

@@ -50,6 +50,7 @@ class Tokenizer:
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
+        self._special_starts = {text[0] for text in self.special_texts}
         # Made now, not at the first request: a large vocabulary takes a tenth of a second.
         self._pieces = self._all_pieces()
         self._full_table = ByteTable.of(self._pieces)
@@ -79,6 +80,13 @@ class Tokenizer:
         """Finds the text of a special token, the longest where several fit."""
         texts = sorted(self.special_texts, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, texts))) if texts else None
+
+    def spells_special(self, text: str) -> bool:
+        """Whether a text has the text of a special token in it."""
+        # Nearly every text is free of the one character that special tokens begin with.
+        if not any(char in text for char in self._special_starts):
+            return False
+        return self.special_pattern is not None and bool(self.special_pattern.search(text))
 
     def encode(self, text: str, *, add_special: bool = False, trusted: bool = False) -> list[int]:
         """Encode a text.

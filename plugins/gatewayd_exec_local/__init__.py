@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from gatewayd_exec_local.config import LocalConfig
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyInfo
-
-from gatewayd_exec_local.config import LocalConfig
 
 if TYPE_CHECKING:
     from gatewayd_hooks.execution import ExecutorStrategy
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: LocalConfig) -> ExecutorStrategy:
     from gatewayd_exec_local.strategy import Local
 
-    return Local(config)
+    return Local()
 
 
 @hookimpl

@@ -1,6 +1,6 @@
 """Becomes the command in its arguments, after asking to be killed when its parent ends.
 
-Run by its path, in the child: ``orphan.py PARENT_PID NICE COMMAND...``. Between fork and exec
+Run by its path, in the child: ``orphan.py PARENT_PID PROGRAM ARGV...``. Between fork and exec
 of a threaded daemon nothing but system calls is safe, so the request is made after exec, here;
 the kernel keeps it through the next exec.
 """
@@ -17,15 +17,13 @@ _PR_SET_PDEATHSIG = 1
 
 def main(argv: list[str]) -> None:
     """Ask, then exec; returns only by raising."""
-    parent, nice, command = int(argv[1]), int(argv[2]), argv[3:]
+    parent, program, command = int(argv[1]), argv[2], argv[3:]
     if sys.platform == "linux":
         # None is the C library that the interpreter already has.
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it ended before we asked
             sys.exit(1)
-    if nice:
-        os.nice(nice)
-    os.execvp(command[0], command)
+    os.execv(program, command)
 
 
 if __name__ == "__main__":

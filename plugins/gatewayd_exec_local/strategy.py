@@ -7,7 +7,9 @@ when the thread that started it ends; ``orphan`` asks for that in the child.
 
 from __future__ import annotations
 
+import errno
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -16,10 +18,12 @@ from typing import TYPE_CHECKING
 
 from gatewayd_hooks.execution import EngineCommand
 
-from gatewayd_exec_local.config import LocalConfig
-
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
+
+
+# A path, not a module: the child imports nothing that it does not need.
+_ORPHAN = os.path.join(os.path.dirname(__file__), "orphan.py")
 
 
 class LocalProcess:
@@ -54,9 +58,6 @@ class LocalProcess:
 class Local:
     """Starts child processes."""
 
-    def __init__(self, config: LocalConfig) -> None:
-        self._nice = config.nice
-
     def open(self, resources: GatewayResources) -> None:
         """Nothing to take."""
 
@@ -76,16 +77,15 @@ class Local:
 
     def _spawn(self, command: EngineCommand, fd: int) -> subprocess.Popen[bytes]:
         argv = [part.replace("{fd}", str(fd)) for part in command.argv]
-        # By the file, so that the child imports nothing that it does not need.
-        wrapper = [sys.executable, "-I", "-S", _ORPHAN, str(os.getpid()), str(self._nice)]
+        env = {**os.environ, **command.env}
+        program = shutil.which(argv[0], path=env.get("PATH"))
+        if program is None:  # in the child it would be too late to say so
+            raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
         return subprocess.Popen(
-            [*wrapper, *argv],
-            env={**os.environ, **command.env},
+            [sys.executable, "-I", "-S", _ORPHAN, str(os.getpid()), program, *argv],
+            env=env,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],
             # Ctrl-C in the terminal is for the daemon alone.
             start_new_session=True,
         )
-
-
-_ORPHAN = os.path.join(os.path.dirname(__file__), "orphan.py")

@@ -230,7 +230,7 @@ def _fence(entry: Entry, where: str) -> Iterator[None]:
         yield
     except (PluginError, KeyboardInterrupt):
         raise
-    except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
+    except BaseException as error:  # a plugin may even call sys.exit
         text = " ".join(str(error).split())
         reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
         raise LoadFailed(entry.plugin, f"{where} raised {reason}") from error

@@ -1,0 +1,32 @@
+"""The replica with the least to do serves the request."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_route_least_loaded.config import LeastLoadedConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.routing import RouterStrategy
+
+
+def _build(config: LeastLoadedConfig) -> RouterStrategy:
+    from gatewayd_route_least_loaded.strategy import LeastLoaded
+
+    return LeastLoaded(config)
+
+
+@hookimpl
+def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
+    """Offer ``least_loaded``."""
+    return [
+        StrategyInfo(
+            name="least_loaded",
+            config_type=LeastLoadedConfig,
+            build=_build,
+            summary="The replica with the fewest sequences and the fewest prompt tokens to do.",
+        )
+    ]

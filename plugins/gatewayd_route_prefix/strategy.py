@@ -1,0 +1,55 @@
+"""Rendezvous hashing of the prompt's beginning, with a bound on the load."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.routing import ReplicaView, RouteRequest
+from gatewayd_route_prefix.config import PrefixConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+
+class Prefix:
+    """Every beginning ranks the replicas; the first in its ranking that is not busy serves.
+
+    A ranking depends on nothing but the beginning and the replicas' numbers: when a replica
+    goes, only what it served moves, and it comes back to it. No state is kept.
+    """
+
+    def __init__(self, config: PrefixConfig) -> None:
+        self._config = config
+
+    def open(self, resources: GatewayResources) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def route(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int:
+        """Choose a replica."""
+        loads = [self._load(replica) for replica in replicas]
+        most = self._config.busy_factor * min(loads) + self._config.busy_sequences
+        # The least loaded one is never busy, so there is always one to choose.
+        idle = [
+            replica.index for replica, load in zip(replicas, loads, strict=True) if load <= most
+        ]
+        if len(idle) == 1:
+            return idle[0]
+        beginning = array("q", request.prompt[: self._config.prefix_tokens]).tobytes()
+        # Salts of different lengths must not run into the tokens.
+        salt = blake2b(request.salt, digest_size=16).digest()
+        key = blake2b(beginning, key=salt, digest_size=16).digest()
+        return max(idle, key=lambda index: _weight(key, index))
+
+    def _load(self, replica: ReplicaView) -> float:
+        sequences = replica.num_running + replica.num_waiting
+        return sequences + replica.queued_tokens / self._config.tokens_per_sequence
+
+
+def _weight(key: bytes, index: int) -> bytes:
+    return blake2b(index.to_bytes(8, "little"), key=key, digest_size=8).digest()

@@ -7,6 +7,7 @@ route is looked up: a new route is closed until somebody opens it here.
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 
@@ -67,5 +68,10 @@ def _check_host(scope: Scope) -> None:
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not hosts and scope.get("http_version") == "1.0":
         return
-    if len(hosts) != 1 or len(hosts[0]) > 255 or not _HOST.fullmatch(hosts[0]):
+    if len(hosts) != 1 or not _is_host(hosts[0]):
         raise InvalidRequest("the host header is missing or not a host", code="invalid_host")
+
+
+@lru_cache(maxsize=64)
+def _is_host(value: bytes) -> bool:
+    return len(value) <= 255 and _HOST.fullmatch(value) is not None

@@ -22,6 +22,22 @@ TableT = TypeVar("TableT", bound=RequestTable)
 _decode = msgspec.json.Decoder().decode
 
 
+def _unique(pairs: list[tuple[str, Any]]) -> None:
+    """Refuse a key that comes twice: two parsers would read two different requests."""
+    if len(pairs) > 1:
+        seen = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise InvalidRequest(
+                    f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
+                )
+            seen.add(key)
+
+
+_find_duplicates = json.JSONDecoder(object_pairs_hook=_unique).decode
+"""msgspec keeps the last of two equal keys and says nothing."""
+
+
 def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     """Check a body.
 
@@ -56,7 +72,7 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = _decode(body)
-        json.loads(body, object_pairs_hook=_unique)
+        _find_duplicates(body.decode())
     except InvalidRequest:
         raise
     except RecursionError:
@@ -66,18 +82,6 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    """Refuse a key that comes twice: two parsers would read two different requests."""
-    if len(pairs) > 1:
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InvalidRequest(
-                    f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
-                )
-            seen.add(key)
 
 
 _EXPECTED = {

@@ -79,7 +79,10 @@ class Stream:
             if not open_choices:
                 await self._write(events + wire.closing(generation), more=False)
                 return
-            if events:
+            if events and self._has_begun:  # the common case, without a coroutine more
+                await self._send({"type": "http.response.body", "body": events, "more_body": True})
+                self._is_silent = False
+            elif events:
                 await self._write(events)
             elif self._is_ping_due:
                 await self._write(PING)

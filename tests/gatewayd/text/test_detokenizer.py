@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
-from gatewayd.text.model import TextModel
-from gatewayd.text.tokenizer import Tokenizer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Backend
 from tokenizers import decoders, models, pre_tokenizers
+
+from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
+from gatewayd.text.model import TextModel
+from gatewayd.text.tokenizer import Tokenizer
 
 CORPUS = [
     "plain words, and more",

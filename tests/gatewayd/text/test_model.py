@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|pad|>"]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from gatewayd.text.stop import StopMatcher
 from hypothesis import example, given
 from hypothesis import strategies as st
+
+from gatewayd.text.stop import StopMatcher
 
 letters = st.text("ab\u00e9", max_size=24)
 stop_lists = st.lists(st.text("ab\u00e9", min_size=1, max_size=4), min_size=1, max_size=4)

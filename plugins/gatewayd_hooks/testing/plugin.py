@@ -1,0 +1,50 @@
+"""Fixtures for plugin authors.
+
+Loaded into every pytest run where gatewayd is installed: so their names have a prefix, and
+nothing is imported before a test asks for it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.loading import PluginHost
+    from gatewayd_hooks.resources import EngineResources, GatewayResources
+
+
+@pytest.fixture
+def gatewayd_host() -> PluginHost:
+    """The loader over what is installed, as a daemon has it."""
+    from gatewayd_hooks.catalog import Catalog
+    from gatewayd_hooks.loading import PluginHost
+
+    return PluginHost(Catalog.installed())
+
+
+@pytest.fixture
+def gatewayd_engine_resources() -> EngineResources:
+    """What a small engine on a CPU hands to ``open``."""
+    from gatewayd_hooks.resources import EngineResources
+
+    return EngineResources(
+        num_pages=64,
+        page_size=16,
+        max_running=8,
+        max_batch_tokens=128,
+        max_model_len=512,
+        vocab_size=64,
+        eos_token_ids=(0, 2),
+        device="cpu",
+        slots=32,
+    )
+
+
+@pytest.fixture
+def gatewayd_gateway_resources() -> GatewayResources:
+    """What a gateway in front of three engines hands to ``open``."""
+    from gatewayd_hooks.resources import GatewayResources
+
+    return GatewayResources(model="nano", num_replicas=3)

@@ -1,0 +1,57 @@
+"""Distributions made on the spot: a folder on ``sys.path`` with code and metadata."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+
+class Install(Protocol):
+    """Install a distribution."""
+
+    def __call__(
+        self,
+        name: str,
+        entries: Mapping[str, str],
+        modules: Mapping[str, str] | None = None,
+        version: str = "1.0",
+    ) -> None:
+        """Write it and put it on the path.
+
+        Args:
+            name: of the distribution.
+            entries: entry points of group ``gatewayd``, name to module.
+            modules: module name to source.
+            version: of the distribution.
+        """
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Install distributions that are gone after the test."""
+    written: list[str] = []
+
+    def install_(
+        name: str,
+        entries: Mapping[str, str],
+        modules: Mapping[str, str] | None = None,
+        version: str = "1.0",
+    ) -> None:
+        site = tmp_path / name
+        info = site / f"{name.replace('-', '_')}-{version}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+        lines = [f"{key} = {value}" for key, value in entries.items()]
+        (info / "entry_points.txt").write_text("\n".join(["[gatewayd]", *lines, ""]))
+        for module, source in (modules or {}).items():
+            (site / f"{module}.py").write_text(source)
+            written.append(module)
+        monkeypatch.syspath_prepend(site)
+
+    yield install_
+    for module in written:
+        sys.modules.pop(module, None)

@@ -34,7 +34,7 @@ class Welcome:
 
     def curl(self) -> str:
         """A command to copy that gives a first answer."""
-        question = "What does os.path.join do?"
+        question = "What does json.dumps do?"
         body: dict[str, object] = {"model": self.model}
         if self.can_chat:
             path, body["messages"] = "chat/completions", [{"role": "user", "content": question}]

@@ -2,20 +2,61 @@
 
 from __future__ import annotations
 
+import dataclasses
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginError, PluginHost
 from prometheus_client import CollectorRegistry
 
-from gatewayd.config import Config, SlotTable
+from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.launch import NO_PREFIX_CACHE
 from gatewayd.pipeline import Observers
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
+from gatewayd_hooks.settings import decode
 from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+FAULT_LIMIT = 3
+
+
+class Told:
+    """One hook behind a fence: what a plugin raises is logged, and told no more after a while.
+
+    Attributes:
+        faults: how often it raised; at ``FAULT_LIMIT`` the hook is called no more.
+    """
+
+    def __init__(self, host: PluginHost, hook: str) -> None:
+        self._name = hook
+        self._call = getattr(host.hook, hook)
+        self.faults = 0
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether any loaded plugin implements the hook."""
+        return bool(self._call.get_hookimpls())
+
+    def tell(self, event: object) -> None:
+        """Call every plugin with one event."""
+        self(event=event)
+
+    def __call__(self, **arguments: object) -> None:
+        """Call every plugin that listens."""
+        if self.faults >= FAULT_LIMIT:
+            return
+        try:
+            self._call(**arguments)
+        except Exception:  # noqa: BLE001 - a plugin may raise anything
+            self.faults += 1
+            _log.exception("%s: a plugin raised (%d of %d)", self._name, self.faults, FAULT_LIMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +64,7 @@ class Plugged:
     """What the gateway process has loaded.
 
     Attributes:
+        host: holds the plugins.
         router: chooses replicas.
         executor: starts engines.
         observers: told about requests.
@@ -49,7 +91,7 @@ class Plugged:
             executor=host.strategy(
                 Kind.EXECUTOR, executor.strategy, executor.settings(executor.strategy)
             ),
-            observers=Observers(),
+            observers=_observers(host, config),
         )
         try:
             plugged.router.open(resources)
@@ -61,12 +103,15 @@ class Plugged:
 
     def metrics(self, registry: CollectorRegistry) -> None:
         """Let observers add collectors."""
+        Told(self.host, "gatewayd_metrics")(registry=registry)
 
     def started(self, *, version: str, model: str) -> None:
         """Tell observers that the daemon serves."""
+        Told(self.host, "gatewayd_started")(info=DaemonInfo(version, model))
 
     def stopping(self, reason: str) -> None:
         """Tell observers that the daemon stops."""
+        Told(self.host, "gatewayd_stopping")(reason=reason)
 
     def close(self) -> None:
         """Close the strategies."""
@@ -75,27 +120,60 @@ class Plugged:
 
 
 def check_strategies(config: Config) -> list[str]:
-    """Load every configured strategy and let it take its settings; opens and starts nothing.
+    """Load every configured plugin and check its settings; builds and opens nothing.
 
     Returns:
         One sentence for each that cannot be used.
     """
+    return _load_configured(PluginHost(Catalog.installed()), config)
+
+
+def report(config: Config) -> list[PluginRow]:
+    """Every installed plugin; what the configuration names is loaded and called enabled."""
     host = PluginHost(Catalog.installed())
+    _load_configured(host, config)
+    enabled = {(kind.value, name) for kind, name, _ in _configured(config)}
+    return [
+        dataclasses.replace(row, state="enabled")
+        if row.state == "installed" and (row.kind, row.name) in enabled
+        else row
+        for row in host.report()
+    ]
+
+
+def _load_configured(host: PluginHost, config: Config) -> list[str]:
     problems = []
     for kind, name, table in _configured(config):
         try:
-            host.strategy(kind, name, table.settings(name))
+            info = host.info(kind, name)
+            decode(f"{kind}.{name}", info.config_type, table.settings(name))
         except PluginError as error:
             problems.append(str(error))
-    return problems
+    failures = host.observers(config.plugins.observers)
+    return problems + [f"{failed.kind}.{failed.name} {failed.reason}" for failed in failures]
 
 
 def _configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
     for kind in Kind:
-        table = getattr(config, kind.value, None)
+        table: Any = getattr(config, kind.value, None)
         if table is None:
             continue  # observers have no slot
-        names = [table.strategy] if hasattr(table, "strategy") else table.strategies
+        names = [table.strategy] if isinstance(table, StrategyTable) else table.strategies
         for name in names:
             if (kind, name) != (Kind.PREFIX_CACHE, NO_PREFIX_CACHE):
                 yield kind, name, table
+
+
+def _observers(host: PluginHost, config: Config) -> Observers:
+    """Load observers; one that cannot be loaded is reported and left out."""
+    for failure in host.observers(config.plugins.observers):
+        _log.error("observer %s is left out: %s", failure.name, failure.reason)
+    observers = Observers()
+    # Without listeners a request pays for no call at all.
+    admitted = Told(host, "gatewayd_request_admitted")
+    if admitted.has_listeners:
+        observers = dataclasses.replace(observers, admitted=admitted.tell)
+    finished = Told(host, "gatewayd_request_finished")
+    if finished.has_listeners:
+        observers = dataclasses.replace(observers, finished=finished.tell)
+    return observers

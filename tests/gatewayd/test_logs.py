@@ -1,0 +1,63 @@
+"""The daemon's log: one line per event, as text or as JSON."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gatewayd import logs
+from gatewayd.config import LogTable
+
+
+@pytest.fixture(autouse=True)
+def _restore() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def test_json_lines_carry_time_level_logger_and_traceback() -> None:
+    out = io.StringIO()
+    logs.configure(LogTable(format="json"), out)
+    try:
+        raise ValueError("no")
+    except ValueError:
+        logging.getLogger("gatewayd.x").exception("it broke: %d", 3)
+    (line,) = out.getvalue().splitlines()
+    event = json.loads(line)
+    assert event["event"] == "it broke: 3"
+    assert (event["level"], event["logger"]) == ("error", "gatewayd.x")
+    assert "ValueError: no" in event["exception"]
+    assert event["timestamp"].endswith("Z")
+
+
+def test_auto_is_json_where_nobody_watches() -> None:
+    out = io.StringIO()
+    logs.configure(LogTable(), out)
+    logging.getLogger("gatewayd.x").warning("hello")
+    assert json.loads(out.getvalue())["event"] == "hello"
+
+
+def test_text_is_for_people() -> None:
+    out = io.StringIO()
+    logs.configure(LogTable(format="text"), out)
+    logging.getLogger("gatewayd.x").warning("hello")
+    assert "hello" in out.getvalue()
+    assert not out.getvalue().startswith("{")
+
+
+def test_the_level_can_change_while_it_runs() -> None:
+    out = io.StringIO()
+    logs.configure(LogTable(level="warning"), out)
+    log = logging.getLogger("gatewayd.x")
+    log.info("before")
+    logs.set_level("info")
+    log.info("after")
+    logging.getLogger("uvicorn.error").info("uvicorn's own life")
+    assert [json.loads(line)["event"] for line in out.getvalue().splitlines()] == ["after"]

@@ -1,0 +1,147 @@
+"""The gateway's plugins: loaded by name, told about requests, fenced."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from gatewayd.config_load import load
+from gatewayd.plugging import FAULT_LIMIT, Plugged, check_strategies
+from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.events import RequestAdmitted
+from gatewayd_hooks.loading import PluginError
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo
+
+EVENT = RequestAdmitted("r1", "", "/v1/completions", 3, 1)
+
+
+class _Strategy:
+    """Stands for a router and an executor; notes its life."""
+
+    def __init__(self) -> None:
+        self.life: list[str] = []
+
+    def open(self, resources: Any) -> None:
+        self.life.append(f"open {resources.model} {resources.num_replicas}")
+
+    def close(self) -> None:
+        self.life.append("close")
+
+    def route(self, request: Any, replicas: Sequence[Any]) -> int:
+        return 0
+
+    def start(self, command: Any) -> Any:
+        raise OSError
+
+
+class _Settings(StrategyConfig):
+    depth: int = 1
+
+
+def _module(name: str, **members: object) -> Entry:
+    module = ModuleType(f"plug_{name}")
+    vars(module).update(members)
+    sys.modules[module.__name__] = module
+    return Entry("", name, "test", "1", module.__name__)
+
+
+@pytest.fixture
+def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
+    """A catalog of a router, an executor and three observers; what was built, by name."""
+    built: dict[str, _Strategy] = {}
+
+    def offer(name: str) -> Any:
+        def build(config: _Settings) -> _Strategy:
+            return built.setdefault(name, _Strategy())
+
+        return lambda: [StrategyInfo(name, _Settings, build, "for tests")]
+
+    def heard(events: list[Any]) -> Any:
+        @hookimpl
+        def gatewayd_request_admitted(event: Any) -> None:
+            events.append(event)
+
+        return gatewayd_request_admitted
+
+    @hookimpl
+    def raises(event: Any) -> None:
+        EVENTS.append(event)
+        raise RuntimeError("boom")
+
+    def named(function: Any, name: str) -> Any:
+        function.__name__ = name
+        return hookimpl(function)
+
+    EVENTS.clear()
+    entries = [
+        ("router", "r", {"gatewayd_routers": named(offer("r"), "gatewayd_routers")}),
+        ("executor", "e", {"gatewayd_executors": named(offer("e"), "gatewayd_executors")}),
+        ("observer", "listens", {"gatewayd_request_admitted": heard(EVENTS)}),
+        ("observer", "raises", {"gatewayd_request_admitted": raises}),
+        ("observer", "misspelt", {"gatewayd_request_admited": named(offer("x"), "x")}),
+    ]
+    catalog = Catalog(
+        Entry(kind, name, "test", "1", _module(name, **members).module)
+        for kind, name, members in entries
+    )
+    monkeypatch.setattr(Catalog, "installed", classmethod(lambda cls: catalog))
+    return built
+
+
+EVENTS: list[Any] = []
+
+
+def _config(*observers: str, **flags: Any) -> Any:
+    settings = {"router.strategy": "r", "executor.strategy": "e", **flags}
+    return load(None, settings | {"plugins.observers": list(observers)}, {}).config
+
+
+def test_strategies_are_opened_and_closed(built: dict[str, _Strategy]) -> None:
+    plugged = Plugged.load(_config(**{"engine.replicas": 3}), model="m")
+    plugged.close()
+    assert built["r"].life == built["e"].life == ["open m 3", "close"]
+
+
+def test_a_strategy_that_is_not_installed_is_an_error_with_its_name(
+    built: dict[str, _Strategy],
+) -> None:
+    with pytest.raises(PluginError, match=r"router\.other is not installed"):
+        Plugged.load(_config(**{"router.strategy": "other"}), model="m")
+
+
+def test_observers_are_told_and_installed_is_not_enabled(built: dict[str, _Strategy]) -> None:
+    Plugged.load(_config(), model="m").observers.admitted(EVENT)
+    assert EVENTS == []
+    Plugged.load(_config("listens"), model="m").observers.admitted(EVENT)
+    assert EVENTS == [EVENT]
+
+
+def test_an_observer_that_raises_reaches_no_request_and_is_told_no_more(
+    built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
+) -> None:
+    observers = Plugged.load(_config("raises"), model="m").observers
+    for _ in range(FAULT_LIMIT + 5):
+        observers.admitted(EVENT)
+    assert len(EVENTS) == FAULT_LIMIT
+    assert "boom" in caplog.text
+
+
+def test_an_observer_that_cannot_be_loaded_is_left_out_and_reported(
+    built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
+) -> None:
+    Plugged.load(_config("misspelt", "listens"), model="m").observers.admitted(EVENT)
+    assert EVENTS == [EVENT]
+    assert "observer misspelt is left out" in caplog.text
+
+
+def test_checking_builds_nothing_and_tells_every_problem(built: dict[str, _Strategy]) -> None:
+    problems = check_strategies(_config("misspelt", **{"router.r.dept": 3}))
+    assert built == {}
+    assert any("dept is unknown; did you mean depth?" in problem for problem in problems)
+    assert any("misspelt" in problem for problem in problems)
+    assert any("scheduler.fcfs is not installed" in problem for problem in problems)

@@ -1,0 +1,62 @@
+# The two commands of the README are `make run` and `make test`; each does all the set-up it needs.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The release that development and CI use. The project itself accepts torch >= 2.11.
+TORCH  ?= torch==2.13.0
+PORT   ?= 8000
+
+.PHONY: help install run test test-all check lint types layers format bench wheel clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
+
+# Made anew when the dependencies change.
+$(VENV)/.installed: pyproject.toml
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable
+
+run: install ## the daemon on the embedded model, a first answer, and the curl to repeat it
+	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
+
+test: install ## the tests that every change must pass; no GPU, a few minutes
+	$(BIN)/python -m pytest
+
+test-all: install ## those and the long campaigns
+	$(BIN)/python -m pytest -m "not gpu and not bench"
+
+check: lint types layers ## style, types and the direction of imports
+
+lint: install
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: install
+	$(BIN)/mypy
+
+layers: install
+	$(BIN)/lint-imports
+
+format: install ## rewrite the code in the project's style
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, about 20 minutes
+	$(BIN)/python tests/bench/gateway_cost.py
+	$(BIN)/python tests/bench/plugin_cost.py
+	$(BIN)/python tests/bench/prefix_sharing.py
+	$(BIN)/python tests/bench/batching.py
+	-$(BIN)/python tests/bench/llama_cpp.py
+	$(BIN)/python tests/bench/cpu_numbers.py
+
+wheel: install ## sdist and wheel in dist/
+	$(BIN)/python -m build --no-isolation
+
+clean: ## what can be made again
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,284 @@
+"""Plays the engine for a scheduler: no model, no tensors, the engine's rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
+
+_COLUMNS = ("num_tokens", "num_computed", "priority", "tenant", "arrival")
+_FIRST_SLOTS = 4  # few, so that the columns grow
+
+
+def engine_resources(**changes: Any) -> EngineResources:  # noqa: ANN401 - any of its fields
+    """Sizes of a small engine.
+
+    Args:
+        changes: fields that differ.
+    """
+    sizes = EngineResources(
+        num_pages=64,
+        page_size=16,
+        max_running=8,
+        max_batch_tokens=128,
+        max_model_len=1024,
+        vocab_size=64,
+        eos_token_ids=(2,),
+        device="cpu",
+        slots=_FIRST_SLOTS,
+    )
+    return replace(sizes, **changes)
+
+
+@dataclass(eq=False, slots=True)
+class FakeSequence:
+    """One request in a fake queue.
+
+    Attributes:
+        slot: where its columns are; -1 when it has ended.
+        length: tokens at which it ends.
+        cached: tokens it would find in the prefix cache if admitted now.
+        priority: its class.
+        computed: tokens computed for it in all.
+        pages: pages it holds.
+        is_running: whether it holds a row.
+    """
+
+    slot: int
+    length: int
+    cached: int
+    priority: int
+    computed: int = 0
+    pages: int = 0
+    is_running: bool = False
+
+
+class FakeQueue:
+    """A queue whose sequences are computed as a scheduler plans, by the rules of ``Plan``.
+
+    Each step checks the plan and fails the test when it breaks a rule. Pages are counted, not
+    kept; when a running sequence finds none, the one admitted last is preempted.
+
+    Args:
+        scheduler: opened.
+        resources: the engine to play.
+
+    Attributes:
+        view: what the scheduler sees.
+        running: in order of admission.
+        waiting: in no particular order.
+        finished: those that reached their length, in order.
+        preemptions: how often a sequence was put out.
+    """
+
+    def __init__(self, scheduler: SchedulerStrategy, resources: EngineResources) -> None:
+        self._scheduler = scheduler
+        self._num_pages = resources.num_pages
+        self._by_slot: list[FakeSequence | None] = [None] * _FIRST_SLOTS
+        self._now = 0.0
+        self.running: list[FakeSequence] = []
+        self.waiting: list[FakeSequence] = []
+        self.finished: list[FakeSequence] = []
+        self.preemptions = 0
+        self.view = QueueView(
+            running=np.zeros(0, np.int32),
+            num_tokens=np.zeros(_FIRST_SLOTS, np.int32),
+            num_computed=np.zeros(_FIRST_SLOTS, np.int32),
+            priority=np.zeros(_FIRST_SLOTS, np.int8),
+            tenant=np.zeros(_FIRST_SLOTS, np.int32),
+            arrival=np.zeros(_FIRST_SLOTS, np.float64),
+            token_budget=resources.max_batch_tokens,
+            max_running=resources.max_running,
+            free_pages=resources.num_pages,
+            page_size=resources.page_size,
+            uncached=self._uncached,
+        )
+
+    def __len__(self) -> int:
+        return len(self.running) + len(self.waiting)
+
+    # Requests in and out
+
+    def arrive(
+        self,
+        prompt: int,
+        output: int,
+        *,
+        priority: int = 1,
+        tenant: int = 0,
+        cached: int = 0,
+        front: bool = False,
+    ) -> FakeSequence:
+        """A sequence comes.
+
+        Args:
+            prompt: tokens of its prompt, at least 1.
+            output: tokens it will generate, at least 1.
+            priority: its class.
+            tenant: its tenant's number.
+            cached: prompt tokens that the prefix cache knows.
+            front: whether it comes back.
+        """
+        if None not in self._by_slot:
+            self._grow()
+        slot = len(self._by_slot) - 1 - self._by_slot[::-1].index(None)
+        sequence = FakeSequence(slot, prompt + output, min(cached, prompt - 1), priority)
+        self._by_slot[slot] = sequence
+        view = self.view
+        view.num_tokens[slot] = prompt
+        view.num_computed[slot] = 0
+        view.priority[slot] = priority
+        view.tenant[slot] = tenant
+        self._now += 1.0
+        view.arrival[slot] = self._now
+        self.waiting.append(sequence)
+        self._scheduler.enqueue(slot, view, front=front)
+        return sequence
+
+    def cancel(self, sequence: FakeSequence) -> None:
+        """A sequence goes, wherever it is."""
+        if not sequence.is_running:
+            self._scheduler.dequeue(sequence.slot)
+        self._remove(sequence)
+
+    def preempt(self, sequence: FakeSequence) -> None:
+        """A running sequence waits again."""
+        self.preemptions += 1
+        self.running.remove(sequence)
+        self.waiting.append(sequence)
+        sequence.is_running = False
+        sequence.pages = 0
+        self.view.num_computed[sequence.slot] = 0
+        self._show_running()
+        self._scheduler.enqueue(sequence.slot, self.view, front=True)
+
+    def _remove(self, sequence: FakeSequence) -> None:
+        (self.running if sequence.is_running else self.waiting).remove(sequence)
+        self._by_slot[sequence.slot] = None
+        sequence.slot = -1
+        sequence.is_running = False
+        sequence.pages = 0
+        self._show_running()
+
+    def _show_running(self) -> None:
+        self.view.running = np.array([s.slot for s in self.running], np.int32)
+
+    def _grow(self) -> None:
+        old = len(self._by_slot)
+        self._by_slot.extend([None] * old)
+        for name in _COLUMNS:
+            column = getattr(self.view, name)
+            setattr(self.view, name, np.concatenate([column, np.zeros_like(column)]))
+
+    def _uncached(self, slot: int) -> int:
+        sequence = self._by_slot[slot]
+        assert sequence is not None, f"asked about slot {slot}, which nobody has"
+        assert not sequence.is_running, f"asked what slot {slot} would compute, which runs"
+        return max(1, int(self.view.num_tokens[slot]) - sequence.cached)
+
+    # Steps
+
+    @property
+    def free_pages(self) -> int:
+        """Pages nobody holds."""
+        return self._num_pages - sum(sequence.pages for sequence in self.running)
+
+    def step(self) -> Plan:
+        """Plan a step, check the plan and carry it out."""
+        self.view.free_pages = self.free_pages
+        with self._read_only():
+            plan = self._scheduler.plan(self.view)
+        self.check(plan)
+        grants = [
+            (sequence, count)
+            for slot, count in zip(plan.slots.tolist(), plan.tokens.tolist(), strict=True)
+            if (sequence := self._by_slot[slot]) is not None
+        ]
+        before = self.preemptions
+        for sequence, count in [grant for grant in grants if grant[0].is_running]:
+            self._hold(sequence, count)
+        if self.preemptions == before:
+            self._admit([grant for grant in grants if not grant[0].is_running])
+        for sequence, count in grants:
+            if sequence.is_running:
+                self._compute(sequence, count)
+        return plan
+
+    @contextmanager
+    def _read_only(self) -> Iterator[None]:
+        """A scheduler that writes to a column raises."""
+        columns = [self.view.running, *(getattr(self.view, name) for name in _COLUMNS)]
+        for column in columns:
+            column.flags.writeable = False
+        try:
+            yield
+        finally:
+            for column in columns:
+                column.flags.writeable = True
+
+    def check(self, plan: Plan) -> None:
+        """Fail the test when a plan breaks a rule of ``Plan``."""
+        view = self.view
+        slots, tokens = plan.slots.tolist(), plan.tokens.tolist()
+        assert len(slots) == len(tokens), "as many grants as slots"
+        assert len(set(slots)) == len(slots), "no slot is granted twice"
+        assert sum(tokens) <= view.token_budget, "the sum is within the budget"
+        admitted = 0
+        for slot, count in zip(slots, tokens, strict=True):
+            assert 0 <= slot < len(self._by_slot), f"slot {slot} is out of range"
+            sequence = self._by_slot[slot]
+            assert sequence is not None, f"slot {slot} neither runs nor waits"
+            need = int(view.num_tokens[slot] - view.num_computed[slot])
+            assert 1 <= count <= need, f"slot {slot} needs {need} tokens and was granted {count}"
+            admitted += not sequence.is_running
+        assert len(self.running) + admitted <= view.max_running, "no more run than may"
+
+    def _pages_for(self, num_tokens: int) -> int:
+        return -(-num_tokens // self.view.page_size)
+
+    def _hold(self, sequence: FakeSequence, count: int) -> None:
+        """Pages for a running sequence's grant, whoever has to give way."""
+        if not sequence.is_running:
+            return
+        reach = int(self.view.num_computed[sequence.slot]) + count
+        while sequence.is_running and self._pages_for(reach) - sequence.pages > self.free_pages:
+            self.preempt(self.running[-1])
+        if sequence.is_running:
+            sequence.pages = max(sequence.pages, self._pages_for(reach))
+
+    def _admit(self, grants: list[tuple[FakeSequence, int]]) -> None:
+        """Give places in the order of the plan, until one finds no pages for all its tokens."""
+        for sequence, _ in grants:
+            slot = sequence.slot
+            num_tokens = int(self.view.num_tokens[slot])
+            promised = sum(
+                max(0, self._pages_for(int(self.view.num_tokens[other.slot])) - other.pages)
+                for other in self.running
+            )
+            if self._pages_for(num_tokens) > self.free_pages - promised:
+                return
+            self._scheduler.dequeue(slot)
+            self.waiting.remove(sequence)
+            self.running.append(sequence)
+            sequence.is_running = True
+            sequence.pages = self._pages_for(sequence.cached)
+            self.view.num_computed[slot] = min(sequence.cached, num_tokens - 1)
+            self._show_running()
+
+    def _compute(self, sequence: FakeSequence, count: int) -> None:
+        view, slot = self.view, sequence.slot
+        count = min(count, int(view.num_tokens[slot] - view.num_computed[slot]))
+        sequence.computed += count
+        view.num_computed[slot] += count
+        sequence.pages = max(sequence.pages, self._pages_for(int(view.num_computed[slot])))
+        if view.num_computed[slot] == view.num_tokens[slot]:
+            view.num_tokens[slot] += 1
+            if view.num_tokens[slot] == sequence.length:
+                self.finished.append(sequence)
+                self._remove(sequence)

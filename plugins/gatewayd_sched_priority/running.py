@@ -1,0 +1,45 @@
+"""What the running sequences of one class want from a step, and what a budget leaves of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.scheduling import QueueView
+
+
+class Grants(NamedTuple):
+    """Tokens for sequences."""
+
+    slots: NDArray[np.int32]
+    """Shape ``[n]``."""
+    tokens: NDArray[np.int32]
+    """Shape ``[n]``."""
+
+    @property
+    def total(self) -> int:
+        """Tokens of all."""
+        return int(self.tokens.sum())
+
+    def cut(self, budget: int) -> Grants:
+        """The first ones that fit into a budget; the last of them may get a part."""
+        if self.total <= budget:
+            return self
+        reach = np.cumsum(self.tokens)
+        count = int(np.searchsorted(reach, budget)) + 1 if budget else 0
+        tokens = self.tokens[:count].copy()
+        if count:
+            tokens[-1] -= reach[count - 1] - budget
+        return Grants(self.slots[:count], tokens)
+
+
+def wants(view: QueueView, number: int) -> Grants:
+    """All that a class's running sequences need: those that decode, then chunks, by admission."""
+    slots = view.running[view.priority[view.running] == number]
+    tokens = view.num_tokens[slots] - view.num_computed[slots]
+    order = np.argsort(tokens > 1, kind="stable")
+    return Grants(slots[order], tokens[order])

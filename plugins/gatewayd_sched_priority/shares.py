@@ -1,0 +1,83 @@
+"""The accounts of the classes: weighted deficit round robin, one round a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class Shares:
+    """What each class has had for its weight, and what is due to it.
+
+    The level of a class is the tokens it was served, divided by its weight. A budget raises the
+    lowest levels first, so what a class lacks in one step (its deficit) is made up in the next
+    ones, and over time the tokens of classes that always want more are as their weights.
+
+    Attributes:
+        levels: tokens served per weight, by class.
+    """
+
+    def __init__(self, weights: Sequence[float]) -> None:
+        self.weights = tuple(weights)
+        self.levels = [0.0] * len(weights)
+
+    def charge(self, number: int, tokens: int) -> None:
+        """A class was served."""
+        self.levels[number] += tokens / self.weights[number]
+
+    def forgive(self, backlogged: Sequence[bool]) -> None:
+        """Classes that got all they wanted keep no credit.
+
+        They are brought up to the lowest of those that want more, so whoever was idle starts
+        level with the others, and neither makes up for the time nor pays for it.
+        """
+        wanting = [level for level, b in zip(self.levels, backlogged, strict=True) if b]
+        floor = min(wanting) if wanting else max(self.levels)
+        self.levels = [
+            level if b else max(level, floor)
+            for level, b in zip(self.levels, backlogged, strict=True)
+        ]
+
+    def divide(self, budget: int, demands: Sequence[int]) -> list[int]:
+        """Divide a budget: the lowest levels rise together until it is used up.
+
+        Args:
+            budget: tokens to hand out.
+            demands: most that each class can take.
+
+        Returns:
+            Tokens for each class; their sum is the smaller of budget and total demand.
+        """
+        if sum(demands) <= budget:
+            return list(demands)
+        line = self._water_line(budget, demands)
+        grants = [int(grant) for grant in self._filled(line, demands)]
+        # At most one token a class was lost to rounding.
+        for _ in range(budget - sum(grants)):
+            number = min(
+                (i for i, demand in enumerate(demands) if grants[i] < demand),
+                key=lambda i: self.levels[i] + grants[i] / self.weights[i],
+            )
+            grants[number] += 1
+        return grants
+
+    def _filled(self, line: float, demands: Sequence[int]) -> list[float]:
+        """Tokens that bring each class up to a level, within its demand."""
+        return [
+            min(max(0.0, (line - level) * weight), demand)
+            for level, weight, demand in zip(self.levels, self.weights, demands, strict=True)
+        ]
+
+    def _water_line(self, budget: int, demands: Sequence[int]) -> float:
+        """The level that a budget below the total demand reaches."""
+        full = [
+            level + demand / weight
+            for level, weight, demand in zip(self.levels, self.weights, demands, strict=True)
+        ]
+        # Between two of these points the tokens needed grow in a straight line.
+        low, used = min(self.levels), 0.0
+        for high in sorted(self.levels + full):
+            needed = sum(self._filled(high, demands))
+            if needed >= budget:
+                return low + (high - low) * (budget - used) / max(needed - used, 1e-9)
+            low, used = high, needed
+        return low

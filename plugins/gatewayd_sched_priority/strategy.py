@@ -1,0 +1,137 @@
+"""Classes share tokens by weight; inside a class it is first come, first served."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gatewayd_hooks.scheduling import Plan, Priority, QueueView
+from gatewayd_hooks.waiting import WaitingLine
+from gatewayd_sched_priority.config import PriorityConfig
+from gatewayd_sched_priority.running import Grants, wants
+from gatewayd_sched_priority.shares import Shares
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gatewayd_hooks.resources import EngineResources
+
+_HORIZON = 256
+"""Tokens that a running sequence is taken to generate from now on, when places are given.
+
+A place is paid for over the life of its sequence. Without looking ahead, a class that lacks a few
+tokens would take every place that falls free until they are computed: far too many.
+"""
+
+
+class _Candidate(NamedTuple):
+    """A waiting sequence that may be admitted."""
+
+    number: int
+    """Of its class."""
+    slot: int
+    uncached: int
+
+
+class WeightedClasses:
+    """Weighted deficit round robin on tokens over realtime, standard and batch.
+
+    When the budget binds, each class gets its share of every step, and a running sequence of
+    one that has used its share may get nothing. When places bind, one that falls free goes to
+    the class that is furthest below its share.
+    """
+
+    def __init__(self, config: PriorityConfig) -> None:
+        self._shares = Shares((config.realtime, config.standard, config.batch))
+        self._lines = [WaitingLine() for _ in Priority]
+        self._backlogged = [False for _ in Priority]
+        # Waiting sequences that the last plan granted, with their class and tokens.
+        self._granted: dict[int, tuple[int, int]] = {}
+
+    def open(self, resources: EngineResources) -> None:
+        """The view says all that is needed."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
+        """A sequence waits from now on, in its class."""
+        line = self._lines[int(view.priority[slot])]
+        line.enter(slot, float(view.arrival[slot]), front=front)
+
+    def dequeue(self, slot: int) -> None:
+        """A waiting sequence was admitted, so its tokens are charged, or has gone."""
+        for line in self._lines:
+            line.leave(slot)
+        if slot in self._granted:
+            self._shares.charge(*self._granted.pop(slot))
+
+    def plan(self, view: QueueView) -> Plan:
+        """Choose the next step."""
+        for number, _ in self._granted.values():
+            self._backlogged[number] = True  # no pages were found for them
+        self._shares.forgive(self._backlogged)
+
+        running = [wants(view, number) for number in range(len(self._lines))]
+        candidates = self._candidates(view, running)
+        demands = [grants.total for grants in running]
+        for candidate in candidates:
+            demands[candidate.number] += candidate.uncached
+        budgets = self._shares.divide(view.token_budget, demands)
+
+        served = [grants.cut(budget) for grants, budget in zip(running, budgets, strict=True)]
+        for number, grants in enumerate(served):
+            self._shares.charge(number, grants.total)
+            budgets[number] -= grants.total
+        self._granted = {}
+        for number, slot, uncached in candidates:
+            tokens = min(uncached, budgets[number])
+            if tokens:
+                self._granted[slot] = number, tokens
+                budgets[number] -= tokens
+        self._note_backlog(running, served)
+        admitted = Grants(
+            np.array(list(self._granted), np.int32),
+            np.array([tokens for _, tokens in self._granted.values()], np.int32),
+        )
+        slots, tokens_of = zip(*served, admitted, strict=True)
+        return Plan(np.concatenate(slots), np.concatenate(tokens_of))
+
+    def _candidates(self, view: QueueView, running: Sequence[Grants]) -> list[_Candidate]:
+        """Waiting sequences for the free places, and as many as could use the whole budget."""
+        weights, levels = self._shares.weights, self._shares.levels
+        demands = [grants.total for grants in running]
+        # Tokens that those in place are taken to compute before they end.
+        ahead = [grants.total + len(grants.slots) * _HORIZON for grants in running]
+        lines = [iter(line) for line in self._lines]
+        heads = {i: slot for i, line in enumerate(lines) for slot in islice(line, 1)}
+        places, pages = view.max_running - len(view.running), view.free_pages
+        candidates: list[_Candidate] = []
+        # The first that seems to find no pages is among them: the engine knows better, and
+        # nobody behind it may overtake.
+        while places > 0 and pages >= 0:
+            hungry = [i for i in heads if demands[i] < view.token_budget]
+            if not hungry:
+                break
+            number = min(hungry, key=lambda i: levels[i] + ahead[i] / weights[i])
+            slot = heads.pop(number)
+            heads.update((number, behind) for behind in islice(lines[number], 1))
+            uncached = view.uncached(slot)
+            candidates.append(_Candidate(number, slot, uncached))
+            demands[number] += uncached
+            ahead[number] += uncached + _HORIZON
+            places -= 1
+            pages -= -(-uncached // view.page_size)
+        return candidates
+
+    def _note_backlog(self, running: Sequence[Grants], served: Sequence[Grants]) -> None:
+        """Who would have taken more."""
+        granted = [0 for _ in self._lines]
+        for number, _ in self._granted.values():
+            granted[number] += 1
+        self._backlogged = [
+            served[i].total < running[i].total or len(line) > granted[i]
+            for i, line in enumerate(self._lines)
+        ]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,10 @@ GENERATE_BATCHES = (1, 32)
 AGAINST_GENERATE = {1: 3.5, 32: 2.3}
 AGAINST_LLAMA_CPP = {8: 1.3, 32: 1.8, 64: 2.0}
 AGAINST_LLAMA_CPP_SHARED = 3.0
+GENERATE_ENVIRONMENTS: tuple[dict[str, str], ...] = (
+    {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0"},
+    {},
+)
 WARMUP = 4
 SLOT_TOKENS = 1024
 
@@ -119,20 +124,29 @@ def measure_server(name: str, start: Start, setting: Setting, seed: int, speeds:
 
 
 def measure_generate(setting: Setting, seed: int, speeds: Speeds) -> None:
-    """One round of Hugging Face generate, in a process of its own."""
+    """One round of Hugging Face generate, in processes of its own.
+
+    Its threads may spin or sleep while they wait; which is better depends on how busy the machine
+    is, and it is given the better of the two.
+    """
     prompts = [item.prompt for item in items_of(setting, PLAIN, 1000 * seed, 64)]
-    done = subprocess.run(
-        [
-            *(sys.executable, str(Path(__file__).with_name("hf_generate.py")), str(folder())),
-            *("--batches", ",".join(map(str, GENERATE_BATCHES))),
-            *("--output-tokens", str(PLAIN.output_tokens)),
-        ],
-        input=json.dumps(prompts),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    for size, speed in json.loads(done.stdout).items():
+    best: dict[str, float] = {}
+    for environment in GENERATE_ENVIRONMENTS:
+        done = subprocess.run(
+            [
+                *(sys.executable, str(Path(__file__).with_name("hf_generate.py")), str(folder())),
+                *("--batches", ",".join(map(str, GENERATE_BATCHES))),
+                *("--output-tokens", str(PLAIN.output_tokens)),
+            ],
+            input=json.dumps(prompts),
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, **environment},
+        )
+        for size, speed in json.loads(done.stdout).items():
+            best[size] = max(speed, best.get(size, 0.0))
+    for size, speed in best.items():
         speeds[f"generate {size}"].append(speed)
         print(f"generate batch {size}: {speed:.0f} tok/s", file=sys.stderr)
 

@@ -25,7 +25,7 @@ class Install(Protocol):
         Args:
             name: of the distribution.
             entries: entry points of group ``gatewayd``, name to module.
-            modules: module name to source.
+            modules: path of a module without its suffix, to source.
             version: of the distribution.
         """
 
@@ -48,10 +48,12 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         lines = [f"{key} = {value}" for key, value in entries.items()]
         (info / "entry_points.txt").write_text("\n".join(["[gatewayd]", *lines, ""]))
         for module, source in (modules or {}).items():
-            (site / f"{module}.py").write_text(source)
-            written.append(module)
+            file = site / f"{module}.py"
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(source)
+            written.append(module.partition("/")[0])
         monkeypatch.syspath_prepend(site)
 
     yield install_
-    for module in written:
-        sys.modules.pop(module, None)
+    for name in [name for name in sys.modules if name.partition(".")[0] in written]:
+        del sys.modules[name]

@@ -26,7 +26,7 @@ class Lottery:
         self._hopeful: dict[int, int] = {}
 
     def open(self, resources: EngineResources) -> None:
-        """The engine's sizes are in every view."""
+        """Nothing to learn: the sizes are in every view."""
 
     def close(self) -> None:
         """Nothing to give back."""

@@ -1,0 +1,79 @@
+"""A built-in is installed as a stranger's plugin is, and forgotten in no list."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
+TOOL = PROJECT["tool"]
+SOURCE_ROOTS = ("engine", "plugins")
+PLUGINS = sorted(
+    folder.name
+    for folder in (ROOT / "plugins").glob("gatewayd_*/")
+    if folder.name != "gatewayd_hooks"
+)
+
+
+def packages() -> list[Path]:
+    """Every package of the project, as a folder."""
+    nested = [p for root in SOURCE_ROOTS for p in (ROOT / root).glob("gatewayd_*/")]
+    return [ROOT / "gatewayd", *nested]
+
+
+def contract(name: str) -> dict[str, Any]:
+    (found,) = [c for c in TOOL["importlinter"]["contracts"] if c["name"] == name]
+    return dict(found)
+
+
+def test_there_are_built_ins() -> None:
+    assert len(PLUGINS) >= 11
+
+
+def test_the_wheel_holds_every_package() -> None:
+    listed = TOOL["hatch"]["build"]["targets"]["wheel"]["packages"]
+    assert sorted(listed) == sorted(str(p.relative_to(ROOT)) for p in packages())
+
+
+def test_every_built_in_has_an_entry_point_and_every_entry_point_a_folder() -> None:
+    modules = PROJECT["project"]["entry-points"]["gatewayd"].values()
+    assert sorted(set(modules)) == PLUGINS
+
+
+def test_the_import_rules_know_every_package() -> None:
+    roots = TOOL["importlinter"]["root_packages"]
+    assert sorted(roots) == sorted(p.name for p in packages())
+
+
+def test_no_built_in_may_lean_on_another() -> None:
+    rooms = contract("Rooms depend downward only; no strategy is imported by name")["layers"]
+    siblings = rooms[1].split(" | ")
+    assert sorted(siblings) == sorted([*PLUGINS, "gatewayd_engine"])
+
+
+def test_the_daemon_may_name_no_built_in() -> None:
+    forbidden = contract("The daemon names no strategy")["forbidden_modules"]
+    assert sorted(forbidden) == PLUGINS
+
+
+@pytest.mark.parametrize("root", [*SOURCE_ROOTS, "tests"])
+def test_a_source_root_is_no_package(root: str) -> None:
+    assert (ROOT / root).is_dir()
+    assert not (ROOT / root / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("package", [p.name for p in packages()])
+def test_every_package_says_that_it_is_typed(package: str) -> None:
+    (folder,) = [p for p in packages() if p.name == package]
+    assert (folder / "py.typed").exists()
+    assert (folder / "__init__.py").exists()
+
+
+@pytest.mark.parametrize("plugin", PLUGINS)
+def test_a_built_in_has_the_files_of_every_plugin(plugin: str) -> None:
+    files = {p.name for p in (ROOT / "plugins" / plugin).iterdir() if p.is_file()}
+    assert {"__init__.py", "config.py", "strategy.py", "README.md", "py.typed"} <= files

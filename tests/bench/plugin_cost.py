@@ -76,9 +76,9 @@ def counting_hook_calls() -> Iterator[list[str]]:
         pluggy.HookCaller.__call__ = original  # type: ignore[method-assign]
 
 
-def calls_in_steps(num_steps: int) -> int:
+def calls_in_steps(num_steps: int, batch: int = BATCH) -> int:
     """Hook calls inside so many steps of a busy engine."""
-    drive = busy(make_core(), num_steps)
+    drive = busy(make_core(), num_steps, batch)
     with counting_hook_calls() as calls:
         for _ in range(num_steps):
             drive.step()
@@ -107,10 +107,10 @@ def counter_works() -> bool:
     return calls == ["probed"]
 
 
-def busy(core: Any, num_steps: int) -> Drive:
+def busy(core: Any, num_steps: int, batch: int) -> Drive:
     """A batch that keeps decoding for so many steps, and some turnover in it."""
     drive = Drive(core)
-    for index in range(BATCH):
+    for index in range(batch):
         drive.submit(Job([300 + index] * 16, min(num_steps + 2, CONTEXT - 16)))
     for index in range(num_steps // 50):
         drive.submit(Job([400 + index] * 16, 20))

@@ -11,24 +11,24 @@ from tests.bench.prefix_sharing import run as run_sharing
 
 def test_a_thousand_engine_steps_call_no_hook() -> None:
     assert counter_works()
-    assert calls_in_steps(STEPS) == 0
+    assert calls_in_steps(STEPS, batch=2) == 0
 
 
 def test_a_shared_prefix_is_computed_once_and_changes_no_token() -> None:
-    jobs = jobs_of(12, 2, seed=1)
+    jobs = jobs_of(5, 2, seed=1)
     alone = SHARED + OWN
     exact, usual = run_sharing(jobs, 8, "hash"), run_sharing(jobs, 16, "hash")
     without = run_sharing(jobs, 16, None)
-    assert exact.computed == alone + 11 * OWN
-    assert usual.computed == alone + 11 * (OWN + SHARED % 16)
-    assert without.computed == 12 * alone
-    assert (exact.hits, without.hits) == (11 * SHARED, 0)
+    assert exact.computed == alone + 4 * OWN
+    assert usual.computed == alone + 4 * (OWN + SHARED % 16)
+    assert without.computed == 5 * alone
+    assert (exact.hits, without.hits) == (4 * SHARED, 0)
     assert exact.tokens == usual.tokens == without.tokens
 
 
 def test_static_batching_gives_the_same_tokens_in_more_steps() -> None:
-    jobs = trace(24, seed=1)
-    static, continuous = run_batching("static", jobs, 8), run_batching("fcfs", jobs, 8)
+    jobs = trace(16, seed=1)
+    static, continuous = run_batching("static", jobs, 4), run_batching("fcfs", jobs, 4)
     assert static.tokens == continuous.tokens
     assert [len(tokens) for tokens in static.tokens] == [job.output_tokens for job in jobs]
     assert static.stats.step > 1.2 * continuous.stats.step

@@ -1,0 +1,135 @@
+"""The paged attention against dense attention over the same keys, with copies and without."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.batch import gather
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.rows import Rows
+
+PAGE = 4
+MAX_LEN = 600
+
+
+class Twin:
+    """Sequences whose keys and values are known, in pages and densely."""
+
+    def __init__(self, shape: AttentionShape, copy_bytes: int, seed: int) -> None:
+        self.shape = shape
+        self.rng = random.Random(seed)
+        torch.manual_seed(seed)
+        rows = 10
+        self.pool = KvPool(shape, rows * -(-MAX_LEN // PAGE), PAGE, torch.float32, "cpu")
+        self.pool.data.normal_()  # what nobody wrote must not matter
+        self.rows = Rows(rows, MAX_LEN, PAGE)
+        pages = list(range(self.pool.num_pages))
+        self.rng.shuffle(pages)
+        per_row = self.rows.block_table.shape[1]
+        for row in range(rows):
+            self.rows.block_table[row] = pages[row * per_row : (row + 1) * per_row]
+        self.attention = ReferenceAttention(shape, self.pool, copy_bytes)
+        self.known: list[torch.Tensor] = [self.empty() for _ in range(rows)]
+        self.ids = list(range(rows))
+        self.next_id = rows
+
+    def empty(self) -> torch.Tensor:
+        shape = self.shape
+        return torch.zeros(shape.num_layers, 0, 2 * shape.num_kv_heads, shape.head_dim)
+
+    def restart(self, row: int) -> None:
+        """Another sequence takes the row."""
+        self.known[row] = self.empty()
+        self.ids[row] = self.next_id
+        self.next_id += 1
+
+    def step(self, counts: dict[int, int]) -> None:
+        """Compute tokens of some rows and compare each layer."""
+        shape = self.shape
+        who = np.array(list(counts), np.int32)
+        starts = np.array([self.known[r].shape[1] for r in counts], np.int32)
+        count = np.array(list(counts.values()), np.int32)
+        ids = np.array([self.ids[r] for r in counts], np.int64)
+        batch = gather(self.rows, who, who, ids, starts, count, starts + count)
+        self.attention.plan(batch)
+        total = len(batch.ids)
+        news = torch.randn(shape.num_layers, total, 2 * shape.num_kv_heads, shape.head_dim)
+        ends = (batch.last + 1).tolist()
+        spans = [(e - int(c), e) for e, c in zip(ends, batch.counts, strict=True)]
+        for (first, end), row in zip(spans, batch.rows.tolist(), strict=True):
+            self.known[row] = torch.cat((self.known[row], news[:, first:end]), 1)
+        for layer in range(shape.num_layers):
+            query = torch.randn(total, shape.num_heads, shape.head_dim)
+            got = self.attention(layer, query, news[layer]).view(total, shape.num_heads, -1)
+            for (first, end), row in zip(spans, batch.rows.tolist(), strict=True):
+                wanted = self.dense(layer, query[first:end], self.known[row][layer])
+                torch.testing.assert_close(got[first:end], wanted, atol=2e-5, rtol=1e-4)
+
+    def dense(self, layer: int, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+        """Attention of the last queries of one sequence, by the definition."""
+        shape = self.shape
+        group = shape.num_heads // shape.num_kv_heads
+        k, v = (half.repeat_interleave(group, 1) for half in kv.chunk(2, 1))
+        scores = torch.einsum("qhd,khd->hqk", query, k) * shape.scale
+        if shape.softcap:
+            scores = shape.softcap * torch.tanh(scores / shape.softcap)
+        at = torch.arange(len(kv))
+        now = torch.arange(len(kv) - len(query), len(kv)).unsqueeze(-1)
+        hidden = at > now
+        if shape.windows[layer]:
+            hidden |= at <= now - shape.windows[layer]
+        weights = torch.softmax(scores.masked_fill(hidden, -torch.inf), -1)
+        return torch.einsum("hqk,khd->qhd", weights, v)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("windows", [(0, 0), (0, 9)])
+@pytest.mark.parametrize("copy_bytes", [0, 1 << 26, 300_000])
+def test_pages_give_what_dense_attention_gives(
+    softcap: float | None, windows: tuple[int, ...], copy_bytes: int
+) -> None:
+    shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, windows)
+    twin = Twin(shape, copy_bytes, seed=1)
+    rng = twin.rng
+    active = {0, 1, 2}
+    for _ in range(36):
+        if rng.random() < 0.3:
+            row = rng.randrange(10)
+            if row in active and rng.random() < 0.5:
+                active.discard(row)  # preempted or finished
+                if rng.random() < 0.7:
+                    twin.restart(row)
+            else:
+                active.add(row)
+        counts = {}
+        for row in rng.sample(sorted(active), len(active)):
+            room = MAX_LEN - twin.known[row].shape[1]
+            if twin.known[row].shape[1] == 0:
+                counts[row] = rng.choice([1, 3, 40, 150, 290])
+            elif rng.random() < 0.1:
+                counts[row] = min(room, rng.choice([2, 17]))
+            elif rng.random() < 0.9:
+                counts[row] = 1
+            if room < 1:
+                twin.restart(row)
+                counts[row] = 5
+        if counts:
+            twin.step(counts)
+
+
+def test_a_step_that_is_done_again_gives_the_same() -> None:
+    shape = AttentionShape(1, 2, 1, 8, 0.3, None, (0,))
+    twin = Twin(shape, 1 << 26, seed=2)
+    twin.step({0: 5, 1: 9})
+    twin.step({0: 1, 1: 1})
+    kept = [known.clone() for known in twin.known]
+    twin.step({0: 1, 1: 1})
+    twin.known = kept  # the step failed after attention and is repeated, alone
+    twin.step({1: 1})
+    twin.step({0: 1})
+    twin.step({0: 1, 1: 1})

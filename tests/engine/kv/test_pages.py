@@ -1,0 +1,162 @@
+"""Pages against a naive model, over random operations."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pytest
+from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+TOTAL = 12
+
+
+class Oldest:
+    """Evicts what was released first; refuses anything out of order."""
+
+    def __init__(self) -> None:
+        self.order: list[int] = []
+
+    def open(self, resources: object) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def release(self, page: int) -> None:
+        assert page not in self.order
+        self.order.append(page)
+
+    def reuse(self, page: int) -> None:
+        self.order.remove(page)
+
+    def victim(self) -> int:
+        if not self.order:
+            raise LookupError
+        return self.order.pop(0)
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+
+class PagesMachine(RuleBasedStateMachine):
+    """Sequences take, share and give back pages; some pages become known."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.forgotten: list[int] = []
+        self.pages = Pages(TOTAL, Oldest(), self.forgotten.append)
+        self.holders: list[list[int]] = []
+        self.known: set[int] = set()
+
+    @property
+    def held(self) -> Counter[int]:
+        return Counter(page for pages in self.holders for page in pages)
+
+    @rule()
+    def take(self) -> None:
+        free = TOTAL - len(self.held)
+        if not free:
+            with pytest.raises(OutOfPages):
+                self.pages.take()
+            return
+        before = set(range(TOTAL)) - set(self.held)
+        page = self.pages.take()
+        assert page in before
+        if page in self.known:
+            # A page nobody knows would have been free, and free ones go first.
+            assert before <= self.known
+            assert self.forgotten.pop() == page
+            self.known.discard(page)
+        assert not self.forgotten
+        self.holders.append([page])
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def share_all_of_a_holder(self, data: st.DataObject) -> None:
+        pages = data.draw(st.sampled_from(self.holders))
+        for page in pages:
+            self.pages.share(page)
+        self.holders.append(list(pages))
+
+    @rule(data=st.data())
+    def revive_cached(self, data: st.DataObject) -> None:
+        cached = sorted(self.known - set(self.held))
+        if cached:
+            page = data.draw(st.sampled_from(cached))
+            self.pages.share(page)
+            self.holders.append([page])
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def learn(self, data: st.DataObject) -> None:
+        pages = data.draw(st.sampled_from(self.holders))
+        self.pages.mark_known(pages)
+        self.known |= set(pages)
+
+    @precondition(lambda self: self.holders)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        pages = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
+        self.pages.give_back(pages)
+
+    @rule()
+    def replace_eviction(self) -> None:
+        self.pages.replace_eviction(Oldest())
+
+    @rule()
+    def replace_prefix_cache(self) -> None:
+        self.pages.replace_prefix_cache(self.forgotten.append)
+        self.known.clear()
+
+    @invariant()
+    def accounts_add_up(self) -> None:
+        self.pages.check(self.holders)
+        held = set(self.held)
+        assert self.pages.num_held == len(held)
+        assert self.pages.num_cached == len(self.known - held)
+        assert self.pages.num_free == TOTAL - len(held | self.known)
+        assert {p for p in range(TOTAL) if self.pages.is_shared(p)} == {
+            page for page, count in self.held.items() if count > 1
+        }
+
+
+TestPagesMachine = PagesMachine.TestCase
+TestPagesMachine.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+
+
+def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> None:
+    rng = random.Random(0)
+    pages = Pages(64, Oldest(), lambda page: None)
+    holders: list[list[int]] = []
+    for step in range(100_000):
+        roll = rng.random()
+        if roll < 0.45 and pages.num_available:
+            holders.append([pages.take()])
+        elif roll < 0.6 and holders:
+            chosen = rng.choice(holders)
+            for page in chosen:
+                pages.share(page)
+            holders.append(list(chosen))
+        elif roll < 0.7 and holders:
+            pages.mark_known(rng.choice(holders))
+        elif holders:
+            pages.give_back(holders.pop(rng.randrange(len(holders))))
+        assert pages.num_free + pages.num_cached + pages.num_held == 64
+        if step % 500 == 0:
+            pages.check(holders)
+    pages.check(holders)
+
+
+def test_check_sees_a_page_that_was_lost() -> None:
+    pages = Pages(4, Oldest(), None)
+    page = pages.take()
+    with pytest.raises(PageInvariantError, match="references differ"):
+        pages.check([])
+    pages.check([[page]])
+    pages._free.pop()
+    with pytest.raises(PageInvariantError, match="are not 4"):
+        pages.check([[page]])

@@ -17,7 +17,8 @@ from gatewayd.config import LogTable
 
 def configure(table: LogTable, stream: TextIO | None = None) -> None:
     """Send every logger's records to ``stream``, standard error by default."""
-    stream = sys.stderr if stream is None else stream
+    handler = _StandardError() if stream is None else logging.StreamHandler(stream)
+    stream = handler.stream
     is_text = table.format == "text" or (table.format == "auto" and stream.isatty())
     stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_text else "iso", utc=not is_text)
     shared: list[structlog.typing.Processor] = [
@@ -25,7 +26,6 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         stamp,
         structlog.processors.format_exc_info,
     ]
-    handler = logging.StreamHandler(stream)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
@@ -40,6 +40,18 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     set_level(table.level)
+
+
+class _StandardError(logging.StreamHandler[TextIO]):
+    """Looks standard error up for each record: a progress bar stands in for it for a while."""
+
+    @property
+    def stream(self) -> TextIO:
+        return sys.stderr
+
+    @stream.setter
+    def stream(self, value: TextIO) -> None:
+        """The base class sets it; there is nothing to keep."""
 
 
 def set_level(level: str) -> None:

@@ -89,11 +89,24 @@ def test_the_daemons_environment_is_kept(start: Start, monkeypatch: pytest.Monke
     assert read(process) == b"yes"
 
 
-def test_an_engine_reads_nothing_and_ctrl_c_in_the_terminal_passes_it_by(start: Start) -> None:
-    process = start(
-        "import os, sys; os.write({fd}, b'%d' % len(sys.stdin.read())); os.read({fd}, 1)"
-    )
-    assert process.socket.recv(9) == b"0"
+def test_an_engine_reads_nothing_of_what_is_typed_to_the_daemon(start: Start) -> None:
+    theirs, ours = os.pipe()
+    kept = os.dup(0)
+    os.write(ours, b"typed")
+    os.close(ours)
+    os.dup2(theirs, 0)
+    try:
+        process = start("import os; os.write({fd}, b'%d' % len(os.read(0, 9)))")
+    finally:
+        os.dup2(kept, 0)
+        os.close(kept)
+        os.close(theirs)
+    assert read(process) == b"0"
+
+
+def test_ctrl_c_in_the_terminal_passes_an_engine_by(start: Start) -> None:
+    process = start(f"import os; os.write({{fd}}, b'up'); {SLEEP}")
+    assert process.socket.recv(2) == b"up"
     # The terminal signals the foreground process group, which the engine is not in.
     assert os.getsid(process.pid) == os.getpgid(process.pid) == process.pid
 
@@ -153,7 +166,7 @@ def test_an_engine_that_ignores_its_socket_ends_with_the_daemon(ending: str) -> 
         engine = int(daemon.stdout.readline())
         if ending == "killed":
             # Not while the child is still on its way to asking for the kernel's help.
-            until(lambda: None if orphan.__file__ in command_line(engine) else 1)
+            until(lambda: 1 if command_line(engine)[1:] == ["-c", SLEEP] else None)
             assert is_alive(engine)
             daemon.kill()
     until(lambda: None if is_alive(engine) else 1)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: LruConfig) -> EvictionStrategy:
     from gatewayd_evict_lru.strategy import Lru
 
-    return Lru(config)
+    return Lru()
 
 
 @hookimpl

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from gatewayd_evict_lru.config import LruConfig
-
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
@@ -14,8 +12,7 @@ if TYPE_CHECKING:
 class Lru:
     """Cached pages in the order in which their last holder left them."""
 
-    def __init__(self, config: LruConfig) -> None:
-        del config
+    def __init__(self) -> None:
         # Not a plain dict: taking its first key again and again walks over the holes that
         # deleted ones leave.
         self._pages: OrderedDict[int, None] = OrderedDict()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: BiasConfig) -> LogitsProcessor:
     from gatewayd_logits_bias.strategy import Bias
 
-    return Bias(config)
+    return Bias()
 
 
 @hookimpl

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_logits_bias.config import BiasConfig
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 class Bias:
     """One addition for all pairs of all rows."""
 
-    def __init__(self, config: BiasConfig) -> None:
-        del config
+    def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
 

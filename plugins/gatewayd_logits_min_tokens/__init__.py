@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: MinTokensConfig) -> LogitsProcessor:
     from gatewayd_logits_min_tokens.strategy import MinTokens
 
-    return MinTokens(config)
+    return MinTokens()
 
 
 @hookimpl

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_logits_min_tokens.config import MinTokensConfig
-
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 class MinTokens:
     """Rows that are still below their minimum, and what would end them."""
 
-    def __init__(self, config: MinTokensConfig) -> None:
-        del config
+    def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._eos: tuple[int, ...] = ()
         self._missing: dict[int, int] = {}

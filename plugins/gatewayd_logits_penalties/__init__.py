@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: PenaltiesConfig) -> LogitsProcessor:
     from gatewayd_logits_penalties.strategy import Penalties
 
-    return Penalties(config)
+    return Penalties()
 
 
 @hookimpl

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gatewayd_logits_penalties.config import PenaltiesConfig
 from gatewayd_logits_penalties.table import RowTable
 
 if TYPE_CHECKING:
@@ -24,9 +23,6 @@ class Penalties:
     multiplies negative ones. Then frequency (per occurrence) and presence (once) are
     subtracted, which look at the output alone.
     """
-
-    def __init__(self, config: PenaltiesConfig) -> None:
-        del config
 
     def open(self, resources: EngineResources) -> None:
         """Make the columns; the tables grow with their use."""

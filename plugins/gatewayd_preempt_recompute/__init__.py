@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: RecomputeConfig) -> PreemptionStrategy:
     from gatewayd_preempt_recompute.strategy import Recompute
 
-    return Recompute(config)
+    return Recompute()
 
 
 @hookimpl

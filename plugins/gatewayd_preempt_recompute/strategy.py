@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gatewayd_hooks.preemption import PreemptionMode, Victim
-from gatewayd_preempt_recompute.config import RecomputeConfig
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -22,9 +21,6 @@ class Recompute:
     The oldest sequence of the highest class is never chosen while another runs, so it always
     gets on, and so does the whole.
     """
-
-    def __init__(self, config: RecomputeConfig) -> None:
-        del config
 
     def open(self, resources: EngineResources) -> None:
         """The engine's sizes do not matter here."""

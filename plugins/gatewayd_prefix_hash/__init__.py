@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: HashConfig) -> PrefixCacheStrategy[Any]:
     from gatewayd_prefix_hash.strategy import HashChain
 
-    return HashChain(config)
+    return HashChain()
 
 
 @hookimpl

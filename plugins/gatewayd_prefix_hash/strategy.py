@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gatewayd_prefix_hash.config import HashConfig
-
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -32,8 +30,7 @@ _TOKEN_BYTES = 4
 class HashChain:
     """Digest to page, and page to digest."""
 
-    def __init__(self, config: HashConfig) -> None:
-        del config
+    def __init__(self) -> None:
         self._key = secrets.token_bytes(32)
         self._page_size = 0
         self._page_of: dict[bytes, int] = {}

@@ -1,0 +1,202 @@
+"""What every scheduler must do, whatever its policy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_hooks.scheduling import SchedulerStrategy
+from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A request that comes."""
+
+    prompt: int
+    output: int
+    priority: int
+    tenant: int
+    cached: int
+    front: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Some live sequence goes."""
+
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Some running sequence waits again."""
+
+    choice: int
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Time passes."""
+
+    count: int
+
+
+Event = Arrival | Cancel | Preempt | Steps
+
+_CHOICES = st.integers(0, 1000)
+_ARRIVALS = st.builds(
+    Arrival,
+    prompt=st.integers(1, 150),
+    output=st.integers(1, 12),
+    priority=st.integers(0, 2),
+    tenant=st.integers(0, 3),
+    cached=st.integers(0, 100),
+    front=st.booleans(),
+)
+_EVENTS = st.lists(
+    st.one_of(
+        _ARRIVALS,
+        _ARRIVALS,
+        st.builds(Steps, st.integers(1, 4)),
+        st.builds(Cancel, _CHOICES),
+        st.builds(Preempt, _CHOICES),
+    ),
+    max_size=40,
+)
+# The longest sequence needs 11 pages of 16: one always fits.
+_SIZES = st.fixed_dictionaries(
+    {
+        "max_batch_tokens": st.integers(1, 64),
+        "max_running": st.integers(1, 6),
+        "num_pages": st.integers(11, 40),
+    }
+)
+
+
+class SchedulerConformance:
+    """Subclass it and build your scheduler in ``make``."""
+
+    def make(self) -> SchedulerStrategy:
+        """Build the scheduler; the tests open and close it."""
+        raise NotImplementedError("return your scheduler, built and not opened")
+
+    @contextmanager
+    def queue(self, **sizes: int) -> Iterator[FakeQueue]:
+        """A fake queue over an opened scheduler."""
+        resources = engine_resources(**sizes)
+        scheduler = self.make()
+        try:
+            scheduler.open(resources)
+            yield FakeQueue(scheduler, resources)
+        finally:
+            scheduler.close()
+
+    def play(self, sizes: dict[str, int], events: Sequence[Event]) -> list[Any]:
+        """Let events happen, then serve whoever is left; the plans of all steps."""
+        plans: list[Any] = []
+        with self.queue(**sizes) as queue:
+
+            def step() -> None:
+                plan = queue.step()
+                plans.append((plan.slots.tolist(), plan.tokens.tolist()))
+
+            for event in events:
+                match event:
+                    case Arrival():
+                        queue.arrive(
+                            event.prompt,
+                            event.output,
+                            priority=event.priority,
+                            tenant=event.tenant,
+                            cached=event.cached,
+                            front=event.front,
+                        )
+                    case Cancel() if len(queue):
+                        live = queue.running + queue.waiting
+                        queue.cancel(live[event.choice % len(live)])
+                    case Preempt() if queue.running:
+                        queue.preempt(queue.running[event.choice % len(queue.running)])
+                    case Steps():
+                        for _ in range(event.count if len(queue) else 0):
+                            step()
+            # Pages may run short and work be done again, but not forever.
+            for _ in range(100 + 200 * len(queue)):
+                if not len(queue):
+                    break
+                step()
+            assert not len(queue), f"{len(queue)} sequences are never served"
+        return plans
+
+    def test_closing_it_unopened_is_harmless(self) -> None:
+        self.make().close()
+
+    @campaign
+    @given(sizes=_SIZES, events=_EVENTS)
+    def test_every_plan_keeps_the_rules_and_everyone_is_served(
+        self, sizes: dict[str, int], events: Sequence[Event]
+    ) -> None:
+        self.play(sizes, events)
+
+    @campaign
+    @given(sizes=_SIZES, events=_EVENTS)
+    def test_the_same_events_give_the_same_plans(
+        self, sizes: dict[str, int], events: Sequence[Event]
+    ) -> None:
+        assert self.play(sizes, events) == self.play(sizes, events)
+
+    def test_a_prompt_longer_than_the_budget_is_computed_in_chunks(self) -> None:
+        with self.queue(max_batch_tokens=16) as queue:
+            sequence = queue.arrive(100, 3)
+            for _ in range(200):
+                if not len(queue):
+                    break
+                queue.step()
+            assert queue.finished == [sequence]
+            assert sequence.computed == 102, "each token is computed once; the last one never"
+
+    def test_a_sequence_that_goes_is_never_granted_again(self) -> None:
+        with self.queue(max_running=2) as queue:
+            gone = [queue.arrive(20, 4) for _ in range(4)]
+            kept = [queue.arrive(20, 4) for _ in range(4)]
+            queue.step()
+            for sequence in gone:
+                queue.cancel(sequence)
+            for _ in range(200):
+                if not len(queue):
+                    break
+                queue.step()
+            assert set(map(id, queue.finished)) == set(map(id, kept))
+
+    def test_a_slot_used_again_is_a_new_sequence(self) -> None:
+        with self.queue(max_running=1) as queue:
+            queue.cancel(queue.arrive(90, 9, priority=2))
+            short = queue.arrive(1, 1, priority=0)
+            for _ in range(50):
+                if not len(queue):
+                    break
+                queue.step()
+            assert queue.finished == [short]
+
+    def test_going_twice_or_unknown_is_ignored(self) -> None:
+        scheduler = self.make()
+        scheduler.open(engine_resources())
+        scheduler.dequeue(3)
+        scheduler.dequeue(3)
+        scheduler.close()
+
+    def test_a_prefix_that_is_cached_is_not_granted_again(self) -> None:
+        with self.queue(max_batch_tokens=64) as queue:
+            queue.arrive(60, 2, cached=48)
+            granted = 0
+            for _ in range(50):
+                if queue.running:
+                    break
+                granted = int(queue.step().tokens.sum())
+            assert granted <= 12, "only the uncached tokens are needed"

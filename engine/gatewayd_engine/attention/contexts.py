@@ -106,7 +106,7 @@ class Contexts:
         wanted = dict(zip(owners, starts, strict=True))
         for owner, place in list(self._places.items()):
             start = wanted.get(owner)
-            if start is None or start != place.filled or start >= place.capacity:
+            if start is None or start >= place.capacity:
                 self._drop(owner)
         left_out = []
         limits = np.full(len(owners), np.iinfo(np.int64).max)

@@ -106,7 +106,7 @@ def test_a_seed_repeats_whatever_else_is_in_the_batch(make_engine: Make) -> None
     alone = make_engine().generate(PROMPT, **wishes)
     crowded = make_engine(max_batch_tokens=64, kv_pages=60)
     for i in range(12):
-        crowded.submit(PROMPT[: i + 3], max_tokens=40, temperature=1.0, ignore_eos=True)
+        crowded.submit((PROMPT * 2)[: 3 * i + 3], max_tokens=40, temperature=1.0, ignore_eos=True)
     (mine,) = crowded.submit(PROMPT, **wishes)
     assert crowded.run()[mine].tokens == alone
     other = make_engine().generate(PROMPT, **{**wishes, "seed": 43})

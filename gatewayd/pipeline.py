@@ -110,14 +110,14 @@ class Generation:
         "_is_admitted",
         "_is_awake",
         "_is_closed",
-        "_last",
-        "_observe_gap",
+        "_loop",
         "_pipeline",
         "_waiter",
         "choices",
         "clock",
         "error",
         "is_abandoned",
+        "observe_gap",
         "work",
     )
 
@@ -125,16 +125,16 @@ class Generation:
         self._pipeline = pipeline
         self.work = work
         self.clock = pipeline.clock
-        self._observe_gap = pipeline.metrics.inter_token.observe
+        self.observe_gap = pipeline.metrics.inter_token.observe
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
+        self._loop = asyncio.get_running_loop()
         self._waiter: asyncio.Future[None] | None = None
         self._is_awake = False
         self._is_admitted = False
         self._is_closed = False
         self._first: float | None = None
-        self._last: float | None = None
         self.choices = [
             Choice(prompt * work.num_choices + at, prompt, work.options, self)
             for prompt in range(len(work.requests))
@@ -170,12 +170,9 @@ class Generation:
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
 
-    def note_tokens(self, now: float, last: float | None) -> None:
-        """Keep the times of the first and the last token."""
-        self._last = now
-        if last is not None:
-            self._observe_gap(now - last)
-        elif self._first is None:
+    def note_first(self, now: float) -> None:
+        """Keep the time of the first token of all."""
+        if self._first is None:
             self._first = now
 
     def stop_choice(self, choice: Choice) -> None:
@@ -215,7 +212,7 @@ class Generation:
     async def wait(self) -> None:
         """Wait until something came since the last time."""
         if not self._is_awake:
-            self._waiter = asyncio.get_running_loop().create_future()
+            self._waiter = self._loop.create_future()
             await self._waiter
             self._waiter = None
         self._is_awake = False
@@ -268,7 +265,7 @@ class Generation:
         times = RequestTimes(
             arrival=work.arrival,
             first=self._first,
-            last=self._last,
+            last=max((one.last for one in self.choices if one.last is not None), default=None),
             end=now,
             queue_seconds=self.choices[0].queue_seconds,
         )

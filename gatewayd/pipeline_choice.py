@@ -56,8 +56,12 @@ class ChoiceOwner(Protocol):
     def wake(self) -> None:
         """There is something to take."""
 
-    def note_tokens(self, now: float, last: float | None) -> None:
-        """Tokens came to a choice; ``last`` is when it got the ones before."""
+    def note_first(self, now: float) -> None:
+        """The first tokens of a choice came."""
+
+    @property
+    def observe_gap(self) -> Callable[[float], None]:
+        """Is told the seconds between two chunks of a choice."""
 
     def stop_choice(self, choice: Choice) -> None:
         """A choice ended by itself; the engine may stop."""
@@ -82,12 +86,16 @@ class Choice:
         cached_tokens: prompt tokens found in the prefix cache.
         queue_seconds: spent in the engine's queue.
         scored_prompt: log-probabilities of the prompt, if asked for.
+        last: when its latest tokens came.
         ids: generated since the last ``take_ids``, if wanted.
     """
 
     __slots__ = (
+        "_clock",
         "_detokenizer",
-        "_last",
+        "_feed",
+        "_is_plain",
+        "_observe_gap",
         "_options",
         "_owner",
         "_pending",
@@ -101,6 +109,7 @@ class Choice:
         "ids",
         "index",
         "is_done",
+        "last",
         "prompt_index",
         "queue_seconds",
         "scored_prompt",
@@ -114,6 +123,9 @@ class Choice:
         self.prompt_index = prompt_index
         self._options = options
         self._owner = owner
+        self._clock = owner.clock
+        self._observe_gap = owner.observe_gap
+        self._is_plain = not (options.stop or options.keep_ids or options.discard)
         self.cached_tokens = 0
         self.queue_seconds = 0.0
         self.scored_prompt: list[TokenLogprobs] = []
@@ -122,6 +134,7 @@ class Choice:
     def _start_over(self) -> None:
         options = self._options
         self._detokenizer = options.detokenizer()
+        self._feed = self._detokenizer.feed
         self._stop = (
             StopMatcher(options.stop, include=options.include_stop) if options.stop else None
         )
@@ -129,7 +142,7 @@ class Choice:
         self._scored: list[ScoredToken] = []
         self._seen_chars = 0  # decoded
         self._taken_chars = 0
-        self._last: float | None = None
+        self.last: float | None = None
         self.ids: list[int] = []
         self.completion_tokens = 0
         self.is_done = False
@@ -151,23 +164,25 @@ class Choice:
         """Decode and look for stop strings."""
         if self.is_done:
             return
-        owner = self._owner
-        now = owner.clock()
-        owner.note_tokens(now, self._last)
-        self._last = now
-        if self._options.discard:
-            return
-        if self._stop is None and logprobs is None and not self._options.keep_ids:
+        now = self._clock()
+        if self.last is None:
+            self._owner.note_first(now)
+        else:
+            self._observe_gap(now - self.last)
+        self.last = now
+        if self._is_plain and logprobs is None:
             self.completion_tokens += len(ids)
-            text = self._detokenizer.feed(ids)
+            text = self._feed(ids)
             if text:
                 self._pending.append(text)
                 if self._options.wakes:
-                    owner.wake()
+                    self._owner.wake()
+            return
+        if self._options.discard:
             return
         self._tokens_one_by_one(ids, logprobs)
         if self._options.wakes or self.is_done:
-            owner.wake()
+            self._owner.wake()
 
     def _tokens_one_by_one(
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None

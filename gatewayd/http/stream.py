@@ -72,10 +72,12 @@ class Stream:
                     raise generation.error
                 await self._write(error_events(generation.error), more=False)
                 return
-            events = b""
+            events, has_ended = b"", False
             for choice in open_choices:
                 events += wire.chunk(generation, choice)
-            open_choices = [choice for choice in open_choices if not choice.is_done]
+                has_ended |= choice.is_done
+            if has_ended:
+                open_choices = [choice for choice in open_choices if not choice.is_done]
             if not open_choices:
                 await self._write(events + wire.closing(generation), more=False)
                 return

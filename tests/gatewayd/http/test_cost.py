@@ -28,6 +28,8 @@ from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import model_info
 
 NUM_TOKENS = 128
+TOKEN = 1000
+"""A word of the vocabulary; low ids are bare bytes."""
 CLIENTS = 16
 SECONDS = 4.0
 CHUNK = b'data: {"id":"chatcmpl-0123456789abcdef01234567","object":"chat.completion.chunk","created":1,"model":"nano","choices":[{"index":0,"delta":{"content":"x"},"logprobs":null,"finish_reason":null}]}\n\n'  # noqa: E501 - a sample
@@ -67,7 +69,7 @@ class FreeFleet:
         for job in self.jobs:
             job.left -= 1
             for sink in () if job.is_cancelled else job.sinks:
-                sink.tokens((100,), None)
+                sink.tokens((TOKEN,), None)
                 if job.left == 0:
                     sink.finished("length", None)
         self.jobs = [job for job in self.jobs if job.left and not job.is_cancelled]

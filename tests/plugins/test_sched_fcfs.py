@@ -1,4 +1,4 @@
-"""The scheduler ``fcfs``: the kit's rules, then its own."""
+"""What ``fcfs`` promises beyond the rules of every scheduler."""
 
 import time
 
@@ -6,19 +6,8 @@ import numpy as np
 
 from gatewayd_hooks.scheduling import QueueView
 from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence, engine_resources
-from gatewayd_hooks.testing.scheduling import SchedulerConformance
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
-
-
-class TestConformance(SchedulerConformance):
-    def make(self) -> Fcfs:
-        return Fcfs(FcfsConfig())
-
-
-class TestConformanceOfSmallChunks(SchedulerConformance):
-    def make(self) -> Fcfs:
-        return Fcfs(FcfsConfig(max_prefill_chunk=3))
 
 
 def queue_of(chunk: int = 0, **sizes: int) -> FakeQueue:

@@ -1,0 +1,178 @@
+"""Plays the engine for a prefix cache: pages change hands, and every answer is checked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from gatewayd_hooks.caching import PrefixCacheStrategy
+from gatewayd_hooks.resources import EngineResources
+
+_MAX_SEQUENCES = 6
+_MAX_TOKENS = 24
+
+Key = tuple[bytes, tuple[int, ...]]
+"""A salt and all tokens up to the end of a page."""
+
+
+@dataclass(eq=False, slots=True)
+class _Holder:
+    """A sequence; one without pages waits."""
+
+    tokens: list[int]
+    prompt_pages: int
+    salt: bytes
+    trail: Any
+    pages: list[int] = field(default_factory=list)
+    computed: int = 0
+    told: int = 0
+    """Full pages that the cache was told of while it has held its present pages."""
+    most_told: int = 0
+    """The same, ever: the trail knows these tokens."""
+    is_running: bool = False
+
+
+class FakePages:
+    """A pool of pages over which sequences come, compute, wait again and go.
+
+    The truth is kept beside the cache in the simplest way: a dictionary from all tokens up to
+    the end of a page to that page.
+
+    Args:
+        cache: opened.
+        resources: its page size and number of pages; both should be small.
+    """
+
+    def __init__(self, cache: PrefixCacheStrategy[Any], resources: EngineResources) -> None:
+        self._cache = cache
+        self._size = resources.page_size
+        self._free = list(range(resources.num_pages))
+        self._refs = [0] * resources.num_pages
+        self._page_of: dict[Key, int] = {}
+        self._key_of: dict[int, Key] = {}
+        self._holders: list[_Holder] = []
+        self.num_hits = 0
+
+    def act(self, event: str, which: int, bits: int) -> None:
+        """Let something happen.
+
+        Args:
+            event: ``arrive``, ``place`` (admit or preempt), ``compute``, ``end``, ``evict`` or
+                ``forget`` (a page that the cache does not know).
+            which: chooses a sequence or a page; any number.
+            bits: where token ids come from, each 0 or 1, so that many prompts begin alike.
+        """
+        if event == "arrive" and len(self._holders) < _MAX_SEQUENCES:
+            tokens = [bits >> i & 1 for i in range(1 + which % 12)]
+            self._arrive(tokens, (b"", b"\x00", b"tenant")[bits % 3])
+        elif event == "evict":
+            self._evict(which)
+        elif event == "forget":
+            unknown = [page for page in range(len(self._refs)) if page not in self._key_of]
+            if unknown:
+                self._cache.forget(unknown[which % len(unknown)])
+        elif self._holders:
+            holder = self._holders[which % len(self._holders)]
+            self.check_match(holder)
+            if event == "end":
+                self._put_back(holder)
+                self._holders.remove(holder)
+            elif event == "place" and holder.is_running:
+                self._put_back(holder)
+            elif event == "place":
+                self._admit(holder)
+            elif event == "compute" and holder.is_running:
+                self._compute(holder, 1 + which // 16 % 6, bits)
+
+    def check_match(self, holder: _Holder) -> list[int]:
+        """Ask for a sequence's pages, twice, and compare with the truth."""
+        expected: list[int] = []
+        for i in range(max(holder.prompt_pages, holder.most_told)):
+            page = self._page_of.get(self._key(holder, i))
+            if page is None:
+                break
+            expected.append(page)
+        for _ in range(2):
+            assert list(self._cache.match(holder.trail)) == expected, "the longest cached prefix"
+        return expected
+
+    def _key(self, holder: _Holder, index: int) -> Key:
+        return holder.salt, tuple(holder.tokens[: (index + 1) * self._size])
+
+    def _arrive(self, tokens: list[int], salt: bytes) -> None:
+        trail = self._cache.begin(np.array(tokens, np.int32), salt)
+        holder = _Holder(tokens, len(tokens) // self._size, salt, trail)
+        self.check_match(holder)
+        self._holders.append(holder)
+
+    def _admit(self, holder: _Holder) -> None:
+        shared = self.check_match(holder)[: (len(holder.tokens) - 1) // self._size]
+        self.num_hits += len(shared)
+        for page in shared:
+            self._refs[page] += 1
+        holder.pages = shared
+        holder.computed = len(shared) * self._size
+        holder.told = len(shared)
+        holder.is_running = True
+
+    def _put_back(self, holder: _Holder) -> None:
+        for page in reversed(holder.pages):
+            self._refs[page] -= 1
+            if not self._refs[page] and page not in self._key_of:
+                self._free.append(page)
+        holder.pages = []
+        holder.is_running = False
+
+    def _compute(self, holder: _Holder, count: int, bits: int) -> None:
+        """Compute tokens, generated ones after those that are there, and tell of full pages."""
+        for i in range(count):
+            if holder.computed == len(holder.pages) * self._size:
+                if not self._free and not self._evict(bits):
+                    self._put_back(holder)
+                    return
+                page = self._free.pop()
+                self._refs[page] = 1
+                holder.pages.append(page)
+            if holder.computed == len(holder.tokens):
+                if len(holder.tokens) == _MAX_TOKENS:
+                    break
+                holder.tokens.append(bits >> i & 1)
+            holder.computed += 1
+        full = holder.computed // self._size
+        if full > holder.told:
+            self._tell(holder, full)
+
+    def _tell(self, holder: _Holder, full: int) -> None:
+        holder.told = full
+        holder.most_told = max(holder.most_told, full)
+        pages = holder.pages[:full]
+        expected = set()
+        for i, page in enumerate(pages):
+            key = self._key(holder, i)
+            if key not in self._page_of:
+                self._page_of[key] = page
+                self._key_of[page] = key
+                expected.add(page)
+        tokens = np.array(holder.tokens[: full * self._size], np.int32)
+        taken = self._cache.insert(holder.trail, tokens, np.array(pages, np.int32))
+        assert len(set(taken)) == len(taken), "a page is taken once"
+        assert set(taken) == expected, "just the pages whose content was not known"
+        self.check_match(holder)
+
+    def _evict(self, which: int) -> bool:
+        cached = self.cached
+        if not cached:
+            return False
+        page = cached[which % len(cached)]
+        del self._page_of[self._key_of.pop(page)]
+        self._cache.forget(page)
+        self._free.append(page)
+        return True
+
+    @property
+    def cached(self) -> Sequence[int]:
+        """Known pages that nobody holds."""
+        return [page for page in self._key_of if not self._refs[page]]

@@ -1,0 +1,130 @@
+"""What every prefix cache must do, however it finds pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_hooks.caching import PrefixCacheStrategy
+from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.fake_pages import FakePages
+from gatewayd_hooks.testing.fakes import engine_resources
+
+_EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(
+            ["arrive", "place", "place", "compute", "compute", "compute", "end", "evict", "forget"]
+        ),
+        st.integers(0, 2**10),
+        st.integers(0, 2**12),
+    ),
+    max_size=80,
+)
+_SALTED = st.tuples(
+    st.binary(max_size=12), st.lists(st.integers(0, 2**31 - 1), min_size=2, max_size=6)
+)
+
+
+def _ids(*tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
+    return np.array(tokens, np.int32)
+
+
+class PrefixCacheConformance:
+    """Subclass it and build your cache in ``make``."""
+
+    def make(self) -> PrefixCacheStrategy[Any]:
+        """Build the cache; the tests open and close it."""
+        raise NotImplementedError("return your prefix cache, built and not opened")
+
+    @contextmanager
+    def opened(self, page_size: int = 2, num_pages: int = 16) -> Iterator[PrefixCacheStrategy[Any]]:
+        """A cache in use."""
+        cache = self.make()
+        try:
+            cache.open(engine_resources(page_size=page_size, num_pages=num_pages))
+            yield cache
+        finally:
+            cache.close()
+
+    def test_closing_it_unopened_is_harmless(self) -> None:
+        self.make().close()
+
+    @campaign
+    @given(page_size=st.integers(1, 3), events=_EVENTS)
+    def test_it_finds_the_longest_cached_prefix_and_nothing_else(
+        self, page_size: int, events: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Against a dictionary of whole prefixes, under every order of events."""
+        with self.opened(page_size) as cache:
+            pages = FakePages(cache, engine_resources(page_size=page_size, num_pages=16))
+            for event in events:
+                pages.act(*event)
+
+    @campaign
+    @given(first=_SALTED, second=_SALTED)
+    def test_sequences_with_different_salts_never_share(
+        self, first: tuple[bytes, list[int]], second: tuple[bytes, list[int]]
+    ) -> None:
+        """Also where salt and tokens together are the same bytes, cut elsewhere."""
+        (salt, tokens), (other_salt, other_tokens) = first, second
+        swapped = np.frombuffer((salt + _ids(*tokens).tobytes())[: 4 * len(tokens)], np.int32)
+        with self.opened(page_size=1) as cache:
+            trail = cache.begin(_ids(*tokens), salt)
+            cache.insert(trail, _ids(*tokens), np.arange(len(tokens), dtype=np.int32))
+            for stranger, ids in (
+                (salt + b"\x00", _ids(*tokens)),
+                (salt + _ids(*tokens[:1]).tobytes(), _ids(*tokens[1:])),
+                (b"", swapped) if salt else (b"x", swapped),
+                (other_salt + b"!" if other_salt == salt else other_salt, _ids(*other_tokens)),
+            ):
+                assert list(cache.match(cache.begin(ids, stranger))) == []
+
+    def test_a_page_is_found_only_behind_all_that_came_before_it(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1, 2, 3, 4, 5), b"")
+            assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(7, 8))) == {7, 8}
+            for prompt, pages in (
+                ((1, 2, 3, 4), [7, 8]),
+                ((1, 2, 3), [7]),
+                ((1, 2, 3, 9), [7]),
+                ((9, 2, 3, 4), []),
+                ((3, 4), []),
+                ((1,), []),
+            ):
+                assert list(cache.match(cache.begin(_ids(*prompt), b""))) == pages
+
+    def test_generated_tokens_can_be_found_too(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1), b"")
+            cache.insert(trail, _ids(1, 2, 3, 4), _ids(5, 6))
+            assert list(cache.match(cache.begin(_ids(1, 2, 3, 4, 5), b""))) == [5, 6]
+
+    def test_the_same_content_under_another_page_is_not_taken(self) -> None:
+        with self.opened() as cache:
+            for pages, taken in ((_ids(1, 2), {1, 2}), (_ids(3, 4), set()), (_ids(1, 5), set())):
+                trail = cache.begin(_ids(1, 2, 3, 4), b"")
+                assert set(cache.insert(trail, _ids(1, 2, 3, 4), pages)) == taken
+            assert list(cache.match(cache.begin(_ids(1, 2, 3, 4), b""))) == [1, 2]
+
+    def test_a_forgotten_page_is_not_found_and_may_be_taken_again(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1, 2, 3, 4), b"")
+            cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
+            cache.forget(2)
+            assert list(cache.match(trail)) == [1]
+            cache.forget(2)
+            assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))) == {2}
+            assert list(cache.match(trail)) == [1, 2]
+
+    def test_a_sequence_that_comes_again_with_other_pages_fills_the_gap(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1, 2, 3, 4, 5, 6), b"")
+            cache.insert(trail, _ids(1, 2, 3, 4, 5, 6), _ids(1, 2, 3))
+            cache.forget(2)
+            taken = cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 9))
+            assert list(taken) == [9]

@@ -1,0 +1,89 @@
+"""Every built-in strategy against the kit that strangers' strategies run."""
+
+from gatewayd_evict_lru.strategy import Lru
+from gatewayd_exec_local.strategy import Local
+from gatewayd_hooks.testing.eviction import EvictionConformance
+from gatewayd_hooks.testing.execution import ExecutorConformance
+from gatewayd_hooks.testing.logits import LogitsProcessorConformance
+from gatewayd_hooks.testing.preemption import PreemptionConformance
+from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
+from gatewayd_hooks.testing.routing import RouterConformance
+from gatewayd_hooks.testing.scheduling import SchedulerConformance
+from gatewayd_logits_bias.strategy import Bias
+from gatewayd_logits_min_tokens.strategy import MinTokens
+from gatewayd_logits_penalties.strategy import Penalties
+from gatewayd_preempt_recompute.strategy import Recompute
+from gatewayd_prefix_hash.strategy import HashChain
+from gatewayd_route_least_loaded.config import LeastLoadedConfig
+from gatewayd_route_least_loaded.strategy import LeastLoaded
+from gatewayd_route_prefix.config import PrefixConfig
+from gatewayd_route_prefix.strategy import Prefix
+from gatewayd_sched_fcfs.config import FcfsConfig
+from gatewayd_sched_fcfs.strategy import Fcfs
+from gatewayd_sched_priority.config import PriorityConfig
+from gatewayd_sched_priority.strategy import WeightedClasses
+
+
+class TestFcfs(SchedulerConformance):
+    def make(self) -> Fcfs:
+        return Fcfs(FcfsConfig())
+
+
+class TestFcfsInSmallChunks(SchedulerConformance):
+    def make(self) -> Fcfs:
+        return Fcfs(FcfsConfig(max_prefill_chunk=3))
+
+
+class TestPriority(SchedulerConformance):
+    def make(self) -> WeightedClasses:
+        return WeightedClasses(PriorityConfig())
+
+
+class TestPriorityWithOddWeights(SchedulerConformance):
+    def make(self) -> WeightedClasses:
+        return WeightedClasses(PriorityConfig(realtime=0.001, standard=1e6, batch=3))
+
+
+class TestHash(PrefixCacheConformance):
+    def make(self) -> HashChain:
+        return HashChain()
+
+
+class TestLru(EvictionConformance):
+    def make(self) -> Lru:
+        return Lru()
+
+
+class TestRecompute(PreemptionConformance):
+    def make(self) -> Recompute:
+        return Recompute()
+
+
+class TestLeastLoaded(RouterConformance):
+    def make(self) -> LeastLoaded:
+        return LeastLoaded(LeastLoadedConfig())
+
+
+class TestPrefix(RouterConformance):
+    def make(self) -> Prefix:
+        return Prefix(PrefixConfig())
+
+
+class TestLocal(ExecutorConformance):
+    def make(self) -> Local:
+        return Local()
+
+
+class TestPenalties(LogitsProcessorConformance):
+    def make(self) -> Penalties:
+        return Penalties()
+
+
+class TestBias(LogitsProcessorConformance):
+    def make(self) -> Bias:
+        return Bias()
+
+
+class TestMinTokens(LogitsProcessorConformance):
+    def make(self) -> MinTokens:
+        return MinTokens()

@@ -40,8 +40,6 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     kv_bytes: int = 1 << 30
     max_running: int = 64
     max_batch_tokens: int = 2048
-    max_prefill_chunk: int | None = None
-    """Most prompt tokens of one sequence in one step; None for the whole budget."""
     max_model_len: int | None = None
     """None takes the model's context."""
     threads: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -104,19 +105,18 @@ class Runner:
         """Choose the next token of each line that is ready for one."""
         columns = self._rows
         logits = self._decoder.logits(hidden)
-        best, tokens = logits.max(-1)
         row = batch.rows[result.lines]
-        # A NaN anywhere in a line makes its maximum NaN.
-        bad = {
-            int(i): ("numerical_error", "the model's logits are not finite")
-            for i in np.flatnonzero(~torch.isfinite(best).numpy())
-        }
         asking = np.flatnonzero(columns.logprobs[row] >= 0)
         raw = torch.log_softmax(logits[torch.from_numpy(asking)], -1) if len(asking) else None
+        bad: dict[int, tuple[str, str]] = {}
         if self._processors.wanted(row):
             raised = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
-            bad.update({i: ("strategy_error", sentence) for i, sentence in raised.items()})
-            tokens = logits.argmax(-1)
+            bad = {i: ("strategy_error", sentence) for i, sentence in raised.items()}
+        best, tokens = logits.max(-1)
+        # A NaN anywhere in a line makes its maximum NaN.
+        if not math.isfinite(best.sum().item()):
+            for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():
+                bad.setdefault(i, ("numerical_error", "the model's logits are not finite"))
         drawing = np.flatnonzero(~columns.is_greedy[row])
         if bad:
             drawing = drawing[~np.isin(drawing, list(bad))]

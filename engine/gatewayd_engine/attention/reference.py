@@ -30,7 +30,7 @@ class _Group:
         count: how many.
         length: the padded context.
         masks: per window, 0 where a line sees a position and -inf elsewhere,
-            shape ``[count * kv_heads, 1, length]``.
+            shape ``[count * kv_heads, 1, length]``; None where all see all.
         pages: their block tables, flat, shape ``[count * pages_each]``; unused with a copy.
         copy: their dense contexts, if they have them.
         write: where this step's tokens go in the copy, shape ``[count * 2 * kv_heads]``.
@@ -39,7 +39,7 @@ class _Group:
     lines: torch.Tensor | None
     count: int
     length: int
-    masks: dict[int, torch.Tensor]
+    masks: dict[int, torch.Tensor | None]
     pages: torch.Tensor
     copy: Buffer | None
     write: torch.Tensor
@@ -84,7 +84,9 @@ class ReferenceAttention:
         self._by_half = pool.data.view(-1, pool.page_size * self._width)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
         self._contexts = Contexts(pool, copy_bytes)
-        self._write = torch.empty(0, dtype=torch.int64)
+        self._none = torch.empty(0, dtype=torch.int64)
+        self._zero = torch.zeros(1, 1, 1, dtype=pool.data.dtype, device=pool.data.device)
+        self._write = self._none
         self._groups: list[_Group] = []
         self._chunks: list[_Chunk] = []
 
@@ -139,10 +141,16 @@ class ReferenceAttention:
         # The query heads that share a key head stand where queries do: nothing is repeated.
         q = query.reshape(count * kv_heads, self._per_group, dim)
         mask = group.masks[self._shape.windows[layer]]
-        if self._shape.softcap is None:
-            scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=self._shape.scale)
+        if self._shape.softcap is not None:
+            scores = self._cap(torch.bmm(q, k.transpose(1, 2)))
+            if mask is not None:
+                scores.add_(mask)
+        elif mask is None:
+            scores = torch.baddbmm(
+                self._zero, q, k.transpose(1, 2), beta=0, alpha=self._shape.scale
+            )
         else:
-            scores = self._cap(torch.bmm(q, k.transpose(1, 2))).add_(mask)
+            scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=self._shape.scale)
         return torch.bmm(torch.softmax(scores, -1), v).view(count, -1)
 
     def _attend_chunk(self, chunk: _Chunk, layer: int, query: torch.Tensor) -> torch.Tensor:
@@ -199,8 +207,8 @@ class ReferenceAttention:
     ) -> _Group:
         size, count = self._page_size, len(lines)
         now = batch.starts[lines][:, None]
-        num_pages = -(-int(now.max() + 1) // size)
-        length = num_pages * size
+        longest = int(now.max()) + 1
+        num_pages = -(-longest // size)
         pages = write = self._none
         if copy is None:
             table = batch.block_table[lines, :num_pages]
@@ -214,9 +222,15 @@ class ReferenceAttention:
             keys = heads * copy.capacity + now
             half = copy.kv[0, 0].numel() // self._shape.head_dim
             write = self._tensor(np.concatenate([keys, keys + half], 1).ravel())
+        # Contexts of one length, a single sequence above all, need no mask.
+        is_even = bool((now == longest - 1).all())
+        length = longest if is_even else num_pages * size
         at = np.arange(length)
-        masks = {}
+        masks: dict[int, torch.Tensor | None] = {}
         for window in self._windows:
+            if is_even and not 0 < window < longest:
+                masks[window] = None
+                continue
             seen = at <= now
             if window:
                 seen &= at > now - window
@@ -252,10 +266,6 @@ class ReferenceAttention:
             hidden |= at <= now - window
         mask = torch.zeros(queries, length, dtype=self._by_token.dtype, device=device)
         return mask.masked_fill_(hidden, -torch.inf)
-
-    @property
-    def _none(self) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.int64)
 
     def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._by_token.device)

@@ -11,7 +11,7 @@ from gatewayd_engine.model.decoder import Attention, Decoder, Layer
 from gatewayd_engine.model.layers import FeedForward, Linear, RMSNorm, activation
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.moe import MixtureOfExperts
-from gatewayd_engine.model.rotary import Rotary
+from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 
 
@@ -31,7 +31,7 @@ class Weights(Protocol):
 def assemble(spec: ModelSpec, weights: Weights) -> Decoder:
     """Build the decoder of a spec from named weights."""
     embedding = weights.take("model.embed_tokens.weight")
-    rotary = Rotary(spec.rope, spec.max_model_len, embedding.dtype, embedding.device)
+    rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
     layers = [_layer(spec, weights, rotary, index) for index in range(spec.num_layers)]
     norm = _norm(spec, weights, "model.norm")
     head = embedding if spec.tie_word_embeddings else weights.take("lm_head.weight")
@@ -64,14 +64,24 @@ def _norm(spec: ModelSpec, weights: Weights, name: str) -> RMSNorm:
 def _attention(
     spec: ModelSpec, weights: Weights, rotary: Rotary, index: int, prefix: str
 ) -> Attention:
-    qkv = _joined(weights, prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+    weight, bias = _join(weights, prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+    qkv = Linear(_reorder(spec, weight), None if bias is None else _reorder(spec, bias))
     out = _linear(weights, f"{prefix}.o_proj")
     qk_norm = None
     if spec.family.qk_norm:
         query = weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
         key = weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
-        qk_norm = RMSNorm(torch.cat((query, key)), spec.norm_eps)
+        norms = side_by_side(torch.cat((query, key)), spec.rope.rotary_dim)
+        qk_norm = RMSNorm(norms, spec.norm_eps)
     return Attention(index, spec, rotary, qkv, out, qk_norm)
+
+
+def _reorder(spec: ModelSpec, rows: torch.Tensor) -> torch.Tensor:
+    """Rows of a joined projection as the rotation wants them; those of values stay."""
+    heads = rows.unflatten(0, (-1, spec.head_dim))
+    rotated = spec.num_heads + spec.num_kv_heads
+    turned = side_by_side(heads[:rotated], spec.rope.rotary_dim)
+    return torch.cat((turned, heads[rotated:])).flatten(0, 1)
 
 
 def _experts(spec: ModelSpec, moe: MoeSpec, weights: Weights, prefix: str) -> MixtureOfExperts:
@@ -103,11 +113,17 @@ def _linear(weights: Weights, name: str) -> Linear:
 
 
 def _joined(weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]) -> Linear:
-    """One matrix of several that see the same input, stored joined or apart."""
+    return Linear(*_join(weights, prefix, joined, parts))
+
+
+def _join(
+    weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weight and bias of several matrices that see the same input, stored joined or apart."""
     if f"{prefix}.{joined}.weight" in weights:
-        return _linear(weights, f"{prefix}.{joined}")
+        parts = (joined,)
     names = [f"{prefix}.{part}" for part in parts]
     weight = torch.cat([weights.take(f"{name}.weight") for name in names])
     if f"{names[0]}.bias" not in weights:
-        return Linear(weight)
-    return Linear(weight, torch.cat([weights.take(f"{name}.bias") for name in names]))
+        return weight, None
+    return weight, torch.cat([weights.take(f"{name}.bias") for name in names])

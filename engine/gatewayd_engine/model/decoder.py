@@ -13,7 +13,7 @@ import torch
 from torch.nn import functional
 
 from gatewayd_engine.model.layers import Linear, RMSNorm
-from gatewayd_engine.model.rotary import Rotary, Rotation
+from gatewayd_engine.model.rotary import Rotary
 
 if TYPE_CHECKING:
     from gatewayd_engine.attention.base import Attend
@@ -43,7 +43,7 @@ class Attention:
         self._shape = (-1, sum(self._split), spec.head_dim)
         self._heads = spec.num_heads + spec.num_kv_heads
 
-    def __call__(self, x: torch.Tensor, rotation: Rotation, attend: Attend) -> torch.Tensor:
+    def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> torch.Tensor:
         """Map ``[num_tokens, hidden]`` to a new tensor of that shape."""
         qkv = self._qkv(x).view(self._shape)  # [num_tokens, q + k + v heads, head_dim]
         query_key = qkv[:, : self._heads]
@@ -82,7 +82,7 @@ class Layer:
         self._after_attention = after_attention
         self._after_mlp = after_mlp
 
-    def __call__(self, x: torch.Tensor, rotation: Rotation, attend: Attend) -> None:
+    def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> None:
         """Advance the residual stream ``[num_tokens, hidden]`` in place."""
         change = self._attention(self._before_attention(x), rotation, attend)
         if self._after_attention is not None:

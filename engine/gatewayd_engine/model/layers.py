@@ -70,6 +70,9 @@ class RMSNorm:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Normalise ``[..., n]`` into a new tensor."""
+        if x.dtype == torch.float32:
+            length = torch.linalg.vector_norm(x, 2, -1, True)
+            return x.div(length.hypot_(self._floor)).mul_(self._weight)
         length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
         return x.div(length.hypot_(self._floor)).mul_(self._weight).to(x.dtype)
 

@@ -33,14 +33,14 @@ test-all: install ## those and the long campaigns
 
 check: lint types layers ## style, types and the direction of imports
 
-lint: install
+lint: install ## ruff: style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: install
+types: install ## mypy --strict
 	$(BIN)/mypy
 
-layers: install
+layers: install ## import-linter: which room may import which
 	$(BIN)/lint-imports
 
 format: install ## rewrite the code in the project's style

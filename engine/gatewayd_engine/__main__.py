@@ -23,9 +23,9 @@ def main() -> int:
         return 0
     threads = settle(config.threads)
 
-    import torch  # noqa: PLC0415 - after the environment that it reads is settled
+    import torch
 
-    from gatewayd_engine.process import serve  # noqa: PLC0415 - imports torch
+    from gatewayd_engine.process import serve
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.resources import EngineResources
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.config import EngineConfig
@@ -22,6 +20,8 @@ from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.resources import EngineResources
 
 _COPY_BYTES = 256 * 1024 * 1024
 """For dense copies of the contexts that decode on a CPU; more of them are read from the pages."""

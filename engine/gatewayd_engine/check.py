@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import numpy as np
-from gatewayd_hooks.scheduling import Plan
-from gatewayd_hooks.strategy import Kind
 
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.queue import Queue
+from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.strategy import Kind
 
 
 def check(plan: Plan, queue: Queue) -> None:

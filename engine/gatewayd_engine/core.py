@@ -9,12 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import msgspec
 import numpy as np
-from gatewayd_hooks.scheduling import Plan
-from gatewayd_hooks.strategy import Kind
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
@@ -40,6 +39,8 @@ from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission
+from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.strategy import Kind
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -130,12 +131,7 @@ class EngineCore:
         self._enqueue(parent, front=message.queued_seconds > 0)
 
     def _enqueue(self, sequence: Sequence, *, front: bool) -> None:
-        def enqueue() -> None:
-            self._placement.enqueue(
-                sequence, priority=sequence.priority, arrival=sequence.submitted, front=front
-            )
-
-        self._fenced(enqueue, redo=False)
+        self._fenced(partial(self._placement.enqueue, sequence, front=front), redo=False)
 
     def abort(self, sequence_ids: list[int]) -> None:
         """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
@@ -212,9 +208,7 @@ class EngineCore:
             output = self._commit(batch, self._run(batch))
         self._steps += 1
         self._computed += num_tokens
-        self._stats = EngineStats(
-            step_tokens=num_tokens, step_seconds=time.perf_counter() - began
-        )
+        self._stats = EngineStats(step_tokens=num_tokens, step_seconds=time.perf_counter() - began)
         admitted, self._placement.admitted = self._placement.admitted, []
         finished, self._finished = self._finished, []
         return StepOutput(
@@ -237,9 +231,7 @@ class EngineCore:
             self._idle_steps += 1
             if self._idle_steps > _MAX_IDLE_STEPS:
                 self._idle_steps = 0
-                raise StrategyFault(
-                    Kind.SCHEDULER, f"planned nothing for {_MAX_IDLE_STEPS} steps"
-                )
+                raise StrategyFault(Kind.SCHEDULER, f"planned nothing for {_MAX_IDLE_STEPS} steps")
             return None
         self._idle_steps = 0
         return gather(
@@ -256,7 +248,7 @@ class EngineCore:
         """Run a batch; if that raises, each of its sequences alone, to find whose fault it is."""
         try:
             return self._runner.run(batch)
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
             if len(batch) == 1:
                 _log.warning("a request failed in the step: %r", error)
                 return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
@@ -335,12 +327,7 @@ class EngineCore:
                 continue
             forks, parent.forks = parent.forks, []
             for child in forks:
-                self._fenced(
-                    lambda parent=parent, child=child: self._placement.fork(
-                        parent, child, priority=child.priority, arrival=child.submitted
-                    ),
-                    redo=False,
-                )
+                self._fenced(partial(self._placement.fork, parent, child), redo=False)
 
     # Faults of strategies
 

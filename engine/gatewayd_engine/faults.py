@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from gatewayd_hooks.strategy import Kind
 
 
-class StrategyFault(Exception):  # noqa: N818 - the design's word for it
+class StrategyFault(Exception):
     """A strategy broke its contract; the step is redone with the default.
 
     Attributes:

@@ -5,9 +5,6 @@ from __future__ import annotations
 import time
 
 import numpy as np
-from gatewayd_hooks.preemption import Victim
-from gatewayd_hooks.scheduling import Plan
-from gatewayd_hooks.strategy import Kind
 from numpy.typing import NDArray
 
 from gatewayd_engine.faults import StrategyFault
@@ -18,6 +15,9 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.preemption import Victim
+from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.strategy import Kind
 
 
 class Placement:
@@ -45,9 +45,9 @@ class Placement:
 
     # Into the queue
 
-    def enqueue(self, sequence: Sequence, *, priority: int, arrival: float, front: bool) -> None:
+    def enqueue(self, sequence: Sequence, *, front: bool) -> None:
         """A new sequence waits."""
-        slot = self._queue.add(sequence, priority=priority, arrival=arrival)
+        slot = self._queue.add(sequence)
         try:
             self.begin_trail(sequence)
         finally:
@@ -309,7 +309,7 @@ class Placement:
             if not self._pages.is_shared(page) and not self._pages.is_known(page):
                 self._pool.data[page].zero_()
 
-    def fork(self, parent: Sequence, child: Sequence, *, priority: int, arrival: float) -> None:
+    def fork(self, parent: Sequence, child: Sequence) -> None:
         """Queue a sequence that shares the parent's computed prompt.
 
         It computes the last prompt token again, for the logits; the page of that token is
@@ -320,7 +320,7 @@ class Placement:
         for page in child.inherited:
             self._pages.share(page)
         self._forked.add(parent.slot)
-        self.enqueue(child, priority=priority, arrival=arrival, front=True)
+        self.enqueue(child, front=True)
 
     def publish(self, slots: NDArray[np.int32]) -> None:
         """Tell the prefix cache about pages that the last step filled."""

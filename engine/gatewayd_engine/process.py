@@ -6,9 +6,6 @@ import gc
 import os
 import time
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
-
 from gatewayd_engine.assembly import Engine, assemble
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
@@ -27,6 +24,8 @@ from gatewayd_engine.messages import (
     Submit,
 )
 from gatewayd_engine.submission import Refused
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
 
 _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""
@@ -49,9 +48,7 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         stream.send(Fatal(type(error).__name__, str(error)))
         return 1
     try:
-        stream.send(
-            Ready(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began)
-        )
+        stream.send(Ready(PROTOCOL_VERSION, os.getpid(), engine.info, time.monotonic() - began))
         # What was made while loading lives as long as the process: never scan it again.
         gc.collect()
         gc.freeze()

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
-from gatewayd_hooks.logits import LogitsProcessor
 from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams
+from gatewayd_hooks.logits import LogitsProcessor
 
 
 class Processors:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
-from gatewayd_hooks.scheduling import QueueView
 
 from gatewayd_engine.sequence import Sequence
+from gatewayd_hooks.scheduling import QueueView
 
 
 class Queue:
@@ -76,7 +76,7 @@ class Queue:
         """The live sequence that the gateway calls by this number."""
         return self._by_id.get(sequence_id)
 
-    def add(self, sequence: Sequence, *, priority: int, arrival: float) -> int:
+    def add(self, sequence: Sequence) -> int:
         """Give a sequence a slot; it waits from now on."""
         if not self._free:
             self._grow()
@@ -87,9 +87,9 @@ class Queue:
         view = self.view
         view.num_tokens[slot] = sequence.prompt_len
         view.num_computed[slot] = 0
-        view.priority[slot] = priority
+        view.priority[slot] = sequence.priority
         view.tenant[slot] = self._tenants.setdefault(sequence.tenant, len(self._tenants))
-        view.arrival[slot] = arrival
+        view.arrival[slot] = sequence.submitted
         self.limit[slot] = sequence.limit
         self.prompt_len[slot] = sequence.prompt_len
         self.num_pages[slot] = 0

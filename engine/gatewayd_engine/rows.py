@@ -72,9 +72,7 @@ class Rows:
         self.is_greedy[row] = params.temperature == 0.0
         self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
-        self.prompt_logprobs[row] = (
-            -1 if params.prompt_logprobs is None else params.prompt_logprobs
-        )
+        self.prompt_logprobs[row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
         self.ignores_eos[row] = params.ignore_eos
         self.has_stop_tokens[row] = bool(params.stop_token_ids)
         self.stop_tokens[row] = frozenset(params.stop_token_ids)

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.processing import Processors
 from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.loading import PluginHost
@@ -14,9 +16,6 @@ from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.strategy import Kind
-
-from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_engine.processing import Processors
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.messages import SamplingParams, Submit
 
 
-class Refused(Exception):  # noqa: N818 - the request is at fault, not the engine
+class Refused(Exception):
     """A submission that this engine cannot serve; the sentence says why."""
 
 

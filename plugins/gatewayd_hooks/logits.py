@@ -17,12 +17,29 @@ if TYPE_CHECKING:
 class SamplingView(Protocol):
     """The sampling parameters of one request, as a processor may read them."""
 
-    temperature: float
-    frequency_penalty: float
-    presence_penalty: float
-    repetition_penalty: float
-    min_tokens: int
-    ignore_eos: bool
+    @property
+    def temperature(self) -> float:
+        """0 is greedy."""
+
+    @property
+    def frequency_penalty(self) -> float:
+        """Times a token's count in the answer; 0 is off."""
+
+    @property
+    def presence_penalty(self) -> float:
+        """Once for a token in the answer; 0 is off."""
+
+    @property
+    def repetition_penalty(self) -> float:
+        """Divisor for tokens of prompt and answer; 1 is off."""
+
+    @property
+    def min_tokens(self) -> int:
+        """Tokens before an end token may come."""
+
+    @property
+    def ignore_eos(self) -> bool:
+        """The model's end tokens do not end the request."""
 
     @property
     def logit_bias(self) -> list[tuple[int, float]]:

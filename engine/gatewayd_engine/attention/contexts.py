@@ -105,8 +105,7 @@ class Contexts:
                     self._places[owner] = Place(place.capacity, place.line, start + 1)
         wanted = dict(zip(owners, starts, strict=True))
         for owner, place in list(self._places.items()):
-            start = wanted.get(owner)
-            if start is None or start >= place.capacity:
+            if wanted.get(owner, place.capacity) >= place.capacity:
                 self._drop(owner)
         left_out = []
         limits = np.full(len(owners), np.iinfo(np.int64).max)

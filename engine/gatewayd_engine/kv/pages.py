@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gatewayd_engine.faults import StrategyFault
 from gatewayd_hooks.caching import EvictionStrategy
 from gatewayd_hooks.strategy import Kind
 
-from gatewayd_engine.faults import StrategyFault
 
-
-class OutOfPages(Exception):  # noqa: N818 - a condition the caller handles, not a fault
+class OutOfPages(Exception):
     """No page is free and none can be evicted."""
 
 

@@ -78,7 +78,7 @@ def _attention(
 
 def _reorder(spec: ModelSpec, rows: torch.Tensor) -> torch.Tensor:
     """Rows of a joined projection as the rotation wants them; those of values stay."""
-    heads = rows.unflatten(0, (-1, spec.head_dim))
+    heads = torch.unflatten(rows, 0, (-1, spec.head_dim))
     rotated = spec.num_heads + spec.num_kv_heads
     turned = side_by_side(heads[:rotated], spec.rope.rotary_dim)
     return torch.cat((turned, heads[rotated:])).flatten(0, 1)

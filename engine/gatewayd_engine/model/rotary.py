@@ -38,9 +38,9 @@ class Rotary:
         if self._rotary_dim != heads.shape[-1]:
             heads = heads[..., : self._rotary_dim]
         if heads.dtype == torch.float32:
-            torch.view_as_complex(heads.unflatten(-1, (-1, 2))).mul_(rotation)
+            torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2))).mul_(rotation)
             return
-        pairs = torch.view_as_complex(heads.float().unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(torch.unflatten(heads.float(), -1, (-1, 2)))
         heads.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
 
 

@@ -7,6 +7,7 @@ import random
 import numpy as np
 import pytest
 import torch
+
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import gather

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from gatewayd_engine import embedded
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import EngineConfig, StrategyChoice

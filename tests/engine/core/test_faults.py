@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
@@ -126,9 +127,7 @@ def test_a_processor_that_raises_fails_those_who_asked_for_it(
     monkeypatch.setattr(decoder, "logits", logits_of)
     monkeypatch.setattr(bias, "apply", picky)
     ids = [
-        engine.submit(
-            p, max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)] if k < 2 else []
-        )[0]
+        engine.submit(p, max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)] if k < 2 else [])[0]
         for k, p in enumerate(PROMPTS)
     ]
     done = engine.run()

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+
 from gatewayd_engine import embedded
 from gatewayd_engine.messages import SamplingParams, Submit
 from gatewayd_engine.submission import Refused

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+
 from gatewayd_engine import embedded
 
 NUM_PROMPTS = 200

@@ -6,10 +6,11 @@ import random
 from collections import Counter
 
 import pytest
-from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
 
 TOTAL = 12
 

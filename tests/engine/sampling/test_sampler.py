@@ -8,9 +8,10 @@ import random
 import numpy as np
 import pytest
 import torch
+from scipy import stats
+
 from gatewayd_engine.sampling.random import fork_seed, uniform
 from gatewayd_engine.sampling.sampler import sample
-from scipy import stats
 
 VOCAB = 24
 DRAWS = 100_000
@@ -80,7 +81,9 @@ def test_draws_follow_the_filtered_softmax(
 def test_the_chi_square_sees_a_wrong_temperature() -> None:
     rng = random.Random(3)
     logits = [rng.gauss(0, 1.5) for _ in range(VOCAB)]
-    drawn = sample(torch.tensor(logits).expand(DRAWS, -1), torch.full((DRAWS,), 1.02), numbers(DRAWS))
+    drawn = sample(
+        torch.tensor(logits).expand(DRAWS, -1), torch.full((DRAWS,), 1.02), numbers(DRAWS)
+    )
     wanted = np.array(filtered(logits, 1.0, 0, 1.0, 0.0))
     counts = np.bincount(drawn.numpy(), minlength=VOCAB)
     assert stats.chisquare(counts, wanted * DRAWS).pvalue < 0.01
@@ -125,7 +128,10 @@ def test_numbers_are_uniform_and_independent_of_order() -> None:
     seeds = np.arange(50_000, dtype=np.uint64)
     numbers = uniform(seeds, np.full(50_000, 7))
     assert stats.kstest(numbers, "uniform").pvalue > 0.01
-    assert stats.kstest(uniform(np.full(50_000, 3, np.uint64), np.arange(50_000)), "uniform").pvalue > 0.01
+    assert (
+        stats.kstest(uniform(np.full(50_000, 3, np.uint64), np.arange(50_000)), "uniform").pvalue
+        > 0.01
+    )
     order = np.random.default_rng(0).permutation(50_000)
     assert (uniform(seeds[order], np.full(50_000, 7)) == numbers[order]).all()
     assert len(np.unique(numbers)) == 50_000

@@ -27,9 +27,11 @@ def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
     """
     if isinstance(error, StrategyFault):
         return error.kind
+    found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
         owner = frame.f_locals.get("self")
         for kind, strategy in bound.items():
             if owner is strategy:
-                return kind
-    return None
+                # The innermost: a scheduler asks what is cached, and the cache may fail it.
+                found = kind
+    return found

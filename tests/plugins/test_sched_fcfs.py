@@ -53,6 +53,15 @@ def test_decodes_go_before_a_long_prompt_that_was_admitted_earlier() -> None:
         assert granted(queue) == {short: 1, later: 1, long: 14}
 
 
+def test_decodes_go_first_even_where_another_scheduler_admitted_prompts_before_them() -> None:
+    queue = queue_of(chunk=8, max_batch_tokens=64)
+    a, b = queue.arrive(100, 5), queue.arrive(100, 5)
+    short = queue.arrive(4, 50)
+    queue.step()
+    queue.view.token_budget = 10
+    assert granted(queue) == {short: 1, a: 8, b: 1}
+
+
 def test_decodes_alone_may_use_up_the_budget_and_the_oldest_go_first() -> None:
     queue = queue_of(max_batch_tokens=2, max_running=4)
     a, b, c = (queue.arrive(1, 9) for _ in range(3))

@@ -188,6 +188,16 @@ def test_inside_a_class_it_is_first_come_first_served_and_decodes_first() -> Non
     assert granted(queue) == {short: 1, long: 15}
 
 
+def test_decodes_go_first_even_where_another_scheduler_admitted_a_prompt_before_them() -> None:
+    queue = queue_of(max_batch_tokens=64)
+    long = queue.arrive(60, 9)
+    short = queue.arrive(4, 50)
+    queue.step()
+    queue.view.num_computed[long.slot] = 20
+    queue.view.token_budget = 10
+    assert granted(queue) == {short: 1, long: 9}
+
+
 def test_the_preempted_go_first_in_their_own_class_only() -> None:
     queue = queue_of(max_batch_tokens=1000, max_running=2)
     a, b = (queue.arrive(5, 9, priority=BATCH) for _ in range(2))
@@ -209,6 +219,35 @@ def test_free_places_are_given_by_weight_before_a_token_is_computed() -> None:
     assert [admitted.count(number) for number in Priority] == [10, 5, 1]
 
 
+def test_places_stay_near_their_shares_and_do_not_swing_from_class_to_class() -> None:
+    """What a class is given now it computes much later: an impatient scheduler overshoots."""
+    queue = queue_of(max_batch_tokens=4096, max_running=16)
+    load = Load(queue, (10, 10), (20, 200), depth=20)
+    for _ in range(4000):
+        load.run(1)
+        held = [sequence.priority for sequence in queue.running]
+        if len(held) > 12:
+            assert 6 <= held.count(REALTIME) <= 11
+            assert 2 <= held.count(STANDARD) <= 6
+            assert held.count(BATCH) <= 2
+
+
+def test_a_class_that_was_granted_but_found_no_pages_keeps_its_credit() -> None:
+    queue = queue_of(max_batch_tokens=512, num_pages=10, page_size=16)
+    occupant = queue.arrive(100, 60, priority=BATCH)
+    queue.step()
+    first = queue.arrive(140, 5, priority=REALTIME)
+    while not queue.finished:
+        assert first in granted(queue)
+        assert first.computed == 0
+    assert queue.finished == [occupant]
+    later = queue.arrive(140, 5, priority=BATCH)
+    second = queue.arrive(140, 5, priority=REALTIME)
+    while len(queue):
+        queue.step()
+    assert queue.finished == [occupant, first, second, later]
+
+
 def test_one_waiting_request_of_each_class_is_admitted_when_there_is_room() -> None:
     queue = queue_of(max_batch_tokens=100)
     sequences = [queue.arrive(10, 2, priority=number) for number in Priority]
@@ -219,6 +258,12 @@ def test_a_step_is_planned_within_a_millisecond() -> None:
     """256 running and 10,000 waiting of all classes; it takes about a tenth of the bound."""
     num, waiting = 256, 10_000
     total = num + waiting
+    asked: list[int] = []
+
+    def uncached(slot: int) -> int:
+        asked.append(slot)
+        return 500
+
     view = QueueView(
         running=np.arange(num, dtype=np.int32),
         num_tokens=np.full(total, 500, np.int32),
@@ -230,16 +275,33 @@ def test_a_step_is_planned_within_a_millisecond() -> None:
         max_running=num + 4,
         free_pages=10**6,
         page_size=16,
-        uncached=lambda slot: 500,
+        uncached=uncached,
     )
-    view.num_computed[200:num] = 0
     scheduler = WeightedClasses(PriorityConfig())
     scheduler.open(engine_resources())
     for slot in range(num, total):
         scheduler.enqueue(slot, view, front=False)
     times = []
+    asked.clear()
     for _ in range(50):
         began = time.perf_counter()
         scheduler.plan(view)
         times.append(time.perf_counter() - began)
     assert min(times) < 1e-3
+    assert len(asked) <= 4 * 50
+
+
+def test_no_more_waiting_sequences_are_looked_at_than_could_use_the_budget() -> None:
+    queue = queue_of(max_batch_tokens=100, max_running=1000)
+    for _ in range(100):
+        queue.arrive(20, 2)
+    asked: list[int] = []
+    uncached = queue.view.uncached
+
+    def counted(slot: int) -> int:
+        asked.append(slot)
+        return uncached(slot)
+
+    queue.view.uncached = counted
+    assert len(granted(queue)) == 5
+    assert len(asked) == 5

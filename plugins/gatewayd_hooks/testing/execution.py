@@ -23,8 +23,12 @@ stream = socket.socket(fileno=int(sys.argv[1]))
 while data := stream.recv(65536):
     stream.sendall(os.environ["GATEWAYD_TEST"].encode() + b":" + data)
 """
-_DEAF = "import sys, time; time.sleep(600)"
-"""An engine that hangs: it never looks at its socket."""
+_DEAF = """
+import socket, sys, time
+socket.socket(fileno=int(sys.argv[1])).sendall(b"!")
+time.sleep(600)
+"""
+"""An engine that starts and then hangs: it never looks at its socket again."""
 
 
 def _until(condition: Callable[[], bool], what: str) -> None:
@@ -99,6 +103,7 @@ class ExecutorConformance:
 
     def test_it_lives_until_it_is_killed_and_its_socket_then_ends(self) -> None:
         with self.started(_DEAF) as process:
+            assert process.socket.recv(1) == b"!"
             assert process.poll() is None
             assert _is_alive(process.pid)
             process.kill()
@@ -152,7 +157,10 @@ class ExecutorConformance:
             try:
                 with self.opened() as executor:
                     command = EngineCommand([sys.executable, "-c", _DEAF, "{fd}"], {}, replica=0)
-                    os.write(writer, f"{executor.start(command).pid}\n".encode())
+                    process = executor.start(command)
+                    # Killed before the engine runs, the daemon would prove little.
+                    process.socket.recv(1)
+                    os.write(writer, f"{process.pid}\n".encode())
                     time.sleep(600)
             finally:
                 os._exit(1)

@@ -112,7 +112,7 @@ class LogitsProcessorConformance:
 
     def test_only_the_given_lines_change(self) -> None:
         with self.opened() as processor:
-            rows = self.admitted(processor)
+            rows = self.admitted(processor, _OUTPUT[:1])
             logits = _logits(2 * len(rows) + 1)
             index = [2 * i + 1 for i in range(len(rows))]
             changed = self.apply(processor, logits, index, rows)

@@ -23,6 +23,7 @@ _EVENTS = st.lists(
         st.integers(0, 2**10),
         st.integers(0, 2**12),
     ),
+    min_size=30,
     max_size=80,
 )
 _SALTED = st.tuples(
@@ -126,5 +127,7 @@ class PrefixCacheConformance:
             trail = cache.begin(_ids(1, 2, 3, 4, 5, 6), b"")
             cache.insert(trail, _ids(1, 2, 3, 4, 5, 6), _ids(1, 2, 3))
             cache.forget(2)
+            assert list(cache.match(trail)) == [1], "nothing is found behind a gap"
             taken = cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 9))
             assert list(taken) == [9]
+            assert list(cache.match(trail)) == [1, 9, 3]

@@ -1,0 +1,57 @@
+"""Runs a conformance class of the kit on a strategy that is sound or broken on purpose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import pytest
+from hypothesis import Phase, settings
+
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind, StrategyInfo
+from gatewayd_hooks.testing.campaign import campaign
+
+# A failure is all that is wanted here, not the smallest example of it.
+HASTY = settings(parent=campaign, phases=[Phase.generate])
+
+
+@cache
+def info(kind: Kind, name: str) -> StrategyInfo[Any]:
+    return PluginHost(Catalog.installed()).info(kind, name)
+
+
+def fails(case: Any, name: str) -> bool:
+    """Whether one test of a conformance class fails, by an assertion or by a raise."""
+    test = getattr(case, name)
+    with pytest.MonkeyPatch.context() as patch:
+        if hasattr(test, "hypothesis"):
+            patch.setattr(test.__func__, "_hypothesis_internal_use_settings", HASTY)
+        try:
+            test()
+        except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever it raises, it failed
+            return True
+    return False
+
+
+@pytest.fixture
+def verdict() -> Callable[..., list[str]]:
+    """Which tests of a conformance class a built-in fails, once something of it is broken."""
+
+    def judge(
+        conformance: type[Any], kind: Kind, name: str, broken: Callable[[Any], None] | None = None
+    ) -> list[str]:
+        def make(case: Any) -> Any:
+            offer = info(kind, name)
+            strategy = offer.build(offer.config_type())
+            if broken is not None:
+                broken(strategy)
+            return strategy
+
+        case = type("Case", (conformance,), {"make": make})()
+        tests = [test for test in vars(conformance) if test.startswith("test_")]
+        return [test for test in tests if fails(case, test)]
+
+    return judge

@@ -1,0 +1,77 @@
+"""The kit catches logits processors that touch or forget too much."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.logits import LogitsProcessorConformance
+
+Verdict = Callable[..., list[str]]
+
+
+def test_a_sound_one_passes(verdict: Verdict) -> None:
+    assert verdict(LogitsProcessorConformance, Kind.LOGITS_PROCESSOR, "penalties") == []
+
+
+# Each of these breaks one rule of a sound strategy, which is changed in place.
+
+
+def changes_every_line(processor: Any) -> None:
+    apply = processor.apply
+
+    def broken(logits: Any, index: Any, rows: Any) -> None:
+        apply(logits, index, rows)
+        logits -= 1.0
+
+    processor.apply = broken
+
+
+def takes_lines_for_rows(processor: Any) -> None:
+    apply = processor.apply
+    processor.apply = lambda logits, index, rows: apply(logits, index, index % 6)
+
+
+def changes_a_copy(processor: Any) -> None:
+    apply = processor.apply
+    processor.apply = lambda logits, index, rows: apply(logits.clone(), index, rows)
+
+
+def forgets_what_was_generated(processor: Any) -> None:
+    admit = processor.admit
+    processor.admit = lambda row, params, prompt, output: admit(row, params, prompt, output[:0])
+
+
+def remembers_who_was_there(processor: Any) -> None:
+    admit = processor.admit
+    seen: dict[int, list[int]] = {}
+
+    def broken(row: int, params: Any, prompt: Any, output: Any) -> Any:
+        seen.setdefault(row, []).extend(output.tolist())
+        return admit(row, params, prompt, np.array(seen[row], np.int32))
+
+    processor.admit = broken
+
+
+def notes_the_first_row_only(processor: Any) -> None:
+    append = processor.append
+    processor.append = lambda rows, tokens: append(rows[:1], tokens[:1])
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        changes_every_line,
+        takes_lines_for_rows,
+        changes_a_copy,
+        forgets_what_was_generated,
+        remembers_who_was_there,
+        notes_the_first_row_only,
+    ],
+)
+def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
+    assert verdict(LogitsProcessorConformance, Kind.LOGITS_PROCESSOR, "penalties", broken)

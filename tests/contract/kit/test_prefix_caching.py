@@ -1,0 +1,94 @@
+"""The kit catches prefix caches that find the wrong pages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
+
+Verdict = Callable[..., list[str]]
+
+
+def test_a_sound_one_passes(verdict: Verdict) -> None:
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "hash") == []
+
+
+# Each of these breaks one rule of a sound strategy, which is changed in place.
+
+
+def ignores_the_salt(cache: Any) -> None:
+    begin = cache.begin
+    cache.begin = lambda tokens, salt: begin(tokens, b"")
+
+
+def ignores_forget(cache: Any) -> None:
+    cache.forget = lambda page: None
+
+
+def finds_a_page_less(cache: Any) -> None:
+    match = cache.match
+    cache.match = lambda trail: match(trail)[:-1]
+
+
+def finds_them_backward(cache: Any) -> None:
+    match = cache.match
+    cache.match = lambda trail: match(trail)[::-1]
+
+
+def takes_every_page(cache: Any) -> None:
+    insert = cache.insert
+
+    def broken(trail: Any, tokens: Any, pages: Any) -> list[int]:
+        insert(trail, tokens, pages)
+        return list(pages.tolist())
+
+    cache.insert = broken
+
+
+def never_takes_a_page_again(cache: Any) -> None:
+    insert = cache.insert
+    seen: set[int] = set()
+
+    def broken(trail: Any, tokens: Any, pages: Any) -> list[int]:
+        taken = [page for page in insert(trail, tokens, pages) if page not in seen]
+        seen.update(taken)
+        return taken
+
+    cache.insert = broken
+
+
+def knows_a_page_by_its_own_tokens_alone(cache: Any) -> None:
+    cache._digest = lambda data: bytes(data[-8:])
+
+
+def looks_at_new_pages_only(cache: Any) -> None:
+    insert = cache.insert
+    told: dict[int, int] = {}
+
+    def broken(trail: Any, tokens: Any, pages: Any) -> list[int]:
+        first = told.get(id(trail), 0)
+        told[id(trail)] = len(pages)
+        return [page for page in insert(trail, tokens, pages) if page in pages[first:]]
+
+    cache.insert = broken
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ignores_the_salt,
+        ignores_forget,
+        finds_a_page_less,
+        finds_them_backward,
+        takes_every_page,
+        never_takes_a_page_again,
+        knows_a_page_by_its_own_tokens_alone,
+        looks_at_new_pages_only,
+    ],
+)
+def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "hash", broken)

@@ -4,7 +4,7 @@
 set -euo pipefail
 bin="${VENV:-.venv}/bin"
 url="http://127.0.0.1:${PORT:-8000}"
-question="What does json.dumps do?"
+question="What does shutil.copytree do?"
 
 "$bin/gatewayd" serve --port "${PORT:-8000}" &
 daemon=$!

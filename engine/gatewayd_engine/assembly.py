@@ -55,6 +55,8 @@ def assemble(
         SpecError, LoadError: the checkpoint cannot be served.
         PluginError: a strategy cannot be loaded.
     """
+    if config.device != "cpu":
+        raise ConfigError(f"device is {config.device!r}; this version computes on cpu only")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     dtype = _dtype(config)

@@ -111,6 +111,7 @@ def sampling_params(
         stop_token_ids=stop_ids,
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
+        extra=request.extra_args or {},
     )
 
 

@@ -77,6 +77,7 @@ MAX_STOP_CHARS = 256
 MAX_BIASES = 1024
 MAX_PROMPTS = 128
 MAX_SEED = 2**63 - 1
+MAX_EXTRA_ARGS = 16
 
 Model = Annotated[str, Field(min_length=1, max_length=256, description="A served model's name.")]
 Count = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
@@ -84,6 +85,8 @@ MaxTokens = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
+ExtraName = Annotated[str, Field(min_length=1, max_length=64)]
+ExtraValue = bool | int | Finite | Annotated[str, Field(max_length=256)]
 Priority = Literal["realtime", "standard", "batch"]
 ServiceTier = Literal["auto", "default", "standard", "scale", "flex", "priority", "fast"]
 
@@ -158,6 +161,10 @@ class GenerationTable(RequestTable):
     stop_token_ids: Annotated[
         list[TokenId] | None,
         Field(max_length=MAX_STOPS, description="Tokens that end the answer."),
+    ] = None
+    extra_args: Annotated[
+        Annotated[dict[ExtraName, ExtraValue], Field(max_length=MAX_EXTRA_ARGS)] | None,
+        Field(description="Parameters for logits processors that are plugins, by name."),
     ] = None
     ignore_eos: Annotated[bool, Field(description="Go on after the model's end token.")] = False
     include_stop_str_in_output: Annotated[

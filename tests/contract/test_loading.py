@@ -284,6 +284,19 @@ def test_one_module_may_stand_behind_several_names(install: Install) -> None:
     assert names == ["a", "b"]
 
 
+def test_a_plugin_is_asked_alone_whatever_others_offer_under_its_name(install: Install) -> None:
+    greedy = SCHEDULER + OFFER.format("offer('red'), offer('blue')")
+    install("red", {"scheduler.red": "red_module"}, {"red_module": greedy})
+    own = SCHEDULER + OFFER.format("offer('blue')")
+    install("blue", {"scheduler.blue": "blue_module"}, {"blue_module": own})
+    install("none", {"scheduler.none": "none_module"}, {"none_module": SCHEDULER})
+    plugins = host()
+    plugins.strategy(Kind.SCHEDULER, "red", {})
+    assert type(plugins.strategy(Kind.SCHEDULER, "blue", {})).__module__ == "blue_module"
+    with pytest.raises(LoadFailed, match="none_module does not implement gatewayd_schedulers"):
+        plugins.strategy(Kind.SCHEDULER, "none", {})
+
+
 def test_an_entry_point_may_name_an_object_in_a_module(install: Install) -> None:
     body = "\n".join("    " + line for line in OFFER.format("offer()").splitlines())
     source = SCHEDULER + "class Plugin:" + body.replace("schedulers()", "schedulers(self)")

@@ -16,6 +16,7 @@ from gatewayd.pipeline import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
@@ -28,21 +29,17 @@ FAULT_LIMIT = 3
 
 
 class Told:
-    """One hook behind a fence: what a plugin raises is logged, and told no more after a while.
-
-    Attributes:
-        faults: how often it raised; at ``FAULT_LIMIT`` the hook is called no more.
-    """
+    """One hook, each plugin behind a fence: one that raises too often is told no more."""
 
     def __init__(self, host: PluginHost, hook: str) -> None:
-        self._name = hook
-        self._call = getattr(host.hook, hook)
-        self.faults = 0
+        self._hook = hook
+        self._listeners = host.listeners(hook)
+        self._fence = Fence(FAULT_LIMIT)
 
     @property
     def has_listeners(self) -> bool:
         """Whether any loaded plugin implements the hook."""
-        return bool(self._call.get_hookimpls())
+        return bool(self._listeners)
 
     def tell(self, event: object) -> None:
         """Call every plugin with one event."""
@@ -50,13 +47,14 @@ class Told:
 
     def __call__(self, **arguments: object) -> None:
         """Call every plugin that listens."""
-        if self.faults >= FAULT_LIMIT:
-            return
-        try:
-            self._call(**arguments)
-        except Exception:  # noqa: BLE001 - a plugin may raise anything
-            self.faults += 1
-            _log.exception("%s: a plugin raised (%d of %d)", self._name, self.faults, FAULT_LIMIT)
+        for plugin, listener in tuple(self._listeners.items()):
+            try:
+                listener(**arguments)
+            except Exception:  # noqa: BLE001 - a plugin may raise anything
+                _log.exception("%s of plugin %s raised", self._hook, plugin)
+                if self._fence.record(self._hook, plugin):
+                    _log.error("plugin %s is told no more of %s", plugin, self._hook)
+                    del self._listeners[plugin]
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,14 @@ class PluginHost:
         """Calls a hook of every loaded plugin; what a plugin raises comes out of it."""
         return self._hooks.hook
 
+    def listeners(self, hook: str) -> dict[str, pluggy.HookCaller]:
+        """A caller for each loaded plugin that implements a hook, by its module.
+
+        With one of their own, what one plugin raises does not keep the hook from the others.
+        """
+        callers = {module: self._caller(hook, plugin) for module, plugin in self._plugins.items()}
+        return {module: caller for module, caller in callers.items() if caller.get_hookimpls()}
+
     def info(self, kind: Kind, name: str) -> StrategyInfo[Any]:
         """Load a plugin and find what it offers under its name.
 
@@ -173,9 +181,8 @@ class PluginHost:
     def _info(self, entry: Entry, kind: Kind) -> StrategyInfo[Any]:
         plugin = self._plugin(entry)
         hook = KINDS[kind].hook
-        others = [other for other in self._plugins.values() if other is not plugin]
         with _fence(entry, hook):
-            offers = self._hooks.subset_hook_caller(hook, remove_plugins=others)()
+            offers = self._caller(hook, plugin)()
             infos = [info for offer in offers for info in offer]
         if not offers:
             raise LoadFailed(entry.plugin, f"{entry.module} does not implement {hook}")
@@ -183,6 +190,10 @@ class PluginHost:
         _check_spec(entry, info)
         self._summaries[entry] = info.summary
         return info
+
+    def _caller(self, hook: str, plugin: Any) -> pluggy.HookCaller:  # noqa: ANN401
+        others = [other for other in self._plugins.values() if other is not plugin]
+        return self._hooks.subset_hook_caller(hook, remove_plugins=others)
 
     def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
         """Import and register a plugin, once even if it stands behind several names."""

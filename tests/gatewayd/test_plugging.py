@@ -131,6 +131,17 @@ def test_an_observer_that_raises_reaches_no_request_and_is_told_no_more(
     assert "boom" in caplog.text
 
 
+def test_an_observer_that_raises_keeps_no_event_from_the_others(
+    built: dict[str, _Strategy],
+) -> None:
+    for order in (("raises", "listens"), ("listens", "raises")):
+        EVENTS.clear()
+        observers = Plugged.load(_config(*order), model="m").observers
+        for _ in range(FAULT_LIMIT + 5):
+            observers.admitted(EVENT)
+        assert len(EVENTS) == FAULT_LIMIT + (FAULT_LIMIT + 5)
+
+
 def test_an_observer_that_cannot_be_loaded_is_left_out_and_reported(
     built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -27,19 +27,9 @@ def gatewayd_host() -> PluginHost:
 @pytest.fixture
 def gatewayd_engine_resources() -> EngineResources:
     """What a small engine on a CPU hands to ``open``."""
-    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_hooks.testing.fakes import engine_resources
 
-    return EngineResources(
-        num_pages=64,
-        page_size=16,
-        max_running=8,
-        max_batch_tokens=128,
-        max_model_len=512,
-        vocab_size=64,
-        eos_token_ids=(0, 2),
-        device="cpu",
-        slots=32,
-    )
+    return engine_resources()
 
 
 @pytest.fixture

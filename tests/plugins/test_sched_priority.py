@@ -241,11 +241,11 @@ def test_a_class_that_was_granted_but_found_no_pages_keeps_its_credit() -> None:
         assert first in granted(queue)
         assert first.computed == 0
     assert queue.finished == [occupant]
-    later = queue.arrive(140, 5, priority=BATCH)
+    later = [queue.arrive(140, 5, priority=BATCH) for _ in range(2)]
     second = queue.arrive(140, 5, priority=REALTIME)
     while len(queue):
         queue.step()
-    assert queue.finished == [occupant, first, second, later]
+    assert queue.finished == [occupant, first, second, *later]
 
 
 def test_one_waiting_request_of_each_class_is_admitted_when_there_is_room() -> None:

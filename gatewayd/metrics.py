@@ -1,25 +1,24 @@
 """What ``/metrics`` shows: the names that dashboards for vLLM know, and our own.
 
-Requests are counted once, at their end. Engine gauges are read from the fleet when somebody
-scrapes. The one thing noted per chunk of tokens is the time since the one before.
+Requests are noted once, at their end, and counted by the hundred or when somebody scrapes. The
+one thing counted per chunk of tokens is the time since the one before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from itertools import repeat
+from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry, Counter
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry
+from prometheus_client import Counter as PrometheusCounter
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.engines.seam import Fleet, ReplicaState, ReplicaStatus
+from gatewayd.engines.seam import Fleet
+from gatewayd.metrics_fleet import FleetCollector
 
 # The bounds are those of vLLM's histograms, so that quantiles of both can be compared.
 LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip # noqa: E501
@@ -42,18 +41,33 @@ def token_bounds(max_model_len: int) -> list[int]:
         scale *= 10
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTimes:
-    """When things happened to a request, by one clock, in seconds.
+_FOLD_AT = 256
+"""Ended requests that wait to be counted: half a millisecond of the event loop."""
+
+
+class Ended(NamedTuple):
+    """A request that an engine had taken and that has ended; times by one clock, in seconds.
 
     Attributes:
-        arrival: it came.
-        first: its first token came, or None.
-        last: its last token came, or None.
-        end: the answer was complete.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``.
+        prompt_tokens: of all prompts.
+        cached_tokens: of these, found in the prefix cache.
+        completion_tokens: of all choices.
+        num_choices: for each prompt.
+        max_tokens: asked for.
+        arrival: when it came.
+        first: when its first token came, or None.
+        last: when its last token came, or None.
+        end: when the answer was complete.
         queue_seconds: spent in the engine's queue.
     """
 
+    outcome: str
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    num_choices: int
+    max_tokens: int
     arrival: float
     first: float | None
     last: float | None
@@ -61,13 +75,10 @@ class RequestTimes:
     queue_seconds: float
 
 
-class LightHistogram(Collector):
-    """A histogram of one series, a quarter of the cost of the client library's."""
+class Histogram:
+    """Counts values between bounds, one by one or many at once."""
 
-    def __init__(
-        self, name: str, text: str, bounds: Sequence[float], labels: dict[str, str]
-    ) -> None:
-        self._name, self._text, self._labels = name, text, labels
+    def __init__(self, bounds: Sequence[float]) -> None:
         self._bounds = list(bounds)
         self._counts = [0] * (len(bounds) + 1)
         self._sum = 0.0
@@ -77,85 +88,153 @@ class LightHistogram(Collector):
         self._counts[bisect_left(self._bounds, value)] += 1
         self._sum += value
 
-    def collect(self) -> Iterator[Metric]:
-        """Give the cumulative counts."""
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count many values, at a tenth of the cost for each."""
+        for at, count in Counter(map(bisect_left, repeat(self._bounds), values)).items():
+            self._counts[at] += count
+        self._sum += sum(values)
+
+    def family(self, name: str, text: str, labels: dict[str, str]) -> Metric:
+        """The cumulative counts, as Prometheus has them."""
         total, buckets = 0, []
         for bound, count in zip([*map(float, self._bounds), None], self._counts, strict=True):
             total += count
             buckets.append(("+Inf" if bound is None else repr(bound), float(total)))
-        family = HistogramMetricFamily(self._name, self._text, labels=list(self._labels))
-        family.add_metric(list(self._labels.values()), buckets, self._sum)
-        yield family
+        family = HistogramMetricFamily(name, text, labels=list(labels))
+        family.add_metric(list(labels.values()), buckets, self._sum)
+        return family
 
 
-class FleetCollector(Collector):
-    """Reads the engines when somebody scrapes."""
+class RequestCollector(Collector):
+    """Counts requests; gives the counts when somebody scrapes.
 
-    def __init__(self, fleet: Fleet, model_name: str) -> None:
-        self._fleet = fleet
-        self._model_name = model_name
+    Attributes:
+        inter_token: seconds between chunks of tokens of one choice.
+    """
+
+    def __init__(self, model_name: str, max_model_len: int) -> None:
+        self._labels = {"model_name": model_name, "engine": ALL_ENGINES}
+        self._waiting: list[Ended] = []
+        self._outcomes: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
+        self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._prompt_tokens = self._cached_tokens = self._generated_tokens = 0
+        counts = token_bounds(max_model_len)
+        self.inter_token = Histogram(NEXT_TOKEN)
+        self._ttft = Histogram(FIRST_TOKEN)
+        self._per_token = Histogram(NEXT_TOKEN)
+        self._e2e = Histogram(LATENCY)
+        self._queue = Histogram(LATENCY)
+        self._prefill = Histogram(LATENCY)
+        self._decode = Histogram(LATENCY)
+        self._inference = Histogram(LATENCY)
+        self._prompt_len = Histogram(counts)
+        self._output_len = Histogram(counts)
+        self._n = Histogram((1, 2, 5, 10, 20))
+        self._max_tokens = Histogram(counts)
+
+    def answered(self, endpoint: str, method: str, status: int) -> None:
+        """Count an HTTP answer."""
+        self._answers[endpoint, method, status] += 1
+
+    def ended(self, request: Ended) -> None:
+        """Note a request; it is counted with others."""
+        self._waiting.append(request)
+        if len(self._waiting) >= _FOLD_AT:
+            self._fold()
+
+    def _fold(self) -> None:
+        """Count what waits, column by column."""
+        requests, self._waiting = self._waiting, []
+        if not requests:
+            return
+        columns = list(zip(*requests, strict=True))
+        outcomes, prompt, cached, completion, num_choices, max_tokens = columns[:6]
+        self._outcomes.update(outcomes)
+        self._prompt_tokens += sum(prompt)
+        self._cached_tokens += sum(cached)
+        self._generated_tokens += sum(completion)
+        self._prompt_len.observe_all(prompt)
+        self._output_len.observe_all(completion)
+        self._n.observe_all(num_choices)
+        self._max_tokens.observe_all(max_tokens)
+        self._queue.observe_all(columns[-1])
+        self._e2e.observe_all([one.end - one.arrival for one in requests])
+        self._fold_times(requests)
+
+    def _fold_times(self, requests: Sequence[Ended]) -> None:
+        """Count the times of requests that got tokens."""
+        ttft, prefill, decode, per_token = [], [], [], []
+        for one in requests:
+            if one.first is None or one.last is None:
+                continue
+            first, decoding = one.first - one.arrival, one.last - one.first
+            ttft.append(first)
+            prefill.append(max(0.0, first - one.queue_seconds))
+            decode.append(decoding)
+            if one.completion_tokens > one.num_choices:
+                per_token.append(decoding / (one.completion_tokens / one.num_choices - 1))
+        self._ttft.observe_all(ttft)
+        self._prefill.observe_all(prefill)
+        self._decode.observe_all(decode)
+        self._inference.observe_all([sum(pair) for pair in zip(prefill, decode, strict=True)])
+        self._per_token.observe_all(per_token)
 
     def collect(self) -> Iterator[Metric]:
-        """Give one sample for each replica."""
-        replicas = self._fleet.status()
-        yield from self._gauges(replicas)
-        yield from self._counters(replicas)
-        yield from self._states(replicas)
+        """Give all counts, those that wait included."""
+        self._fold()
+        yield from self._histograms()
+        yield from self._counters()
 
-    def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
-        waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
-        usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
-        pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
-        config = self._gauge(
-            "vllm:cache_config_info", "Sizes of the KV pool.", "block_size", "num_gpu_blocks"
-        )
-        for replica in replicas:
-            key, stats = [self._model_name, str(replica.index)], replica.stats
-            running.add_metric(key, stats.num_running)
-            waiting.add_metric(key, stats.num_waiting)
-            states = {
-                "free": stats.free_pages,
-                "cached": stats.cached_pages,
-                "held": stats.held_pages,
-            }
-            usage.add_metric(key, stats.held_pages / max(1, sum(states.values())))
-            for state, count in states.items():
-                pages.add_metric([*key, state], count)
-            if replica.model is not None:
-                sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
-                config.add_metric([*key, *sizes], 1)
-        yield from (running, waiting, usage, pages, config)
-
-    def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        for name, text, attribute in (
-            ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
-            ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
-            ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
-            ("gatewayd_engine_steps", "Steps of the engine.", "step"),
-            ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
-            ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
+    def _histograms(self) -> Iterator[Metric]:
+        for histogram, name, text in (
+            (
+                self.inter_token,
+                "inter_token_latency_seconds",
+                "Between chunks of tokens of one choice.",
+            ),
+            (self._ttft, "time_to_first_token_seconds", "Arrival to first token."),
+            (
+                self._per_token,
+                "request_time_per_output_token_seconds",
+                "Mean time of a later token.",
+            ),
+            (self._e2e, "e2e_request_latency_seconds", "Arrival to end."),
+            (self._queue, "request_queue_time_seconds", "In the queue."),
+            (self._prefill, "request_prefill_time_seconds", "Queue to first token."),
+            (self._decode, "request_decode_time_seconds", "First to last."),
+            (self._inference, "request_inference_time_seconds", "Queue to last token."),
+            (self._prompt_len, "request_prompt_tokens", "Prompt tokens."),
+            (self._output_len, "request_generation_tokens", "Tokens made."),
+            (self._n, "request_params_n", "Choices asked for."),
+            (self._max_tokens, "request_params_max_tokens", "Tokens asked for."),
         ):
-            family = CounterMetricFamily(name, text, labels=["model_name", "engine"])
-            for replica in replicas:
-                value = getattr(replica.stats, attribute)
-                family.add_metric([self._model_name, str(replica.index)], value)
+            yield histogram.family(f"vllm:{name}", text, self._labels)
+
+    def _counters(self) -> Iterator[Metric]:
+        key = list(self._labels.values())
+        for count, name, text in (
+            (self._prompt_tokens, "prompt_tokens", "Prompt tokens."),
+            (self._cached_tokens, "prompt_tokens_cached", "Of these, found in the cache."),
+            (self._generated_tokens, "generation_tokens", "Tokens generated."),
+        ):
+            family = CounterMetricFamily(f"vllm:{name}", text, labels=list(self._labels))
+            family.add_metric(key, count)
             yield family
-
-    def _states(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
-        state = self._gauge("gatewayd_replica_state", "1 for the replica's state.", "state")
-        restarts = CounterMetricFamily(
-            "gatewayd_engine_restarts", "Engines lost.", labels=["model_name", "engine"]
+        ended = CounterMetricFamily(
+            "vllm:request_success",
+            "Requests by how they ended.",
+            labels=[*self._labels, "finished_reason"],
         )
-        for replica in replicas:
-            key = [self._model_name, str(replica.index)]
-            restarts.add_metric(key, replica.restarts)
-            for one in ReplicaState:
-                state.add_metric([*key, one.value], float(one is replica.state))
-        yield from (state, restarts)
-
-    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
-        return GaugeMetricFamily(name, text, labels=["model_name", "engine", *labels])
+        for outcome, count in self._outcomes.items():
+            ended.add_metric([*key, outcome], count)
+        answers = CounterMetricFamily(
+            "gatewayd_http_requests",
+            "HTTP requests; 499 for clients that left.",
+            labels=["endpoint", "method", "status"],
+        )
+        for (endpoint, method, status), count in self._answers.items():
+            answers.add_metric([endpoint, method, str(status)], count)
+        yield from (ended, answers)
 
 
 class Metrics:
@@ -163,7 +242,9 @@ class Metrics:
 
     Attributes:
         registry: for ``/metrics`` and for plugins to add to.
-        inter_token: seconds between chunks of tokens of one choice.
+        answered: told each HTTP answer: endpoint and method, from closed lists, and the status.
+        ended: told each request that an engine had taken, once, at its end.
+        observe_gap: told the seconds between chunks of tokens of one choice.
     """
 
     def __init__(self, fleet: Fleet, model_name: str, *, version: str, max_model_len: int) -> None:
@@ -176,102 +257,13 @@ class Metrics:
             max_model_len: bounds the histograms of token counts.
         """
         self.registry = CollectorRegistry()
-        self._labels = {"model_name": model_name, "engine": ALL_ENGINES}
-        self.registry.register(FleetCollector(fleet, model_name))
-        build = Counter(
+        build = PrometheusCounter(
             "gatewayd_build", "Always 1; the version.", ["version"], registry=self.registry
         )
         build.labels(version).inc()
-        self.inter_token = self._histogram(
-            "inter_token_latency_seconds", "Between chunks of tokens of one choice.", NEXT_TOKEN
-        )
-        counts = token_bounds(max_model_len)
-        self._ttft = self._histogram(
-            "time_to_first_token_seconds", "Arrival to first token.", FIRST_TOKEN
-        )
-        self._per_token = self._histogram(
-            "request_time_per_output_token_seconds", "Mean time of a later token.", NEXT_TOKEN
-        )
-        self._e2e = self._histogram("e2e_request_latency_seconds", "Arrival to end.", LATENCY)
-        self._queue = self._histogram("request_queue_time_seconds", "In the queue.", LATENCY)
-        self._prefill = self._histogram(
-            "request_prefill_time_seconds", "Queue to first token.", LATENCY
-        )
-        self._decode = self._histogram("request_decode_time_seconds", "First to last.", LATENCY)
-        self._inference = self._histogram(
-            "request_inference_time_seconds", "Queue to last token.", LATENCY
-        )
-        self._prompt_len = self._histogram("request_prompt_tokens", "Prompt tokens.", counts)
-        self._output_len = self._histogram("request_generation_tokens", "Tokens made.", counts)
-        self._n = self._histogram("request_params_n", "Choices asked for.", (1, 2, 5, 10, 20))
-        self._max_tokens = self._histogram("request_params_max_tokens", "Tokens asked for.", counts)
-        self._prompt = self._counter("prompt_tokens", "Prompt tokens.")
-        self._cached = self._counter("prompt_tokens_cached", "Of these, found in the cache.")
-        self._generated = self._counter("generation_tokens", "Tokens generated.")
-        ended = Counter(
-            "vllm:request_success",
-            "Requests by how they ended.",
-            [*self._labels, "finished_reason"],
-            registry=self.registry,
-        )
-        self._ended = {
-            outcome: ended.labels(*self._labels.values(), outcome)
-            for outcome in ("stop", "length", "abort", "error")
-        }
-        self._http = Counter(
-            "gatewayd_http_requests",
-            "HTTP requests; 499 for clients that left.",
-            ["endpoint", "method", "status"],
-            registry=self.registry,
-        )
-        self._http_children: dict[tuple[str, str, int], Counter] = {}
-
-    def _histogram(self, name: str, text: str, bounds: Sequence[float]) -> LightHistogram:
-        histogram = LightHistogram(f"vllm:{name}", text, bounds, self._labels)
-        self.registry.register(histogram)
-        return histogram
-
-    def _counter(self, name: str, text: str) -> Counter:
-        family = Counter(f"vllm:{name}", text, list(self._labels), registry=self.registry)
-        return family.labels(*self._labels.values())
-
-    def http_answered(self, endpoint: str, method: str, status: int) -> None:
-        """An HTTP request was answered; ``endpoint`` and ``method`` from closed lists."""
-        key = (endpoint, method, status)
-        child = self._http_children.get(key)
-        if child is None:
-            child = self._http_children[key] = self._http.labels(endpoint, method, str(status))
-        child.inc()
-
-    def request_ended(
-        self,
-        *,
-        outcome: str,
-        times: RequestTimes,
-        prompt_tokens: int,
-        cached_tokens: int,
-        completion_tokens: int,
-        num_choices: int,
-        max_tokens: int,
-    ) -> None:
-        """A request that an engine had taken ended; called once for each."""
-        self._ended[outcome].inc()
-        self._prompt.inc(prompt_tokens)
-        self._cached.inc(cached_tokens)
-        self._generated.inc(completion_tokens)
-        self._prompt_len.observe(prompt_tokens)
-        self._output_len.observe(completion_tokens)
-        self._n.observe(num_choices)
-        self._max_tokens.observe(max_tokens)
-        self._e2e.observe(times.end - times.arrival)
-        self._queue.observe(times.queue_seconds)
-        if times.first is None or times.last is None:
-            return
-        self._ttft.observe(times.first - times.arrival)
-        decode = times.last - times.first
-        prefill = max(0.0, times.first - times.arrival - times.queue_seconds)
-        self._prefill.observe(prefill)
-        self._decode.observe(decode)
-        self._inference.observe(prefill + decode)
-        if completion_tokens > num_choices:
-            self._per_token.observe(decode / (completion_tokens / num_choices - 1))
+        requests = RequestCollector(model_name, max_model_len)
+        self.registry.register(FleetCollector(fleet, model_name))
+        self.registry.register(requests)
+        self.answered = requests.answered
+        self.ended = requests.ended
+        self.observe_gap = requests.inter_token.observe

@@ -11,18 +11,23 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeVar
+
+import msgspec
 
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle
 from gatewayd.errors import GatewayError
-from gatewayd.metrics import Metrics, RequestTimes
+from gatewayd.metrics import Ended, Metrics
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 logger = logging.getLogger("gatewayd.pipeline")
 
+EventT = TypeVar("EventT")
 
-def _ignore(event: object) -> None:
-    """Nobody listens."""
+
+def nobody(event: object) -> None:
+    """Stands for an observer where there is none; events for it are not made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,11 @@ class Observers:
         finished: it ended; exactly once for each admitted one.
     """
 
-    admitted: Callable[[RequestAdmitted], None] = _ignore
-    finished: Callable[[RequestFinished], None] = _ignore
+    admitted: Callable[[RequestAdmitted], None] = nobody
+    finished: Callable[[RequestFinished], None] = nobody
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Work:
+class Work(msgspec.Struct, frozen=True, kw_only=True):
     """What to generate.
 
     Attributes:
@@ -61,7 +65,7 @@ class Work:
     @property
     def prompt_tokens(self) -> int:
         """Of all prompts."""
-        return sum(len(request.prompt) for request in self.requests)
+        return sum([len(request.prompt) for request in self.requests])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +129,7 @@ class Generation:
         self._pipeline = pipeline
         self.work = work
         self.clock = pipeline.clock
-        self.observe_gap = pipeline.metrics.inter_token.observe
+        self.observe_gap = pipeline.metrics.observe_gap
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
@@ -152,14 +156,16 @@ class Generation:
             self._cancel()
             raise
         self._is_admitted = True
-        event = RequestAdmitted(
-            request_id=self.work.request_id,
-            tenant=self.work.requests[0].tenant,
-            endpoint=self.work.endpoint,
-            prompt_tokens=self.work.prompt_tokens,
-            priority=self.work.requests[0].priority,
-        )
-        self._tell(lambda: self._pipeline.observers.admitted(event))
+        tell = self._pipeline.observers.admitted
+        if tell is not nobody:
+            event = RequestAdmitted(
+                request_id=self.work.request_id,
+                tenant=self.work.requests[0].tenant,
+                endpoint=self.work.endpoint,
+                prompt_tokens=self.work.prompt_tokens,
+                priority=self.work.requests[0].priority,
+            )
+            _guarded(tell, event)
 
     # For the choices.
 
@@ -194,12 +200,15 @@ class Generation:
     @property
     def is_done(self) -> bool:
         """Whether every choice has ended."""
-        return all(choice.is_done for choice in self.choices)
+        for choice in self.choices:  # noqa: SIM110 - a third of the time of all()
+            if not choice.is_done:
+                return False
+        return True
 
     @property
     def completion_tokens(self) -> int:
         """Of all choices."""
-        return sum(choice.completion_tokens for choice in self.choices)
+        return sum([choice.completion_tokens for choice in self.choices])
 
     @property
     def cached_tokens(self) -> int:
@@ -207,7 +216,8 @@ class Generation:
 
         The first choice of a prompt says what was there before the request.
         """
-        return sum(choice.cached_tokens for choice in self.choices[:: self.work.num_choices])
+        firsts = self.choices[:: self.work.num_choices]
+        return sum([choice.cached_tokens for choice in firsts])
 
     async def wait(self) -> None:
         """Wait until something came since the last time."""
@@ -253,7 +263,7 @@ class Generation:
             return "error"
         if self.is_abandoned or not self.is_done:
             return "abort"
-        reasons = {choice.finish_reason for choice in self.choices}
+        reasons = [choice.finish_reason for choice in self.choices]
         return "length" if "length" in reasons else "stop"
 
     def _cancel(self) -> None:
@@ -261,39 +271,38 @@ class Generation:
             handle.cancel()
 
     def _account(self) -> None:
-        work, now = self.work, self.clock()
-        times = RequestTimes(
-            arrival=work.arrival,
-            first=self._first,
-            last=max((one.last for one in self.choices if one.last is not None), default=None),
-            end=now,
-            queue_seconds=self.choices[0].queue_seconds,
+        work, now, first = self.work, self.clock(), self._first
+        ended = Ended(
+            self.outcome,
+            work.prompt_tokens,
+            self.cached_tokens,
+            self.completion_tokens,
+            work.num_choices,
+            work.requests[0].params.max_tokens,
+            work.arrival,
+            first,
+            max([one.last for one in self.choices if one.last is not None], default=None),
+            now,
+            self.choices[0].queue_seconds,
         )
-        completion_tokens, cached_tokens = self.completion_tokens, self.cached_tokens
-        outcome, prompt_tokens = self.outcome, work.prompt_tokens
-        self._pipeline.metrics.request_ended(
-            outcome=outcome,
-            times=times,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            completion_tokens=completion_tokens,
-            num_choices=work.num_choices,
-            max_tokens=work.requests[0].params.max_tokens,
-        )
-        event = RequestFinished(
-            request_id=work.request_id,
-            tenant=work.requests[0].tenant,
-            outcome=outcome,
-            prompt_tokens=prompt_tokens,
-            cached_tokens=cached_tokens,
-            completion_tokens=completion_tokens,
-            ttft_seconds=None if self._first is None else self._first - work.arrival,
-            seconds=now - work.arrival,
-        )
-        self._tell(lambda: self._pipeline.observers.finished(event))
+        self._pipeline.metrics.ended(ended)
+        tell = self._pipeline.observers.finished
+        if tell is not nobody:
+            event = RequestFinished(
+                request_id=work.request_id,
+                tenant=work.requests[0].tenant,
+                outcome=ended.outcome,
+                prompt_tokens=ended.prompt_tokens,
+                cached_tokens=ended.cached_tokens,
+                completion_tokens=ended.completion_tokens,
+                ttft_seconds=None if first is None else first - work.arrival,
+                seconds=now - work.arrival,
+            )
+            _guarded(tell, event)
 
-    def _tell(self, call: Callable[[], None]) -> None:
-        try:
-            call()
-        except Exception:
-            logger.exception("an observer failed")
+
+def _guarded(tell: Callable[[EventT], None], event: EventT) -> None:
+    try:
+        tell(event)
+    except Exception:
+        logger.exception("an observer failed")

@@ -95,7 +95,7 @@ class Front:
         finally:
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.http_answered(endpoint, method, exchange.status or CLIENT_GONE)
+            self._metrics.answered(endpoint, method, exchange.status or CLIENT_GONE)
 
     async def _answer(
         self, exchange: Exchange, error: GatewayError, headers: list[Header] | None = None

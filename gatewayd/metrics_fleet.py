@@ -1,0 +1,80 @@
+"""What ``/metrics`` shows of the engines, read from the fleet when somebody scrapes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.engines.seam import Fleet, ReplicaState, ReplicaStatus
+
+
+class FleetCollector(Collector):
+    """Reads the engines when somebody scrapes."""
+
+    def __init__(self, fleet: Fleet, model_name: str) -> None:
+        self._fleet = fleet
+        self._model_name = model_name
+
+    def collect(self) -> Iterator[Metric]:
+        """Give one sample for each replica."""
+        replicas = self._fleet.status()
+        yield from self._gauges(replicas)
+        yield from self._counters(replicas)
+        yield from self._states(replicas)
+
+    def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
+        waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
+        pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
+        config = self._gauge(
+            "vllm:cache_config_info", "Sizes of the KV pool.", "block_size", "num_gpu_blocks"
+        )
+        for replica in replicas:
+            key, stats = [self._model_name, str(replica.index)], replica.stats
+            running.add_metric(key, stats.num_running)
+            waiting.add_metric(key, stats.num_waiting)
+            states = {
+                "free": stats.free_pages,
+                "cached": stats.cached_pages,
+                "held": stats.held_pages,
+            }
+            usage.add_metric(key, stats.held_pages / max(1, sum(states.values())))
+            for state, count in states.items():
+                pages.add_metric([*key, state], count)
+            if replica.model is not None:
+                sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
+                config.add_metric([*key, *sizes], 1)
+        yield from (running, waiting, usage, pages, config)
+
+    def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        for name, text, attribute in (
+            ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
+            ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
+            ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
+            ("gatewayd_engine_steps", "Steps of the engine.", "step"),
+            ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
+            ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
+        ):
+            family = CounterMetricFamily(name, text, labels=["model_name", "engine"])
+            for replica in replicas:
+                value = getattr(replica.stats, attribute)
+                family.add_metric([self._model_name, str(replica.index)], value)
+            yield family
+
+    def _states(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        state = self._gauge("gatewayd_replica_state", "1 for the replica's state.", "state")
+        restarts = CounterMetricFamily(
+            "gatewayd_engine_restarts", "Engines lost.", labels=["model_name", "engine"]
+        )
+        for replica in replicas:
+            key = [self._model_name, str(replica.index)]
+            restarts.add_metric(key, replica.restarts)
+            for one in ReplicaState:
+                state.add_metric([*key, one.value], float(one is replica.state))
+        yield from (state, restarts)
+
+    def _gauge(self, name: str, text: str, *labels: str) -> GaugeMetricFamily:
+        return GaugeMetricFamily(name, text, labels=["model_name", "engine", *labels])

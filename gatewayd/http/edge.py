@@ -26,6 +26,7 @@ from gatewayd.errors import (
     TooManyConnections,
 )
 from gatewayd.http.asgi import App, encode_json
+from gatewayd.http.departure import EXTENSION, ToldDeparture
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,8 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection or turn it away."""
         super().connection_made(transport)
+        self._departure = ToldDeparture()
+        self._extensions: dict[str, Any] = {EXTENSION: self._departure}
         transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
         _set_options(transport, 4 * self.limits.write_buffer_bytes)
         self._peer = self.client[0] if self.client else ""
@@ -108,6 +111,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if not self.peers[self._peer]:
             del self.peers[self._peer]
         super().connection_lost(exc)
+        self._departure.tell()
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser and watch the time of what is still incomplete."""
@@ -132,6 +136,7 @@ class EdgeProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """A request begins."""
         super().on_message_begin()
+        self.scope["extensions"] = self._extensions
         self._phase = _HEADERS
         self._header_bytes = 0
         self._num_chunks = 0

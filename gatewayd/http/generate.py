@@ -16,10 +16,11 @@ from gatewayd.http.asgi import (
     read_json_body,
     send_body,
 )
+from gatewayd.http.departure import departure_of
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.fields import GenerationTable, RequestTable
 from gatewayd.http.services import Services
-from gatewayd.http.stream import Stream, watch_disconnect
+from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
@@ -109,7 +110,8 @@ class GenerationRoute(Generic[RequestT]):
                 arrival=arrival,
             )
         )
-        watcher = asyncio.create_task(watch_disconnect(receive, generation))
+        departure = departure_of(scope, receive)
+        departure.listen(generation.abandon)
         try:
             headers = ignored_header(ignored)
             if request.stream:
@@ -129,4 +131,4 @@ class GenerationRoute(Generic[RequestT]):
                     )
         finally:
             generation.close()
-            watcher.cancel()
+            departure.forget(generation.abandon)

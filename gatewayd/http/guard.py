@@ -7,6 +7,7 @@ route is looked up: a new route is closed until somebody opens it here.
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
@@ -55,13 +56,13 @@ class Guard:
         self._app = app
         self._keys = keys
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through or refuse it."""
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        """Let a request through or refuse it, before anything is awaited."""
         if scope["type"] == "http":
             if scope["path"] not in PUBLIC:
                 self._keys.check(scope)
             _check_host(scope)
-        await self._app(scope, receive, send)
+        return self._app(scope, receive, send)
 
 
 def _check_host(scope: Scope) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-from gatewayd.http.asgi import Header, Receive, Send
+from gatewayd.http.asgi import Header, Send
 from gatewayd.http.wire import PING, Wire, error_events
 from gatewayd.pipeline import Generation
 
@@ -18,13 +18,6 @@ _HEADERS: tuple[Header, ...] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
-
-
-async def watch_disconnect(receive: Receive, generation: Generation) -> None:
-    """Abandon a request when its client goes."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-    generation.abandon()
 
 
 class Stream:

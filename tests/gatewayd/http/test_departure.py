@@ -1,0 +1,75 @@
+"""How a request learns that its client has gone, with and without the edge."""
+
+from __future__ import annotations
+
+import asyncio
+
+from gatewayd.http.app import build_app
+from gatewayd.http.asgi import Message, encode_json
+from gatewayd.http.departure import EXTENSION, ToldDeparture, departure_of
+from gatewayd.http.services import Services
+from gatewayd.metrics import Metrics
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet, hangs
+from tests.gatewayd.gateway import CHAT, until
+
+
+async def nothing() -> Message:
+    raise AssertionError("the edge tells; nobody receives")
+
+
+def test_a_departure_is_told_once_to_whoever_listens() -> None:
+    told: list[str] = []
+    departure = ToldDeparture()
+    assert departure_of({"extensions": {EXTENSION: departure}}, nothing) is departure
+
+    def first() -> None:
+        told.append("first")
+
+    def second() -> None:
+        told.append("second")
+
+    departure.listen(first)
+    departure.listen(second)
+    departure.forget(second)
+    departure.forget(second)
+    departure.tell()
+    departure.tell()
+    assert told == ["first"]
+
+
+def test_listening_after_the_departure_is_told_at_once() -> None:
+    told: list[int] = []
+    departure = ToldDeparture()
+    departure.tell()
+    departure.listen(lambda: told.append(1))
+    assert told == [1]
+
+
+async def test_a_server_without_the_extension_is_asked_for_messages(text: TextModel) -> None:
+    fleet = FakeFleet(hangs)
+    metrics = Metrics(fleet, "nano", version="1", max_model_len=2048)
+    app = build_app(
+        Services(fleet=fleet, text=text, models=("nano",), metrics=metrics, version="1")
+    )
+    messages: asyncio.Queue[Message] = asyncio.Queue()
+    messages.put_nowait({"type": "http.request", "body": encode_json(CHAT), "more_body": False})
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/chat/completions",
+        "headers": [(b"host", b"x"), (b"content-type", b"application/json")],
+    }
+    serving = asyncio.ensure_future(app(scope, messages.get, send))
+    await until(lambda: fleet.jobs)
+    assert not fleet.jobs[0].gone.is_set()
+    messages.put_nowait({"type": "http.disconnect"})
+    async with asyncio.timeout(5):
+        await serving
+    assert fleet.jobs[0].gone.is_set()
+    assert sent == []

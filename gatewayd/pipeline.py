@@ -11,6 +11,7 @@ import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeVar
 
 import msgspec
@@ -62,13 +63,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     options: ChoiceOptions
     arrival: float
 
-    @property
-    def prompt_tokens(self) -> int:
-        """Of all prompts."""
-        return sum([len(request.prompt) for request in self.requests])
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pipeline:
     """What every request shares.
 
@@ -83,6 +79,11 @@ class Pipeline:
     metrics: Metrics
     observers: Observers = field(default_factory=Observers)
     clock: Callable[[], float] = time.monotonic
+
+    @cached_property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """Where it runs; asked once, because CPython 3.11 makes a system call to find it."""
+        return asyncio.get_running_loop()
 
     def start(self, work: Work) -> Generation:
         """Send a request to the engines.
@@ -104,6 +105,7 @@ class Generation:
     Attributes:
         work: what was asked.
         choices: in the answer's order.
+        prompt_tokens: of all prompts.
         error: what failed, or None.
         is_abandoned: whether the client has gone.
     """
@@ -122,18 +124,20 @@ class Generation:
         "error",
         "is_abandoned",
         "observe_gap",
+        "prompt_tokens",
         "work",
     )
 
     def __init__(self, pipeline: Pipeline, work: Work) -> None:
         self._pipeline = pipeline
         self.work = work
+        self.prompt_tokens = sum([len(request.prompt) for request in work.requests])
         self.clock = pipeline.clock
         self.observe_gap = pipeline.metrics.observe_gap
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
-        self._loop = asyncio.get_running_loop()
+        self._loop = pipeline.loop
         self._waiter: asyncio.Future[None] | None = None
         self._is_awake = False
         self._is_admitted = False
@@ -162,7 +166,7 @@ class Generation:
                 request_id=self.work.request_id,
                 tenant=self.work.requests[0].tenant,
                 endpoint=self.work.endpoint,
-                prompt_tokens=self.work.prompt_tokens,
+                prompt_tokens=self.prompt_tokens,
                 priority=self.work.requests[0].priority,
             )
             _guarded(tell, event)
@@ -255,6 +259,9 @@ class Generation:
         self._is_closed = True
         if self._is_admitted:
             self._account()
+        # Choices and handles lead back here: without them no collector is needed.
+        self.choices = []
+        self._handles = []
 
     @property
     def outcome(self) -> str:
@@ -274,7 +281,7 @@ class Generation:
         work, now, first = self.work, self.clock(), self._first
         ended = Ended(
             self.outcome,
-            work.prompt_tokens,
+            self.prompt_tokens,
             self.cached_tokens,
             self.completion_tokens,
             work.num_choices,

@@ -8,8 +8,9 @@ all that has come since.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple, Protocol
+
+import msgspec
 
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd.text.detokenizer import Detokenizer
@@ -17,8 +18,7 @@ from gatewayd.text.stop import StopMatcher
 from gatewayd_engine.messages import TokenLogprobs
 
 
-@dataclass(frozen=True, slots=True)
-class ChoiceOptions:
+class ChoiceOptions(msgspec.Struct, frozen=True):
     """What a choice needs to know of its request.
 
     Attributes:

@@ -21,7 +21,7 @@ Header = tuple[bytes, bytes]
 encode_json = msgspec.json.Encoder().encode
 
 _JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
-_JSON_HEADER: Header = (b"content-type", b"application/json")
+JSON_HEADER: Header = (b"content-type", b"application/json")
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
 
 
@@ -86,10 +86,10 @@ async def send_body(
     body: bytes,
     *,
     status: int = 200,
-    headers: Sequence[Header] = (_JSON_HEADER,),
+    headers: Sequence[Header] = (JSON_HEADER,),
 ) -> None:
     """Answer with a whole body."""
-    length = (b"content-length", str(len(body)).encode())
+    length = (b"content-length", b"%d" % len(body))
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
 
@@ -98,7 +98,7 @@ async def send_json(
     send: Send, value: object, *, status: int = 200, headers: Sequence[Header] = ()
 ) -> None:
     """Answer with JSON."""
-    await send_body(send, encode_json(value), status=status, headers=[_JSON_HEADER, *headers])
+    await send_body(send, encode_json(value), status=status, headers=[JSON_HEADER, *headers])
 
 
 async def send_error(send: Send, error: GatewayError, headers: Sequence[Header] = ()) -> None:

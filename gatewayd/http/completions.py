@@ -18,6 +18,7 @@ from gatewayd.http.sampling import (
 )
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 from gatewayd.text.tokenizer import Tokenizer
+from gatewayd_engine.messages import ModelInfo
 
 
 class _Prompt(NamedTuple):
@@ -38,13 +39,13 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         name = services.check_model(request.model)
         model = services.loaded_model()
         self._check_fields(request)
-        prompts = await self._prompts(request, model.max_model_len, model.vocab_size)
+        prompts = await self._prompts(request, model)
         is_score = request.max_tokens == 0
         max_tokens = fit_max_tokens(
             # To score a prompt alone the engine generates one token, which is thrown away.
             1 if is_score else request.max_tokens,
             DEFAULT_MAX_TOKENS,
-            max(len(prompt.ids) for prompt in prompts),
+            max([len(prompt.ids) for prompt in prompts]),
             model.max_model_len,
             "prompt",
         )
@@ -74,21 +75,19 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             wire=CompletionWire(identity, tokenizer, echoed),
         )
 
-    async def _prompts(
-        self, request: CompletionRequest, context: int, vocab_size: int
-    ) -> list[_Prompt]:
+    async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
         text = self._services.text
         prompts = []
         for one in _each(request.prompt):
             if isinstance(one, str):
                 ids = await text.encode_prompt(
-                    one, limit=context, add_special=request.add_special_tokens
+                    one, limit=model.max_model_len, add_special=request.add_special_tokens
                 )
                 prompts.append(_Prompt(ids, one))
             else:
-                check_ids(one, vocab_size, "prompt")
-                prompts.append(_Prompt(list(one), None))
-        if not all(prompt.ids for prompt in prompts):
+                check_ids(one, model.vocab_size, "prompt")
+                prompts.append(_Prompt(one, None))
+        if not all([prompt.ids for prompt in prompts]):
             raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
         return prompts
 
@@ -105,7 +104,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             )
         if request.stream_options is not None and not request.stream:
             raise InvalidRequest("stream_options needs stream to be true", param="stream_options")
-        total = n * len(_each(request.prompt))
+        total = n * _count(request.prompt)
         if total > self._services.limits.num_choices:
             raise InvalidRequest(
                 f"{total} choices are asked for; the maximum is "
@@ -114,15 +113,17 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             )
 
 
-def _each(
-    prompt: str | list[str] | list[int] | list[list[int]],
-) -> Sequence[str | list[int]]:
+def _count(prompt: str | list[str] | list[int] | list[list[int]]) -> int:
+    return 1 if isinstance(prompt, str) or isinstance(prompt[0], int) else len(prompt)
+
+
+def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str | list[int]]:
     """The prompts, whichever of the four forms they came in."""
     if isinstance(prompt, str):
         return [prompt]
     if isinstance(prompt[0], int):
-        return [[i for i in prompt if isinstance(i, int)]]
-    return [one for one in prompt if not isinstance(one, int)]
+        return [prompt]
+    return prompt
 
 
 def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:

@@ -6,9 +6,9 @@ A client's ``x-request-id`` is echoed and never used inside: two clients may sen
 from __future__ import annotations
 
 import logging
-import os
 import re
 from collections.abc import Awaitable
+from random import Random
 
 from starlette.exceptions import HTTPException
 
@@ -38,6 +38,9 @@ logger = logging.getLogger("gatewayd.http")
 _SAFE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
 CLIENT_GONE = 499
+
+# An id is no secret, and asking the system for each one costs more than making it.
+_draw_bits = Random().getrandbits
 
 
 class Exchange:
@@ -74,7 +77,7 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{os.urandom(12).hex()}"
+        request_id = f"req_{_draw_bits(96):024x}"
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
         theirs = header(scope, b"x-request-id")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import time
-from dataclasses import dataclass
 from typing import Generic, TypeVar
+
+import msgspec
 
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.http.asgi import (
+    JSON_HEADER,
     Receive,
     Scope,
     Send,
@@ -29,8 +31,7 @@ RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
+class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     """A checked request, ready for the engines.
 
     Attributes:
@@ -125,9 +126,8 @@ class GenerationRoute(Generic[RequestT]):
             else:
                 await generation.finish()
                 if not generation.is_abandoned:
-                    body = prepared.wire.answer(generation)
                     await send_body(
-                        send, body, headers=[(b"content-type", b"application/json"), *headers]
+                        send, prepared.wire.answer(generation), headers=[JSON_HEADER, *headers]
                     )
         finally:
             generation.close()

@@ -24,17 +24,18 @@ _decode = msgspec.json.Decoder().decode
 
 def _unique(pairs: list[tuple[str, Any]]) -> None:
     """Refuse a key that comes twice: two parsers would read two different requests."""
-    if len(pairs) > 1:
-        seen = set()
-        for key, _ in pairs:
-            if key in seen:
-                raise InvalidRequest(
-                    f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
-                )
-            seen.add(key)
+    if len(dict(pairs)) == len(pairs):
+        return
+    seen = set()
+    for key, _ in pairs:
+        if key in seen:
+            raise InvalidRequest(
+                f"the key {key[:64]!r} comes twice", param=key[:64], code="invalid_json"
+            )
+        seen.add(key)
 
 
-_find_duplicates = json.JSONDecoder(object_pairs_hook=_unique).decode
+_find_duplicates = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
 """msgspec keeps the last of two equal keys and says nothing."""
 
 
@@ -72,7 +73,7 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
 def _object(body: bytes) -> dict[str, Any]:
     try:
         value = _decode(body)
-        _find_duplicates(body.decode())
+        _find_duplicates(body.decode().lstrip())
     except InvalidRequest:
         raise
     except RecursionError:

@@ -98,13 +98,13 @@ def sampling_params(
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=request.min_tokens,
-        temperature=_or(request.temperature, 1.0),
+        temperature=1.0 if request.temperature is None else float(request.temperature),
         top_k=max(0, request.top_k or 0),
-        top_p=_or(request.top_p, 1.0),
-        min_p=_or(request.min_p, 0.0),
-        frequency_penalty=_or(request.frequency_penalty, 0.0),
-        presence_penalty=_or(request.presence_penalty, 0.0),
-        repetition_penalty=_or(request.repetition_penalty, 1.0),
+        top_p=float(request.top_p or 1.0),
+        min_p=float(request.min_p or 0.0),
+        frequency_penalty=float(request.frequency_penalty or 0.0),
+        presence_penalty=float(request.presence_penalty or 0.0),
+        repetition_penalty=float(request.repetition_penalty or 1.0),
         seed=request.seed,
         ignore_eos=request.ignore_eos,
         logit_bias=_biases(request.logit_bias, model.vocab_size),
@@ -132,10 +132,6 @@ def choice_options(
         wakes=bool(request.stream),
         discard=discard,
     )
-
-
-def _or(value: float | None, default: float) -> float:
-    return default if value is None else float(value)
 
 
 def _biases(biases: dict[str, float] | None, vocab_size: int) -> list[tuple[int, float]]:

@@ -5,8 +5,9 @@ Chunks are bytes put between precomputed bytes; only the text is encoded anew.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+import msgspec
 
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import encode_json
@@ -20,8 +21,7 @@ LEAST_LOGPROB = -9999.0
 """Stands for minus infinity, which JSON cannot say."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Identity:
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
     """What every chunk of an answer repeats.
 
     Attributes:
@@ -61,7 +61,7 @@ class Wire(Protocol):
 
 def usage_of(generation: Generation) -> bytes:
     """The usage object so far."""
-    prompt, completion = generation.work.prompt_tokens, generation.completion_tokens
+    prompt, completion = generation.prompt_tokens, generation.completion_tokens
     return (
         b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
         b'"prompt_tokens_details":{"cached_tokens":%d}}'

@@ -17,6 +17,18 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
 
+_DICT_ATTRIBUTES = frozenset(dir(dict))
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """The sandbox, without an exception for each ``message.role``."""
+
+    def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - jinja2's
+        """Look into plain dictionaries first, unless they have a method of that name."""
+        if type(obj) is dict and attribute in obj and attribute not in _DICT_ATTRIBUTES:
+            return obj[attribute]
+        return super().getattr(obj, attribute)
+
 
 class ChatTemplate:
     """Renders messages to the prompt the model was trained on."""
@@ -31,7 +43,7 @@ class ChatTemplate:
         Raises:
             ValueError: it does not compile.
         """
-        environment = ImmutableSandboxedEnvironment(
+        environment = _Environment(
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
         )
         environment.filters["tojson"] = _to_json

@@ -97,6 +97,7 @@ class Tokenizer:
             trusted: whether spelled special tokens become special tokens.
         """
         backend = self._trusting if trusted else self._plain
+        # encode_batch_fast takes 2 us less, but starts a thread pool that complains at each fork.
         ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
         return ids
 

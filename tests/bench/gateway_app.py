@@ -1,16 +1,19 @@
-"""The two servers that ``gateway_cost`` compares, both on uvicorn with the same settings.
+"""The two servers that ``gateway_cost`` compares, both on uvicorn, uvloop and httptools.
 
-``gatewayd``: the whole HTTP side, on a fleet that makes a token for every sequence at each turn
-of the event loop, as if a frame came from an engine that takes no time. ``bare``: an ASGI app
-that writes as many chunks of the same size and does nothing else.
+``gatewayd``: the whole HTTP side as the daemon serves it, its edge included, on a fleet that makes
+a token for every sequence at each turn of the event loop, as if a frame came from an engine that
+takes no time. ``bare``: an ASGI app that reads the body, parses its JSON and sends answers of the
+same shape in as many pieces; it checks nothing, counts nothing and knows no model.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import gc
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import uvicorn
@@ -18,6 +21,7 @@ import uvicorn
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App, Receive, Scope, Send
+from gatewayd.http.edge import server_config
 from gatewayd.http.services import Services
 from gatewayd.metrics import Metrics
 from gatewayd.text.model import TextModel
@@ -27,17 +31,18 @@ from gatewayd_engine.messages import ModelInfo
 FIRST_TOKEN, NUM_TOKENS = 300, 3000
 MODEL = ModelInfo("Fake", 1, "float32", "cpu", 4096, 2048, [0], 4096, 16, 256, 2048)
 
-# A chunk as ours are; only its size matters.
-CHUNK = (
-    b'data: {"id":"cmpl-0123456789abcdef","object":"text_completion","created":1700000000,'
-    b'"model":"nano","choices":[{"index":0,"text":" return","logprobs":null,'
-    b'"finish_reason":null}],"usage":null}\n\n'
-)
+# Answers as ours are; only their sizes matter.
+_SAME = b'"id":"chatcmpl-0123456789abcdef01234567","created":1700000000,"model":"nano"'
+_EVENT = b'data: {"object":"chat.completion.chunk",' + _SAME + b',"choices":[{"index":0,"delta":'
+ROLE = _EVENT + b'{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}\n\n'
+CHUNK = _EVENT + b'{"content":" return"},"logprobs":null,"finish_reason":null}]}\n\n'
+END = _EVENT + b'{},"logprobs":null,"finish_reason":"length","stop_reason":null}]}\n\n'
+DONE = b"data: [DONE]\n\n"
 ANSWER = (
-    b'{"id":"cmpl-0123456789abcdef","object":"text_completion","created":1700000000,'
-    b'"model":"nano","choices":[{"index":0,"text":" return","logprobs":null,'
-    b'"finish_reason":"length"}],"usage":{"prompt_tokens":16,"completion_tokens":1,'
-    b'"total_tokens":17,"prompt_tokens_details":{"cached_tokens":0}}}'
+    b'{"object":"chat.completion",' + _SAME + b',"choices":[{"index":0,"message":'
+    b'{"role":"assistant","content":" return","refusal":null},"logprobs":null,'
+    b'"finish_reason":"length","stop_reason":null}],"usage":{"prompt_tokens":16,'
+    b'"completion_tokens":1,"total_tokens":17,"prompt_tokens_details":{"cached_tokens":0}}}'
 )
 
 
@@ -108,33 +113,30 @@ class FreeFleet:
         return [ReplicaStatus(0, ReplicaState.READY, None, 0.0, 0, "", MODEL)]
 
 
-class _Asked(msgspec.Struct):
-    max_tokens: int
-    stream: bool = False
-
-
 async def bare(scope: Scope, receive: Receive, send: Send) -> None:
-    """Read the body, write chunks."""
-    if scope["type"] != "http":
-        return
-    body = b""
-    while (message := await receive())["type"] == "http.request":
+    """Read the body, send an answer."""
+    body, more = b"", True
+    while more:
+        message = await receive()
         body += message["body"]
-        if not message["more_body"]:
-            break
-    asked = msgspec.json.decode(body, type=_Asked) if body else _Asked(0)
-    kind = b"text/event-stream" if asked.stream else b"application/json"
-    headers = [(b"content-type", kind)]
-    if not asked.stream:
-        headers.append((b"content-length", str(len(ANSWER)).encode()))
+        more = message["more_body"]
+    asked: dict[str, Any] = msgspec.json.decode(body) if body else {}
+    if not asked.get("stream"):
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(ANSWER)),
+        ]
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         await send({"type": "http.response.body", "body": ANSWER})
         return
+    headers = [(b"content-type", b"text/event-stream")]
     await send({"type": "http.response.start", "status": 200, "headers": headers})
-    for _ in range(asked.max_tokens):
-        await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+    await send({"type": "http.response.body", "body": ROLE + CHUNK, "more_body": True})
+    for _ in range(asked["max_tokens"] - 2):
         await asyncio.sleep(0)  # others get their turn after each chunk, as from frames
-    await send({"type": "http.response.body", "body": b"data: [DONE]\n\n"})
+        await send({"type": "http.response.body", "body": CHUNK, "more_body": True})
+    await asyncio.sleep(0)
+    await send({"type": "http.response.body", "body": CHUNK + END + DONE})
 
 
 def gateway() -> App:
@@ -152,23 +154,35 @@ def gateway() -> App:
     )
 
 
+def config(which: str, **options: Any) -> uvicorn.Config:
+    """How each of them is served."""
+    if which == "gatewayd":
+        return server_config(gateway(), loop="uvloop", **options)
+    return uvicorn.Config(
+        bare,
+        loop="uvloop",
+        http="httptools",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        proxy_headers=False,
+        server_header=False,
+        access_log=False,
+        log_config=None,
+        **options,
+    )
+
+
 def main() -> None:
     """Serve one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("which", choices=["gatewayd", "bare"])
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
-    uvicorn.run(
-        bare if args.which == "bare" else gateway(),
-        port=args.port,
-        log_level="warning",
-        access_log=False,
-        loop="uvloop",
-        http="httptools",
-        lifespan="off",
-        server_header=False,
-        date_header=False,
-    )
+    server = uvicorn.Server(config(args.which, port=args.port))
+    gc.collect()
+    gc.freeze()  # as the daemon does
+    server.run()
 
 
 if __name__ == "__main__":

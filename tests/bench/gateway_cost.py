@@ -1,19 +1,22 @@
-"""What the gateway's HTTP path costs: beside a bare ASGI app that writes the same chunks.
+"""What the gateway's HTTP path costs: beside a bare ASGI app that sends the same answers.
 
-Both are processes of their own with one event loop; the client only looks for the ends of
-answers, and ``client_busy`` in the details says how far it is from being the limit. Requests per
-second: one token, no stream. Chunks per second: 128 tokens, streamed.
+Both are processes of their own with one event loop, pinned to one core; the client has another
+and only looks for the ends of answers, and ``client_busy`` in the details says how far it is from
+being the limit. The rounds alternate who is first; their medians are compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import sys
 import tempfile
 import time
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import uvloop
@@ -21,9 +24,52 @@ import uvloop
 from tests.bench import report, servers
 
 AT_LEAST = 0.5
-PROMPT = list(range(1000, 1016))
 STREAM_TOKENS = 128
 WARMUP_SECONDS = 1.0
+MESSAGES = [{"role": "user", "content": "What does os.path.join do?"}]
+
+
+class Load(NamedTuple):
+    """What the clients ask for, again and again."""
+
+    name: str
+    concurrency: int
+    max_tokens: int
+    is_stream: bool
+
+    def request(self, port: int) -> bytes:
+        """The bytes of one request."""
+        body = msgspec.json.encode(
+            {
+                "model": "nano",
+                "messages": MESSAGES,
+                "max_tokens": self.max_tokens,
+                "stream": self.is_stream,
+            }
+        )
+        return (
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
+            b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
+            % (port, len(body), body)
+        )
+
+
+STREAMS = Load("streamed", 64, STREAM_TOKENS, True)
+WHOLES = Load("whole", 32, 1, False)
+
+
+class Rates(NamedTuple):
+    """What came back, after the warm-up.
+
+    Attributes:
+        requests: per second.
+        chunks: events per second, without ``[DONE]``.
+        client_busy: share of a core that the client used.
+    """
+
+    requests: float
+    chunks: float
+    client_busy: float
 
 
 class Connection(asyncio.Protocol):
@@ -77,28 +123,20 @@ class Connection(asyncio.Protocol):
             self.failure = self.failure or "the server closed the connection"
 
 
-async def drive(port: int, concurrency: int, seconds: float, *, stream: bool) -> dict[str, float]:
-    """Load a server; rates are counted after a warm-up.
+async def drive(port: int, load: Load, seconds: float) -> Rates:
+    """Load a server.
 
     Raises:
         RuntimeError: an answer was not 200 or a connection was closed.
     """
-    tokens = STREAM_TOKENS if stream else 1
-    body = msgspec.json.encode(
-        {"model": "nano", "prompt": PROMPT, "max_tokens": tokens, "stream": stream}
-    )
-    head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
-        f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
     loop = asyncio.get_running_loop()
     connections: list[Connection] = []
 
     def connect() -> Connection:
-        connections.append(Connection(head.encode() + body, stream=stream))
+        connections.append(Connection(load.request(port), stream=load.is_stream))
         return connections[-1]
 
-    for _ in range(concurrency):
+    for _ in range(load.concurrency):
         await loop.create_connection(connect, "127.0.0.1", port)
     await asyncio.sleep(WARMUP_SECONDS)
     requests = sum(c.num_requests for c in connections)
@@ -114,11 +152,60 @@ async def drive(port: int, concurrency: int, seconds: float, *, stream: bool) ->
     failures = {c.failure for c in connections if c.failure}
     if failures:
         raise RuntimeError(f"port {port}: {failures}")
-    return {
-        "requests_per_second": requests / spent,
-        "chunks_per_second": chunks / spent,
-        "client_busy": busy / spent,
-    }
+    return Rates(requests / spent, chunks / spent, busy / spent)
+
+
+def placement() -> tuple[list[str], set[int]]:
+    """A command that puts a server on the first core, and the other cores for the client."""
+    cores = sorted(os.sched_getaffinity(0))
+    if len(cores) == 1:
+        return [], set(cores)
+    return ["taskset", "--cpu-list", str(cores[0])], set(cores[1:])
+
+
+def measure(which: str, seconds: float) -> dict[Load, Rates]:
+    """Start a server, load it both ways, stop it."""
+    app = str(Path(__file__).with_name("gateway_app.py"))
+    on_its_core, _ = placement()
+    port = servers.free_port()
+    with tempfile.TemporaryDirectory() as logs:
+        command = [*on_its_core, sys.executable, app, which, "--port", str(port)]
+        with servers.serving(command, port, Path(logs) / "log", path="/v1/models"):
+            return {load: uvloop.run(drive(port, load, seconds)) for load in (WHOLES, STREAMS)}
+
+
+def compare(rounds: int, seconds: float) -> tuple[list[report.Finding], list[dict[str, object]]]:
+    """Measure both servers in turn.
+
+    Returns:
+        The findings, and every single measurement.
+    """
+    found: dict[tuple[str, Load], list[Rates]] = defaultdict(list)
+    details: list[dict[str, object]] = []
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, placement()[1])
+    try:
+        for turn in range(rounds):
+            for which in ("gatewayd", "bare") if turn % 2 == 0 else ("bare", "gatewayd"):
+                for load, rates in measure(which, seconds).items():
+                    found[which, load].append(rates)
+                    details.append({"server": which, "load": load.name, **rates._asdict()})
+    finally:
+        os.sched_setaffinity(0, mine)
+
+    def finding(title: str, unit: str, load: Load) -> report.Finding:
+        def middle(rates: Sequence[Rates]) -> float:
+            return report.median([getattr(one, unit) for one in rates])
+
+        ours, bare = middle(found["gatewayd", load]), middle(found["bare", load])
+        return report.Finding(title, f"{unit}/s", ours, bare, "bare ASGI app", AT_LEAST)
+
+    findings = [
+        finding(f"chunks, {STREAMS.concurrency} streams", "chunks", STREAMS),
+        finding(f"answers of {STREAM_TOKENS} tokens, streamed", "requests", STREAMS),
+        finding("answers of one token, whole", "requests", WHOLES),
+    ]
+    return findings, details
 
 
 def main() -> int:
@@ -126,43 +213,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--concurrency", type=int, default=32)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--strict", action="store_true")
     args = parser.parse_args()
     where = report.machine()
-    rates: dict[tuple[str, str], list[float]] = defaultdict(list)
-    details = []
-    app = str(Path(__file__).with_name("gateway_app.py"))
-    for turn in range(args.rounds):
-        for which in ("gatewayd", "bare") if turn % 2 == 0 else ("bare", "gatewayd"):
-            port = servers.free_port()
-            with tempfile.TemporaryDirectory() as logs:
-                command = [sys.executable, app, which, "--port", str(port)]
-                log = Path(logs) / "log"
-                with servers.serving(command, port, log, path="/v1/models"):
-                    for stream in (False, True):
-                        got = uvloop.run(drive(port, args.concurrency, args.seconds, stream=stream))
-                        name = "chunks_per_second" if stream else "requests_per_second"
-                        rates[which, name].append(got[name])
-                        details.append({"server": which, "stream": stream, **got})
-    findings = [
-        report.Finding(
-            title,
-            f"{unit}/s",
-            report.median(rates["gatewayd", name]),
-            report.median(rates["bare", name]),
-            "bare ASGI app",
-            AT_LEAST,
-        )
-        for title, unit, name in (
-            ("one token, no stream", "requests", "requests_per_second"),
-            (f"{STREAM_TOKENS} tokens, streamed", "chunks", "chunks_per_second"),
-        )
-    ]
-    title = f"Cost of the gateway's HTTP path, concurrency {args.concurrency}"
+    findings, details = compare(args.rounds, args.seconds)
     return report.publish(
-        *(title, where, findings), as_json=args.json, strict=args.strict, details=details
+        *("Cost of the gateway's HTTP path", where, findings),
+        as_json=args.json,
+        strict=args.strict,
+        details=details,
     )
 
 

@@ -108,13 +108,13 @@ class Generation:
         prompt_tokens: of all prompts.
         error: what failed, or None.
         is_abandoned: whether the client has gone.
+        is_awake: whether something came since whoever writes the answer last set it to false.
     """
 
     __slots__ = (
         "_first",
         "_handles",
         "_is_admitted",
-        "_is_awake",
         "_is_closed",
         "_loop",
         "_pipeline",
@@ -123,6 +123,7 @@ class Generation:
         "clock",
         "error",
         "is_abandoned",
+        "is_awake",
         "observe_gap",
         "prompt_tokens",
         "work",
@@ -139,7 +140,7 @@ class Generation:
         self._handles: list[Handle] = []
         self._loop = pipeline.loop
         self._waiter: asyncio.Future[None] | None = None
-        self._is_awake = False
+        self.is_awake = False
         self._is_admitted = False
         self._is_closed = False
         self._first: float | None = None
@@ -175,10 +176,11 @@ class Generation:
 
     def wake(self) -> None:
         """Something is there to take."""
-        self._is_awake = True
-        waiter = self._waiter
-        if waiter is not None and not waiter.done():
-            waiter.set_result(None)
+        if not self.is_awake:
+            self.is_awake = True
+            waiter = self._waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(None)
 
     def note_first(self, now: float) -> None:
         """Keep the time of the first token of all."""
@@ -225,11 +227,14 @@ class Generation:
 
     async def wait(self) -> None:
         """Wait until something came since the last time."""
-        if not self._is_awake:
-            self._waiter = self._loop.create_future()
-            await self._waiter
-            self._waiter = None
-        self._is_awake = False
+        if not self.is_awake:
+            await self.waiter()
+        self.is_awake = False
+
+    def waiter(self) -> asyncio.Future[None]:
+        """What ``wake`` completes; one waits at a time, and only while ``is_awake`` is false."""
+        self._waiter = self._loop.create_future()
+        return self._waiter
 
     async def finish(self) -> None:
         """Wait until it has ended.

@@ -103,6 +103,7 @@ class Choice:
         "_seen_chars",
         "_stop",
         "_taken_chars",
+        "_wakes",
         "cached_tokens",
         "completion_tokens",
         "finish_reason",
@@ -125,6 +126,7 @@ class Choice:
         self._owner = owner
         self._clock = owner.clock
         self._observe_gap = owner.observe_gap
+        self._wakes = options.wakes
         self._is_plain = not (options.stop or options.keep_ids or options.discard)
         self.cached_tokens = 0
         self.queue_seconds = 0.0
@@ -175,13 +177,13 @@ class Choice:
             text = self._feed(ids)
             if text:
                 self._pending.append(text)
-                if self._options.wakes:
+                if self._wakes:
                     self._owner.wake()
             return
         if self._options.discard:
             return
         self._tokens_one_by_one(ids, logprobs)
-        if self._options.wakes or self.is_done:
+        if self._wakes or self.is_done:
             self._owner.wake()
 
     def _tokens_one_by_one(

@@ -65,7 +65,7 @@ def _check_headers(scope: Scope, limit: int) -> None:
     is_json = False
     for name, value in scope["headers"]:
         if name == b"content-type":
-            is_json = _JSON_TYPE.fullmatch(value) is not None
+            is_json = value == b"application/json" or _JSON_TYPE.fullmatch(value) is not None
         elif name == b"content-encoding" and value.strip().lower() != b"identity":
             raise UnsupportedMediaType("a compressed body is not accepted; send it plain")
         elif name == b"content-length":

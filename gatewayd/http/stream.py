@@ -57,7 +57,9 @@ class Stream:
         generation, wire = self._generation, self._wire
         open_choices = list(generation.choices)
         while True:
-            await generation.wait()
+            if not generation.is_awake:  # wait(), without a coroutine for each chunk
+                await generation.waiter()
+            generation.is_awake = False
             if generation.is_abandoned:
                 return
             if generation.error is not None:

@@ -78,6 +78,7 @@ class FreeFleet:
     def __init__(self) -> None:
         self._running: list[Running] = []
         self._is_ticking = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> FreeHandle:
         """Run a request from the next turn on."""
@@ -85,9 +86,11 @@ class FreeFleet:
         for running in mine:
             running.sink.admitted(0, 0.0)
         self._running += mine
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
         if not self._is_ticking:
             self._is_ticking = True
-            asyncio.get_running_loop().call_soon(self._tick)
+            self._loop.call_soon(self._tick)
         return FreeHandle(self, mine)
 
     def forget(self, running: Running) -> None:
@@ -104,9 +107,9 @@ class FreeFleet:
                 self.forget(running)
                 running.sink.finished("length", None)
         self._is_ticking = bool(self._running)
-        if self._is_ticking:
+        if self._loop is not None and self._is_ticking:
             # After the writers that these tokens woke: one chunk for each token.
-            asyncio.get_running_loop().call_soon(self._tick)
+            self._loop.call_soon(self._tick)
 
     def status(self) -> Sequence[ReplicaStatus]:
         """One replica that is always ready."""

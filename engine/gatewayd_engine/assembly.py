@@ -17,14 +17,13 @@ from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import dummy, load
 from gatewayd_engine.model.spec import ModelSpec, read_spec
+from gatewayd_engine.pace import Pace
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 
-_COPY_BYTES = 256 * 1024 * 1024
-"""For dense copies of the contexts that decode on a CPU; more of them are read from the pages."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -85,9 +84,11 @@ def assemble(
     core = EngineCore(
         lambda rows, strategies: Runner(
             decoder,
-            ReferenceAttention(spec.attention, pool, _COPY_BYTES),
+            # As much again for dense copies as for pages: it is taken only as it is used.
+            ReferenceAttention(spec.attention, pool, config.max_running, pool.data.nbytes),
             rows,
             strategies.processors,
+            Pace(torch.get_num_threads(), torch.set_num_threads),
         ),
         pool,
         strategies,

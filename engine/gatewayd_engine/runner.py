@@ -15,6 +15,7 @@ from gatewayd_engine.attention.base import Attend
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.messages import TokenLogprobs
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.pace import Pace
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.logprobs import report
@@ -78,16 +79,23 @@ class Runner:
     """The model with its attention and its sampler."""
 
     def __init__(
-        self, decoder: Decoder, attention: AttentionBackend, rows: Rows, processors: Processors
+        self,
+        decoder: Decoder,
+        attention: AttentionBackend,
+        rows: Rows,
+        processors: Processors,
+        pace: Pace,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
         self._rows = rows
         self._processors = processors
+        self._pace = pace
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
         """Compute a batch. After an exception the same batch may be run again."""
+        self._pace.begin(len(batch.ids))
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
@@ -99,6 +107,7 @@ class Runner:
             if len(result.lines) < len(hidden):
                 hidden = hidden[torch.from_numpy(batch.last[result.lines])]
             self._sample(batch, hidden, result)
+        self._pace.end()
         return result
 
     def _sample(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:

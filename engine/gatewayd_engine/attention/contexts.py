@@ -12,32 +12,42 @@ continues where the copy ends.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.kv.pool import KvPool, zeros
 
 _SMALLEST = 128
 
 
-@dataclass(slots=True)
 class Buffer:
     """Contexts of up to ``capacity`` tokens, one per line, without gaps.
 
     Attributes:
         capacity: tokens per line.
+        num_lines: lines there is room for.
         kv: keys and values, shape ``[layers, 2, lines, kv_heads, capacity, head_dim]``: what one
             head reads lies in one piece, and all keys of a layer are one batch of matrices.
+        rows: the same by layer, for writing tokens, shape ``[.., head_dim]``.
+        keys, values: the same by layer, shape ``[lines * kv_heads, capacity, head_dim]``.
         owners: the sequence of each line.
     """
 
-    capacity: int
-    kv: torch.Tensor
-    owners: list[int] = field(default_factory=list)
+    __slots__ = ("capacity", "keys", "kv", "num_lines", "owners", "rows", "values")
+
+    def __init__(self, capacity: int, kv: torch.Tensor) -> None:
+        self.capacity = capacity
+        self.num_lines = kv.shape[2]
+        self.kv = kv
+        # Taken once: in a step of one sequence, making views costs as much as the arithmetic.
+        self.rows = [layer.view(-1, kv.shape[-1]) for layer in kv]
+        self.keys = [layer[0].view(-1, *kv.shape[-2:]) for layer in kv]
+        self.values = [layer[1].view(-1, *kv.shape[-2:]) for layer in kv]
+        self.owners: list[int] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +64,13 @@ class Contexts:
 
     Args:
         pool: where the pages are.
+        max_lines: most sequences that decode at once.
         max_bytes: memory for all buffers; sequences that find no room are left out.
     """
 
-    def __init__(self, pool: KvPool, max_bytes: int) -> None:
+    def __init__(self, pool: KvPool, max_lines: int, max_bytes: int) -> None:
         self._pool = pool
+        self._max_lines = max_lines
         _, layers, _, _, kv_heads, dim = pool.data.shape
         self._shape = (layers, 2, kv_heads, dim)
         token_bytes = layers * 2 * kv_heads * dim * pool.data.element_size()
@@ -143,8 +155,8 @@ class Contexts:
         capacity = _SMALLEST
         while capacity <= start:
             capacity *= 2
-        buffer = self._buffer_with_room(capacity)
-        if buffer is None:
+        buffer = self.buffers.get(capacity) or self._make_buffer(capacity)
+        if buffer is None or len(buffer.owners) == buffer.num_lines:
             return None
         line = len(buffer.owners)
         buffer.owners.append(owner)
@@ -158,22 +170,14 @@ class Contexts:
         place = self._places[owner] = Place(capacity, line, start)
         return place
 
-    def _buffer_with_room(self, capacity: int) -> Buffer | None:
-        buffer = self.buffers.get(capacity)
-        lines = 0 if buffer is None else buffer.kv.shape[2]
-        if buffer is not None and len(buffer.owners) < lines:
-            return buffer
-        more = max(4, lines)
-        if more * capacity > self._spare_tokens:
+    def _make_buffer(self, capacity: int) -> Buffer | None:
+        lines = min(self._max_lines, self._spare_tokens // capacity)
+        if not lines:
             return None
-        self._spare_tokens -= more * capacity
+        self._spare_tokens -= lines * capacity
         layers, _, heads, dim = self._shape
-        shape = (layers, 2, lines + more, heads, capacity, dim)
         # Zeros: what is beyond a line's tokens is masked, and a masked NaN is still one.
-        kv = torch.zeros(shape, dtype=self._pool.data.dtype, device=self._pool.data.device)
-        if buffer is None:
-            buffer = self.buffers[capacity] = Buffer(capacity, kv)
-        else:
-            kv[:, :, :lines] = buffer.kv
-            buffer.kv = kv
+        data = self._pool.data
+        kv = zeros((layers, 2, lines, heads, capacity, dim), data.dtype, data.device)
+        buffer = self.buffers[capacity] = Buffer(capacity, kv)
         return buffer

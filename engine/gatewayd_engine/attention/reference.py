@@ -8,6 +8,7 @@ are attended one after the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -70,10 +71,13 @@ class ReferenceAttention:
     Args:
         shape: the model's attention.
         pool: where keys and values are.
-        copy_bytes: memory for dense copies of decoding contexts; 0 for none.
+        max_running: most sequences that decode at once.
+        copy_bytes: memory for dense copies of their contexts; 0 for none.
     """
 
-    def __init__(self, shape: AttentionShape, pool: KvPool, copy_bytes: int = 0) -> None:
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, max_running: int, copy_bytes: int
+    ) -> None:
         self._shape = shape
         self._page_size = pool.page_size
         self._windows = sorted(set(shape.windows))
@@ -83,10 +87,10 @@ class ReferenceAttention:
         self._by_token = pool.data.view(-1, self._width)
         self._by_half = pool.data.view(-1, pool.page_size * self._width)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
-        self._contexts = Contexts(pool, copy_bytes)
+        self._contexts = Contexts(pool, max_running, copy_bytes)
         self._none = torch.empty(0, dtype=torch.int64)
         self._zero = torch.zeros(1, 1, 1, dtype=pool.data.dtype, device=pool.data.device)
-        self._write = self._none
+        self._write: Sequence[torch.Tensor] = ()
         self._groups: list[_Group] = []
         self._chunks: list[_Chunk] = []
 
@@ -97,7 +101,7 @@ class ReferenceAttention:
         pages = batch.block_table[line, batch.positions // size]
         keys = pages * (layers * 2 * size) + batch.positions % size
         both = np.stack([keys, keys + size], 1).reshape(1, -1)
-        self._write = self._tensor(both + self._layer_offsets)
+        self._write = self._tensor(both + self._layer_offsets).unbind()
         self._groups = self._plan_groups(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_single, len(batch))]
 
@@ -135,9 +139,10 @@ class ReferenceAttention:
             k, v = self._read(group.pages, layer, count, group.length)
             k, v = k.reshape(count * kv_heads, -1, dim), v.reshape(count * kv_heads, -1, dim)
         else:
-            kv = group.copy.kv[layer]
-            kv.view(-1, dim).index_copy_(0, group.write, new.view(-1, dim))
-            k, v = kv.view(2, -1, *kv.shape[3:])[:, : count * kv_heads, : group.length]
+            copy, lines = group.copy, count * kv_heads
+            copy.rows[layer].index_copy_(0, group.write, new.view(-1, dim))
+            k = copy.keys[layer][:lines, : group.length]
+            v = copy.values[layer][:lines, : group.length]
         # The query heads that share a key head stand where queries do: nothing is repeated.
         q = query.reshape(count * kv_heads, self._per_group, dim)
         mask = group.masks[self._shape.windows[layer]]

@@ -6,6 +6,9 @@ The last page is scratch: padded rows of a batch may write there.
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
 import torch
 
 from gatewayd_engine.attention.base import AttentionShape
@@ -32,17 +35,9 @@ class KvPool:
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
+        page = (shape.num_layers, 2, page_size, shape.num_kv_heads, shape.head_dim)
         # Zeros, not empty: what a masked position holds must not be a NaN.
-        self.data = torch.zeros(
-            num_pages + 1,
-            shape.num_layers,
-            2,
-            page_size,
-            shape.num_kv_heads,
-            shape.head_dim,
-            dtype=dtype,
-            device=device,
-        )
+        self.data = zeros((num_pages + 1, *page), dtype, torch.device(device))
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a whole page, all layers: the write of copy-on-write."""
@@ -53,3 +48,15 @@ def page_bytes(shape: AttentionShape, page_size: int, dtype: torch.dtype) -> int
     """Bytes of one page over all layers."""
     per_token = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim
     return per_token * page_size * dtype.itemsize
+
+
+def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """Zeros that take memory when they are first written to, on a CPU.
+
+    torch fills them at once: a pool of a gigabyte would take a second and all its memory at the
+    start. numpy leaves it to the system, which hands out zeroed pages when they are touched.
+    """
+    if device.type != "cpu":
+        return torch.zeros(shape, dtype=dtype, device=device)
+    size = math.prod(shape) * dtype.itemsize
+    return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)

@@ -34,7 +34,7 @@ class Twin:
         per_row = self.rows.block_table.shape[1]
         for row in range(rows):
             self.rows.block_table[row] = pages[row * per_row : (row + 1) * per_row]
-        self.attention = ReferenceAttention(shape, self.pool, copy_bytes)
+        self.attention = ReferenceAttention(shape, self.pool, rows, copy_bytes)
         self.known: list[torch.Tensor] = [self.empty() for _ in range(rows)]
         self.ids = list(range(rows))
         self.next_id = rows

@@ -1,0 +1,89 @@
+"""Chooses how many threads a step runs on, by what lately was faster.
+
+Two threads halve a step of an idle machine. Once another process has a core, every operation
+waits for the thread that was put off it, and the same step takes three times as long as on one
+thread. Which of the two is the case cannot be known in advance, so it is measured: steps of
+similar size are compared, and the loser is tried again now and then.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+_WEIGHT = 0.3
+"""Of the newest step in the running average."""
+_FIRST_RETRY = 16
+_LAST_RETRY = 512
+"""Steps until the loser is tried again; doubled each time it loses."""
+
+
+@dataclass(slots=True)
+class _Record:
+    """What is known of steps of one size.
+
+    Attributes:
+        seconds: running average per token, by number of threads.
+        until_retry: steps until the loser is tried.
+        interval: how long that was the last time.
+    """
+
+    seconds: dict[int, float] = field(default_factory=dict)
+    until_retry: int = _FIRST_RETRY
+    interval: int = _FIRST_RETRY
+
+
+class Pace:
+    """One thread or all of them, step by step.
+
+    Args:
+        threads: how many all are.
+        use: sets the number of threads.
+        clock: seconds.
+    """
+
+    def __init__(
+        self,
+        threads: int,
+        use: Callable[[int], None],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._candidates = (threads, 1) if threads > 1 else (1,)
+        self._use = use
+        self._clock = clock
+        self._records: dict[int, _Record] = {}
+        self._current = 0
+        self._began = 0.0
+        self._num_tokens = 1
+
+    def begin(self, num_tokens: int) -> None:
+        """A step of so many tokens begins."""
+        self._num_tokens = num_tokens
+        choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
+        if choice != self._current:
+            self._use(choice)
+            self._current = choice
+        self._began = self._clock()
+
+    def end(self) -> None:
+        """The step has ended."""
+        seconds = (self._clock() - self._began) / self._num_tokens
+        known = self._records[self._num_tokens.bit_length()].seconds
+        before = known.get(self._current, seconds)
+        known[self._current] = before + _WEIGHT * (seconds - before)
+
+    def _choose(self, record: _Record) -> int:
+        for candidate in self._candidates:
+            if candidate not in record.seconds:
+                return candidate
+        best = min(self._candidates, key=record.seconds.__getitem__)
+        record.until_retry -= 1
+        if record.until_retry > 0 or len(self._candidates) == 1:
+            return best
+        (loser,) = (candidate for candidate in self._candidates if candidate != best)
+        # Near misses are looked at again soon; clear defeats ever more rarely.
+        is_close = record.seconds[loser] < 1.2 * record.seconds[best]
+        record.interval = _FIRST_RETRY if is_close else min(2 * record.interval, _LAST_RETRY)
+        record.until_retry = record.interval
+        return loser

@@ -1,0 +1,77 @@
+"""The choice of threads against machines that are idle, busy, or become either."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gatewayd_engine.pace import Pace
+
+Cost = Callable[[int, int], float]
+
+
+class Machine:
+    """Runs steps on a clock of its own."""
+
+    def __init__(self, threads: int) -> None:
+        self.now = 0.0
+        self.threads = 0
+        self.pace = Pace(threads, self.use, lambda: self.now)
+
+    def use(self, threads: int) -> None:
+        self.threads = threads
+
+    def run(self, steps: int, num_tokens: int, cost: Cost) -> float:
+        """Time taken."""
+        began = self.now
+        for _ in range(steps):
+            self.pace.begin(num_tokens)
+            self.now += cost(num_tokens, self.threads)
+            self.pace.end()
+        return self.now - began
+
+
+def idle(num_tokens: int, threads: int) -> float:
+    return num_tokens / threads
+
+
+def busy(num_tokens: int, threads: int) -> float:
+    return num_tokens * (1.2 if threads == 1 else 5.0)
+
+
+@pytest.mark.parametrize("cost", [idle, busy])
+def test_it_costs_little_more_than_knowing(cost: Cost) -> None:
+    machine = Machine(2)
+    taken = machine.run(2000, 32, cost)
+    assert taken < 1.03 * 2000 * min(cost(32, 1), cost(32, 2))
+
+
+def test_it_follows_a_machine_that_becomes_busy_and_idle_again() -> None:
+    machine = Machine(2)
+    machine.run(500, 32, idle)
+    assert machine.threads == 2
+    lost = machine.run(100, 32, busy) - 100 * busy(32, 1)
+    assert machine.threads == 1
+    assert lost < 10 * busy(32, 2)
+    machine.run(1500, 32, idle)
+    assert machine.threads == 2
+
+
+def test_sizes_are_judged_apart() -> None:
+    def overhead(num_tokens: int, threads: int) -> float:
+        return num_tokens / threads + (20 if threads > 1 else 0)
+
+    machine = Machine(4)
+    machine.run(200, 1, overhead)
+    machine.run(200, 500, overhead)
+    machine.run(3, 1, overhead)
+    assert machine.threads == 1
+    machine.run(3, 500, overhead)
+    assert machine.threads == 4
+
+
+def test_one_thread_leaves_nothing_to_choose() -> None:
+    machine = Machine(1)
+    machine.run(100, 8, busy)
+    assert machine.threads == 1

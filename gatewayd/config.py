@@ -67,7 +67,7 @@ class EngineTable(Table):
     kv_memory: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
     kv_pages: int | None = Field(default=None, ge=2)
     max_running: int = Field(default=64, ge=1, le=65_536)
-    max_batch_tokens: int = Field(default=2048, ge=1, le=1_048_576)
+    max_batch_tokens: int = Field(default=512, ge=1, le=1_048_576)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     fault_limit: int = Field(default=3, ge=1)
     load_seconds: Seconds = 600.0

@@ -14,8 +14,14 @@ from gatewayd_engine.config import EngineConfig, StrategyChoice
 
 ENGINE_COMMAND = (sys.executable, "-m", "gatewayd_engine", "--fd", "{fd}")
 
-# Before torch is imported: OpenMP workers that spin take the cores from the gateway.
-ENGINE_ENV = {"OMP_WAIT_POLICY": "PASSIVE", "KMP_BLOCKTIME": "0", "PYTHONFAULTHANDLER": "1"}
+# glibc reads its settings before any of our code runs. Left alone it gives the activations of
+# each prompt back to the system and asks for them again, layer by layer: 5 % of a prefill.
+_KEEP = str(1 << 30)
+ENGINE_ENV = {
+    "MALLOC_MMAP_THRESHOLD_": _KEEP,
+    "MALLOC_TRIM_THRESHOLD_": _KEEP,
+    "PYTHONFAULTHANDLER": "1",
+}
 
 NO_PREFIX_CACHE = "none"
 

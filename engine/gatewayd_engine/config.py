@@ -39,7 +39,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Pages of the pool; None takes ``kv_bytes``."""
     kv_bytes: int = 1 << 30
     max_running: int = 64
-    max_batch_tokens: int = 2048
+    max_batch_tokens: int = 512
     max_model_len: int | None = None
     """None takes the model's context."""
     threads: int | None = None

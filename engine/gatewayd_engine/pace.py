@@ -14,9 +14,15 @@ from dataclasses import dataclass, field
 
 _WEIGHT = 0.3
 """Of the newest step in the running average."""
+_OUTLIER = 2.0
+"""A step counts for at most this much of the average: one hiccup is not a busy machine."""
+_TRIAL = 3
+"""Steps of a trial; the best of them counts."""
+_LARGE = 128
+"""Larger steps, prompts above all, take too long for trials: they run as was last found best."""
 _FIRST_RETRY = 16
 _LAST_RETRY = 512
-"""Steps until the loser is tried again; doubled each time it loses."""
+"""Steps until the loser is tried again; doubled each time it loses clearly."""
 
 
 @dataclass(slots=True)
@@ -24,12 +30,16 @@ class _Record:
     """What is known of steps of one size.
 
     Attributes:
-        seconds: running average per token, by number of threads.
+        seconds: per token, by number of threads; of the best a running average.
+        on_trial: number of threads that is being tried, 0 for none.
+        trial: its steps so far.
         until_retry: steps until the loser is tried.
         interval: how long that was the last time.
     """
 
     seconds: dict[int, float] = field(default_factory=dict)
+    on_trial: int = 0
+    trial: list[float] = field(default_factory=list)
     until_retry: int = _FIRST_RETRY
     interval: int = _FIRST_RETRY
 
@@ -54,13 +64,17 @@ class Pace:
         self._clock = clock
         self._records: dict[int, _Record] = {}
         self._current = 0
+        self._favourite = threads
         self._began = 0.0
         self._num_tokens = 1
 
     def begin(self, num_tokens: int) -> None:
         """A step of so many tokens begins."""
         self._num_tokens = num_tokens
-        choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
+        if num_tokens > _LARGE:
+            choice = self._favourite
+        else:
+            choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
         if choice != self._current:
             self._use(choice)
             self._current = choice
@@ -68,20 +82,39 @@ class Pace:
 
     def end(self) -> None:
         """The step has ended."""
+        if self._num_tokens > _LARGE:
+            return
         seconds = (self._clock() - self._began) / self._num_tokens
-        known = self._records[self._num_tokens.bit_length()].seconds
-        before = known.get(self._current, seconds)
-        known[self._current] = before + _WEIGHT * (seconds - before)
+        record = self._records[self._num_tokens.bit_length()]
+        if record.on_trial:
+            record.trial.append(seconds)
+            if len(record.trial) == _TRIAL:
+                record.seconds[record.on_trial] = min(record.trial)
+                record.on_trial, record.trial = 0, []
+                self._favourite = self._best(record)
+            return
+        before = record.seconds[self._current]
+        seconds = min(seconds, _OUTLIER * before)
+        record.seconds[self._current] = before + _WEIGHT * (seconds - before)
+        self._favourite = self._best(record)
+
+    def _best(self, record: _Record) -> int:
+        return min(record.seconds, key=record.seconds.__getitem__)
 
     def _choose(self, record: _Record) -> int:
+        if not record.on_trial:
+            record.on_trial = self._next_trial(record)
+        return record.on_trial or self._best(record)
+
+    def _next_trial(self, record: _Record) -> int:
+        """Who is to be tried now; 0 for nobody."""
         for candidate in self._candidates:
             if candidate not in record.seconds:
                 return candidate
-        best = min(self._candidates, key=record.seconds.__getitem__)
         record.until_retry -= 1
         if record.until_retry > 0 or len(self._candidates) == 1:
-            return best
-        (loser,) = (candidate for candidate in self._candidates if candidate != best)
+            return 0
+        best, loser = sorted(self._candidates, key=record.seconds.__getitem__)
         # Near misses are looked at again soon; clear defeats ever more rarely.
         is_close = record.seconds[loser] < 1.2 * record.seconds[best]
         record.interval = _FIRST_RETRY if is_close else min(2 * record.interval, _LAST_RETRY)

@@ -21,6 +21,7 @@ from gatewayd_engine.pace import Pace
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.threads import choose
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 
@@ -88,7 +89,7 @@ def assemble(
             ReferenceAttention(spec.attention, pool, config.max_running, pool.data.nbytes),
             rows,
             strategies.processors,
-            Pace(torch.get_num_threads(), torch.set_num_threads),
+            Pace(choose(config.threads), torch.set_num_threads),
         ),
         pool,
         strategies,

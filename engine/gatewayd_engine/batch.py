@@ -26,7 +26,7 @@ class StepBatch:
         last: index of each sequence's last token among the tokens, shape ``[n]``.
         samples: whether its last token is the last it has, so that the next is sampled from
             it, shape ``[n]``.
-        block_table: a view of the rows' block tables, shape ``[n, max_pages]``.
+        block_table: their pages, shape ``[n, pages]``, as many as the longest context has.
     """
 
     slots: NDArray[np.int32]
@@ -98,6 +98,7 @@ def gather(
         token_rows = np.repeat(row_, counts_)
         offset = np.arange(len(token_rows)) - np.repeat(last + 1 - counts_, counts_)
         positions = np.repeat(first, counts_) + offset
+    num_pages = -(-int((first + counts_).max()) // rows.page_size)
     return StepBatch(
         slots=slots,
         rows=row_,
@@ -109,5 +110,5 @@ def gather(
         positions=positions,
         last=last,
         samples=first + counts_ == num_tokens[order],
-        block_table=rows.block_table[row_],
+        block_table=rows.block_table[row_, :num_pages],
     )

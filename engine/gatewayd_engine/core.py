@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import check
-from gatewayd_engine.faults import StrategyFault, culprit
+from gatewayd_engine.faults import RequestFault, StrategyFault, blame, culprit
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import (
@@ -94,6 +94,7 @@ class EngineCore:
         self._stats = EngineStats()
         self._steps = self._computed = self._idle_steps = 0
         self._finished: list[Finished] = []
+        self._parents: dict[int, Sequence] = {}  # of forks that wait for a prompt
 
     def _uncached(self, slot: int) -> int:
         return self._placement.uncached(slot)
@@ -106,9 +107,11 @@ class EngineCore:
         Raises:
             Refused: its numbers do not fit this model.
         """
+        if len(message.prompt) % 4:
+            raise Refused("the prompt is not a column of int32")
         prompt = np.frombuffer(message.prompt, np.int32)
         check_submission(message, prompt, self._vocab_size, self._max_model_len)
-        if any(self._queue.find(i) is not None for i in message.sequences):
+        if any(i in self._parents or self._queue.find(i) for i in message.sequences):
             raise Refused("a sequence id is in use")
         params = message.params
         seed = self._draw_seed() if params.seed is None else params.seed
@@ -128,7 +131,8 @@ class EngineCore:
             for choice, sequence_id in enumerate(message.sequences)
         ]
         parent, *parent.forks = sequences
-        self._enqueue(parent, front=message.queued_seconds > 0)
+        self._parents.update((fork.id, parent) for fork in parent.forks)
+        self._enqueue(parent, front=message.has_returned)
 
     def _enqueue(self, sequence: Sequence, *, front: bool) -> None:
         self._fenced(partial(self._placement.enqueue, sequence, front=front), redo=False)
@@ -141,15 +145,10 @@ class EngineCore:
                 self._end(sequence)
 
     def _find(self, sequence_id: int) -> Sequence | None:
-        sequence = self._queue.find(sequence_id)
-        if sequence is None:
-            # A fork that waits for its parent's prompt is known to the parent alone.
-            for parent in self._queue:
-                for fork in parent.forks:
-                    if fork.id == sequence_id:
-                        parent.forks.remove(fork)
-                        return None
-        return sequence
+        parent = self._parents.pop(sequence_id, None)
+        if parent is not None:
+            parent.forks = [fork for fork in parent.forks if fork.id != sequence_id]
+        return self._queue.find(sequence_id)
 
     def _end(self, sequence: Sequence) -> None:
         """Release a sequence; forks that waited for its prompt go on by themselves."""
@@ -157,7 +156,9 @@ class EngineCore:
         self._fenced(lambda: self._placement.release(sequence), redo=False)
         if forks:
             heir, *heir.forks = forks
-            self._enqueue(heir, front=True)
+            del self._parents[heir.id]
+            self._parents.update((fork.id, heir) for fork in heir.forks)
+            self._enqueue(heir, front=sequence.was_admitted)
 
     # Steps
 
@@ -173,7 +174,7 @@ class EngineCore:
         return EngineStats(
             step=self._steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + sum(len(s.forks) for s in queue),
+            num_waiting=len(queue.waiting) + len(self._parents),
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
@@ -224,8 +225,9 @@ class EngineCore:
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
         view.free_pages = self._pages.num_available
-        plan: Plan = self.strategies.plan.schedule(view)
-        check(plan, queue)
+        with blame(Kind.SCHEDULER):
+            plan: Plan = self.strategies.plan.schedule(view)
+            check(plan, queue)
         slots, counts = self._placement.take(plan)
         if not len(slots):
             self._idle_steps += 1
@@ -252,10 +254,11 @@ class EngineCore:
             if len(batch) == 1:
                 _log.warning("a request failed in the step: %r", error)
                 return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
-        results = []
-        for line in range(len(batch)):
-            result = self._run(batch.only(line))
-            results.append(result.shifted(line))
+            cause = error
+        results = [self._run(batch.only(line)).shifted(line) for line in range(len(batch))]
+        if all(result.failed for result in results):
+            # Nothing works alone either: it is the engine that is broken, and to be replaced.
+            raise cause
         return StepResult.merge(results)
 
     def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
@@ -266,6 +269,9 @@ class EngineCore:
         slots, row, tokens = batch.slots[result.lines], batch.rows[result.lines], result.tokens
         lengths = view.num_tokens[slots]
         rows.tokens[row, lengths] = tokens
+        for of, end in result.reported:
+            rows.reported[of] = end
+        lost = self.strategies.processors.append(row, tokens)
         lengths = view.num_tokens[slots] = lengths + 1
         failed = {line for line, _, _ in result.failed}
         if failed:
@@ -276,6 +282,7 @@ class EngineCore:
 
         ends = self._is_end_token(row, tokens) & (lengths > rows.min_len[row])
         over = ends | (lengths >= queue.limit[slots])
+        over[list(lost)] = False
         visible = ~ends
         for i in np.flatnonzero(over).tolist():
             stopped = bool(ends[i])
@@ -284,16 +291,20 @@ class EngineCore:
                 STOP if stopped else LENGTH,
                 stop_token=int(tokens[i]) if stopped else None,
             )
-        self._fork(slots[~over & (lengths == queue.prompt_len[slots] + 1)])
-        for line, code, sentence in result.failed:
+        begins = ~over & (lengths == queue.prompt_len[slots] + 1)
+        begins[list(lost)] = False
+        self._fork(slots[begins])
+        uncounted = [(int(result.lines[i]), "strategy_error", lost[i]) for i in lost]
+        for line, code, sentence in result.failed + uncounted:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
             self._finish(sequence, ERROR, error=(code, sentence))
+        told = set(result.lines[visible].tolist())
         return StepOutput(
             stats=self._stats,
             sequences=ids[result.lines][visible].tobytes(),
             tokens=tokens[visible].tobytes(),
-            logprobs=_named(result.logprobs, ids),
+            logprobs=_named([r for r in result.logprobs if r.sequence in told], ids),
             prompt_logprobs=_named(result.prompt_logprobs, ids),
         )
 
@@ -327,6 +338,7 @@ class EngineCore:
                 continue
             forks, parent.forks = parent.forks, []
             for child in forks:
+                del self._parents[child.id]
                 self._fenced(partial(self._placement.fork, parent, child), redo=False)
 
     # Faults of strategies
@@ -338,10 +350,14 @@ class EngineCore:
         again. With ``redo`` False it was complete but for the call, and the rebuilding of the
         default makes up for that.
         """
-        for _ in range(_MAX_REDOS):
+        faults = 0
+        while faults < _MAX_REDOS:
             try:
                 return action()
+            except RequestFault as fault:
+                self._finish(self._queue[fault.slot], ERROR, error=(fault.code, fault.sentence))
             except Exception as error:
+                faults += 1
                 kind = culprit(error, self.strategies.bound)
                 if kind is None:
                     raise
@@ -352,9 +368,20 @@ class EngineCore:
 
     def _answer(self, kind: Kind, error: Exception) -> None:
         """The default takes over from a strategy that raised."""
-        _log.warning("%s strategy failed, the default takes over: %r", kind, error)
-        self.strategies.fall_back(kind)
-        self._placement.rebuild(kind)
+        for _ in range(_MAX_REDOS):
+            _log.warning("%s strategy failed, the default takes over: %r", kind, error)
+            self.strategies.fall_back(kind)
+            try:
+                self._placement.rebuild(kind)
+            except Exception as another:
+                # Rebuilding one may ask another, which may fail as well.
+                found = culprit(another, self.strategies.bound)
+                if found is None:
+                    raise
+                kind, error = found, another
+            else:
+                return
+        raise error
 
     def _retry_strategies(self) -> None:
         """Strategies that failed in the last step, and not too often, get another chance."""

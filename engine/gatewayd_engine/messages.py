@@ -60,6 +60,8 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     tenant: str = ""
     queued_seconds: float = 0.0
     """How long ago the request came to the gateway: keeps its place after a restart."""
+    has_returned: bool = False
+    """It was on an engine before: it waits in front of those that were not."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):

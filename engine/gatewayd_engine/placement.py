@@ -7,7 +7,7 @@ import time
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.faults import StrategyFault
+from gatewayd_engine.faults import RequestFault, blame
 from gatewayd_engine.kv.pages import OutOfPages, Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import Admitted
@@ -73,9 +73,10 @@ class Placement:
         match = self._strategies.plan.match
         if match is None or sequence.trail is None or sequence.params.prompt_logprobs is not None:
             return []
-        pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
-        if not all(self._pages.is_known(page) for page in pages):
-            raise StrategyFault(Kind.PREFIX_CACHE, "matched a page that holds no prefix")
+        with blame(Kind.PREFIX_CACHE):
+            pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
+            if not all(self._pages.is_known(page) for page in pages):
+                raise ValueError("matched a page that holds no prefix")
         return pages
 
     # Into the batch
@@ -150,18 +151,18 @@ class Placement:
 
     def _victim(self) -> int:
         candidates = self._queue.view.running
-        victim: Victim = self._strategies.plan.preempt(self._queue.view, candidates)
-        if victim.slot not in self._queue.running:
-            raise StrategyFault(Kind.PREEMPTION, f"chose slot {victim.slot}, which does not run")
-        return int(victim.slot)
+        with blame(Kind.PREEMPTION):
+            victim: Victim = self._strategies.plan.preempt(self._queue.view, candidates)
+            if victim.slot not in self._queue.running:
+                raise ValueError(f"chose slot {victim.slot}, which does not run")
+            return int(victim.slot)
 
     def _copy_shared(self, sequence: Sequence, position: int, preempted: set[int]) -> None:
         """Copy on write: the page of ``position`` must be the sequence's own."""
-        self._forked.discard(sequence.slot)
-        index = position // self._page_size
+        index, slot = position // self._page_size, sequence.slot
         if index >= len(sequence.pages) or not self._pages.is_shared(sequence.pages[index]):
+            self._forked.discard(slot)
             return
-        slot = sequence.slot
         copy = self._take(preempted, slot)
         if copy is None:
             return
@@ -169,6 +170,7 @@ class Placement:
         self._pool.copy_page(shared, copy)
         sequence.pages[index] = copy
         self._rows.block_table[sequence.row, index] = copy
+        self._forked.discard(slot)
         self._pages.give_back([shared])
 
     def _admit(self, slot: int, grant: int) -> int:
@@ -211,12 +213,17 @@ class Placement:
         """Give a sequence that has got a row its pages, up to ``reach`` tokens."""
         queue, slot, size = self._queue, sequence.slot, self._page_size
         num_tokens = int(queue.view.num_tokens[slot])
-        self._strategies.processors.admit(
-            sequence.row,
-            sequence.params,
-            sequence.tokens[: sequence.prompt_len],
-            sequence.tokens[sequence.prompt_len : num_tokens],
-        )
+        try:
+            self._strategies.processors.admit(
+                sequence.row,
+                sequence.params,
+                sequence.tokens[: sequence.prompt_len],
+                sequence.tokens[sequence.prompt_len : num_tokens],
+            )
+        except Exception as error:
+            # Most likely it does not like the request's parameters: they are the client's.
+            sentence = f"a logits processor refused the request: {error}"
+            raise RequestFault(slot, "strategy_error", sentence) from error
         is_fork = bool(sequence.inherited)
         if is_fork:
             sequence.pages, sequence.inherited = sequence.inherited, []
@@ -336,9 +343,10 @@ class Placement:
                 continue
             queue.num_published[slot] = n
             pages = np.array(sequence.pages[:n], np.int32)
-            known = insert(sequence.trail, sequence.tokens[: n * size], pages)
-            if not set(known) <= set(sequence.pages[:n]):
-                raise StrategyFault(Kind.PREFIX_CACHE, "took a page it was not offered")
+            with blame(Kind.PREFIX_CACHE):
+                known = insert(sequence.trail, sequence.tokens[: n * size], pages)
+                if not set(known) <= set(sequence.pages[:n]):
+                    raise ValueError("took a page it was not offered")
             self._pages.mark_known(known)
 
     def rebuild(self, kind: Kind) -> None:
@@ -352,7 +360,8 @@ class Placement:
             case Kind.EVICTION:
                 self._pages.replace_eviction(self._strategies.eviction)
             case Kind.PREFIX_CACHE:
-                self._pages.replace_prefix_cache(plan.forget)
+                self._strategies.renew_eviction()
+                self._pages.replace_prefix_cache(plan.forget, self._strategies.eviction)
                 self._queue.num_published[:] = 0
                 for sequence in self._queue:
                     self.begin_trail(sequence)

@@ -30,6 +30,7 @@ from gatewayd_hooks.loading import PluginHost
 _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""
 _PROGRESS_SECONDS = 0.1
+_IDLE_SECONDS = 0.001
 
 
 def serve(stream: EngineSocket, config: EngineConfig) -> int:
@@ -55,6 +56,10 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         _loop(stream, engine.core)
     except EOFError:
         return 0
+    except Exception as error:
+        # The daemon starts another engine; this says why.
+        stream.send(Fatal(type(error).__name__, str(error)))
+        raise
     finally:
         engine.core.strategies.close()
     return 0
@@ -85,7 +90,11 @@ def _loop(stream: EngineSocket, core: EngineCore) -> None:
             stream.send(StepOutput(stats=core.stats, finished=refused))
             refused = []
         if core.has_work:
-            stream.send(core.step())
+            output = core.step()
+            stream.send(output)
+            if not output.stats.step_tokens:
+                # A scheduler that holds back is asked again in a moment, not in a busy loop.
+                stream.wait_readable(_IDLE_SECONDS)
         elif not stream.wait_readable(_HEARTBEAT_SECONDS):
             stream.send(StepOutput(stats=core.stats))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.logits import LogitsProcessor
+
+_log = logging.getLogger(__name__)
 
 
 class Processors:
@@ -38,7 +41,10 @@ class Processors:
         """The row is given back."""
         for i in np.flatnonzero(self._wants[:, row]).tolist():
             self._wants[i, row] = False
-            self._processors[i].remove(row)
+            try:
+                self._processors[i].remove(row)
+            except Exception as error:  # noqa: BLE001 - the row is given back whatever it says
+                _log.warning("a logits processor failed to give a row back: %r", error)
 
     def wanted(self, rows: NDArray[np.int64]) -> bool:
         """Whether any of the rows wants any processor."""
@@ -91,12 +97,24 @@ class Processors:
                     break
         return failed
 
-    def append(self, rows: NDArray[np.int64], tokens: torch.Tensor) -> None:
-        """Tell the processors which tokens were sampled."""
+    def append(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
+        """Tell the processors which tokens were sampled, once and for good.
+
+        Returns:
+            Lines of which a processor lost count, with what it said.
+        """
+        failed: dict[int, str] = {}
         for i, processor in enumerate(self._processors):
-            lines = torch.from_numpy(np.flatnonzero(self._wants[i, rows]))
-            if len(lines):
-                processor.append(torch.from_numpy(rows)[lines], tokens[lines])
+            lines = np.flatnonzero(self._wants[i, rows])
+            if not len(lines):
+                continue
+            ids = torch.from_numpy(tokens[lines].astype(np.int64))
+            try:
+                processor.append(torch.from_numpy(rows[lines]), ids)
+            except Exception as error:  # noqa: BLE001 - fails those who asked for it
+                sentence = f"logits processor {type(processor).__name__}: {error}"
+                failed.update(dict.fromkeys(lines.tolist(), sentence))
+        return failed
 
     @staticmethod
     def _call(

@@ -15,6 +15,7 @@ class Rows:
     """Columns of ``max_running`` rows.
 
     Attributes:
+        page_size: tokens per page.
         tokens: ids of each row's sequence, shape ``[rows, max_model_len]``.
         block_table: pages of each row's sequence, shape ``[rows, max_pages]``.
         temperature, top_p, min_p: float32, shape ``[rows]``.
@@ -33,6 +34,7 @@ class Rows:
 
     def __init__(self, max_running: int, max_model_len: int, page_size: int) -> None:
         n = max_running
+        self.page_size = page_size
         self.tokens = np.zeros((n, max_model_len), np.int32)
         self.block_table = np.zeros((n, -(-max_model_len // page_size)), np.int64)
         self.temperature = np.zeros(n, np.float32)
@@ -69,7 +71,8 @@ class Rows:
         self.min_p[row] = params.min_p
         self.top_k[row] = params.top_k
         self.seed[row] = sequence.seed
-        self.is_greedy[row] = params.temperature == 0.0
+        # Below this the others have no weight in float32, and what is not 0 there may be here.
+        self.is_greedy[row] = params.temperature < 1e-7
         self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.prompt_logprobs[row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs

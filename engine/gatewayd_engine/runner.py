@@ -22,6 +22,8 @@ from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.sampling.random import uniform
 from gatewayd_engine.sampling.sampler import sample
 
+_NOT_FINITE = ("numerical_error", "the model's logits are not finite")
+
 
 class AttentionBackend(Attend, Protocol):
     """Attention that is told about each step before its layers are called."""
@@ -40,6 +42,7 @@ class StepResult:
         failed: line of the batch, code and sentence of those that could not be computed.
         logprobs: of the new tokens of those rows that asked; ``sequence`` is the line.
         prompt_logprobs: the same for prompt tokens.
+        reported: rows whose prompts were reported, and up to which token.
     """
 
     lines: NDArray[np.int64]
@@ -47,6 +50,7 @@ class StepResult:
     failed: list[tuple[int, str, str]] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reported: list[tuple[int, int]] = field(default_factory=list)
 
     @classmethod
     def failure(cls, line: int, code: str, sentence: str) -> StepResult:
@@ -61,6 +65,7 @@ class StepResult:
             [(line + by, code, sentence) for line, code, sentence in self.failed],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
+            self.reported,
         )
 
     @classmethod
@@ -72,6 +77,7 @@ class StepResult:
             [failure for part in parts for failure in part.failed],
             [report for part in parts for report in part.logprobs],
             [report for part in parts for report in part.prompt_logprobs],
+            [reported for part in parts for reported in part.reported],
         )
 
 
@@ -101,6 +107,8 @@ class Runner:
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
         result = StepResult(np.flatnonzero(batch.samples), np.zeros(0, np.int32))
+        if len(result.lines) < len(batch):
+            self._check_chunks(batch, hidden, result)
         if (self._rows.prompt_logprobs[batch.rows] >= 0).any():
             self._report_prompts(batch, hidden, result)
         if len(result.lines):
@@ -109,6 +117,16 @@ class Runner:
             self._sample(batch, hidden, result)
         self._pace.end()
         return result
+
+    def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
+        """Fail prompts that have gone wrong before their pages are shared with others.
+
+        The last token of a chunk attends to all before it, so a NaN anywhere shows in it.
+        """
+        lines = np.flatnonzero(~batch.samples)
+        sums = hidden[torch.from_numpy(batch.last[lines])].sum(-1)
+        for i in np.flatnonzero(~torch.isfinite(sums).numpy()).tolist():
+            result.failed.append((int(lines[i]), *_NOT_FINITE))
 
     def _sample(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Choose the next token of each line that is ready for one."""
@@ -125,7 +143,7 @@ class Runner:
         # A NaN anywhere in a line makes its maximum NaN.
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():
-                bad.setdefault(i, ("numerical_error", "the model's logits are not finite"))
+                bad.setdefault(i, _NOT_FINITE)
         drawing = np.flatnonzero(~columns.is_greedy[row])
         if bad:
             drawing = drawing[~np.isin(drawing, list(bad))]
@@ -135,7 +153,6 @@ class Runner:
             tokens[chosen] = self._draw(
                 logits[chosen], row[drawing], positions[result.lines[drawing]]
             )
-        self._processors.append(row, tokens)
         result.tokens = tokens.numpy().astype(np.int32)
         if raw is not None:
             lines = result.lines[asking]
@@ -143,7 +160,7 @@ class Runner:
                 raw, lines.tolist(), result.tokens[asking].tolist(), columns.logprobs[row[asking]]
             )
         if bad:
-            result.failed = [(int(result.lines[i]), *bad[i]) for i in sorted(bad)]
+            result.failed += [(int(result.lines[i]), *bad[i]) for i in sorted(bad)]
             good = ~np.isin(np.arange(len(result.lines)), list(bad))
             result.lines, result.tokens = result.lines[good], result.tokens[good]
 
@@ -176,7 +193,7 @@ class Runner:
                 continue
             at = int(batch.last[line] - batch.counts[line]) + 1 + first - start
             logits = self._decoder.logits(hidden[at : at + count])
-            self._rows.reported[row] = end
+            result.reported.append((row, end))
             result.prompt_logprobs += report(
                 torch.log_softmax(logits, -1),
                 [line] * count,

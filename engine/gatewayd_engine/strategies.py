@@ -47,6 +47,7 @@ class Strategies:
             Kind.PREEMPTION: config.preemption,
             Kind.PREFIX_CACHE: config.prefix_cache,
         }
+        self._now = dict(self._choices)
         self._fence = Fence(config.fault_limit)
         self._retries: set[Kind] = set()
         self._epoch = 0
@@ -118,10 +119,17 @@ class Strategies:
         """Let a fresh instance of the configured strategy fill its slot again."""
         self._replace(kind, self._choices[kind])
 
+    def renew_eviction(self) -> None:
+        """A fresh instance of what evicts now, which knows no page."""
+        current = self._now[Kind.EVICTION]
+        self._replace(Kind.EVICTION, current)
+
     def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        new = None if choice is None else self._open(kind, choice)
         old = self.bound.pop(kind, None)
-        if choice is not None:
-            self.bound[kind] = self._open(kind, choice)
+        self._now[kind] = choice
+        if new is not None:
+            self.bound[kind] = new
         if old is not None:
             self._close(kind, old)
         self.plan = self._bind()

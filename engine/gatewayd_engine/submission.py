@@ -8,6 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_hooks.scheduling import Priority
+
+_MAX_LOGPROBS = 256
+"""Alternatives per token; more would not fit a frame for a long prompt."""
 
 
 class Refused(Exception):
@@ -22,6 +26,8 @@ def check_submission(
     Raises:
         Refused: naming the parameter, its value and its bounds.
     """
+    _within("priority", message.priority, 0, len(Priority) - 1)
+    _within("queued_seconds", message.queued_seconds, 0, 1e9)
     if not message.sequences or len(set(message.sequences)) < len(message.sequences):
         raise Refused("a request needs at least one sequence id, and no id twice")
     if not len(prompt):
@@ -52,8 +58,9 @@ def _check_params(params: SamplingParams, vocab_size: int) -> None:
     for token, bias in params.logit_bias:
         _within("logit_bias token ids", token, 0, vocab_size - 1)
         _within("logit_bias", bias, -1e6, 1e6)
-    _within("logprobs", params.logprobs or 0, 0, vocab_size)
-    _within("prompt_logprobs", params.prompt_logprobs or 0, 0, vocab_size)
+    most = min(vocab_size, _MAX_LOGPROBS)
+    _within("logprobs", params.logprobs or 0, 0, most)
+    _within("prompt_logprobs", params.prompt_logprobs or 0, 0, most)
 
 
 def _within(name: str, value: float, low: float, high: float) -> None:

@@ -23,15 +23,18 @@ def available_cores() -> int:
     return os.cpu_count() or 1
 
 
-def settle(threads: int | None) -> int:
-    """Set OpenMP up for a machine that is shared, and choose the number of threads.
+def choose(threads: int | None) -> int:
+    """Threads to use at most: the configured number, or one for each core.
 
-    Returns:
-        The configured number, or one for each core; of more than three cores, one is left to
-        the gateway.
+    Of more than three cores, one is left to the gateway.
     """
     cores = available_cores()
-    chosen = threads or (cores if cores <= 3 else cores - 1)
+    return threads or (cores if cores <= 3 else cores - 1)
+
+
+def settle(threads: int | None) -> int:
+    """Set OpenMP up for a machine that is shared; returns the number of threads."""
+    chosen = choose(threads)
     os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["GOMP_SPINCOUNT"] = str(_SPINS)
     os.environ["KMP_BLOCKTIME"] = "1"  # milliseconds; the same for Intel's and LLVM's runtimes

@@ -141,12 +141,16 @@ class Contexts:
         place = self._places.pop(owner)
         buffer = self.buffers[place.capacity]
         last = buffer.owners.pop()
+        # What is left behind may be a NaN, and lines are read beyond their tokens.
         if last == owner:
+            buffer.kv[:, :, place.line, :, : place.filled] = 0
             return
         moved = self._places[last]
         buffer.kv[:, :, place.line, :, : moved.filled] = buffer.kv[
             :, :, moved.line, :, : moved.filled
         ]
+        buffer.kv[:, :, place.line, :, moved.filled : place.filled] = 0
+        buffer.kv[:, :, moved.line, :, : moved.filled] = 0
         buffer.owners[place.line] = last
         self._places[last] = Place(place.capacity, place.line, moved.filled)
 

@@ -230,6 +230,8 @@ class ReferenceAttention:
         # Contexts of one length, a single sequence above all, need no mask.
         is_even = bool((now == longest - 1).all())
         length = longest if is_even else num_pages * size
+        if copy is not None:
+            length = min(length, copy.capacity)
         at = np.arange(length)
         masks: dict[int, torch.Tensor | None] = {}
         for window in self._windows:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gatewayd_engine.faults import StrategyFault
+from gatewayd_engine.faults import blame
 from gatewayd_hooks.caching import EvictionStrategy
 from gatewayd_hooks.strategy import Kind
 
@@ -72,9 +72,10 @@ class Pages:
         if self._free:
             page = self._free.pop()
         elif len(self.eviction):
-            page = self.eviction.victim()
-            if not self.is_known(page) or self._refs[page]:
-                raise StrategyFault(Kind.EVICTION, f"gave up page {page}, which is not cached")
+            with blame(Kind.EVICTION):
+                page = self.eviction.victim()
+                if not self.is_known(page) or self._refs[page]:
+                    raise ValueError(f"gave up page {page}, which is not cached")
             self._known[page] = 0
             if self._forget is not None:
                 self._forget(page)
@@ -135,15 +136,18 @@ class Pages:
             else:
                 self._free.append(page)
 
-    def replace_prefix_cache(self, forget: Callable[[int], None] | None) -> None:
-        """Another prefix cache, which knows nothing yet: cached pages become free."""
-        nobodys = [page for page in range(self.num_pages - 1, -1, -1) if not self._refs[page]]
-        for page in nobodys:
-            if self._known[page]:
-                self.eviction.reuse(page)
-        self._free = nobodys
+    def replace_prefix_cache(
+        self, forget: Callable[[int], None] | None, eviction: EvictionStrategy
+    ) -> None:
+        """Another prefix cache, which knows nothing yet: cached pages become free.
+
+        Args:
+            forget: of the new cache.
+            eviction: fresh, for there is nothing to evict any more.
+        """
         self._known = bytearray(self.num_pages)
         self._forget = forget
+        self.replace_eviction(eviction)
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:
         """Verify the accounts against the pages that each sequence says it holds.

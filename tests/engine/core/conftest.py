@@ -118,6 +118,7 @@ def make_engine() -> Iterator[MakeEngine]:
                 ],
                 "kv_pages": 512,
                 "seed": 7,
+                "threads": 1,
                 **fields,
             }
         )

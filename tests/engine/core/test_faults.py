@@ -136,6 +136,91 @@ def test_a_processor_that_raises_fails_those_who_asked_for_it(
         assert done[ids[k]].tokens == undisturbed[k]
 
 
+@pytest.mark.parametrize("method", ["admit", "remove", "append"])
+def test_a_processor_that_raises_anywhere_hurts_nobody_else(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    engine = make_engine()
+    bias = engine.core.strategies.processors._processors[1]
+    sound = getattr(bias, method)
+
+    def raises(*args: Any) -> Any:
+        if method != "admit" or args[1].logit_bias:
+            raise ValueError("not to my taste")
+        return sound(*args)
+
+    monkeypatch.setattr(bias, method, raises)
+    ids = [
+        engine.submit(p, max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)] if k < 2 else [])[0]
+        for k, p in enumerate(PROMPTS)
+    ]
+    done = engine.run()
+    for k, i in enumerate(ids):
+        if k < 2 and method != "remove":
+            assert done[i].finished.error[0] == "strategy_error"
+        else:
+            assert done[i].tokens == undisturbed[k]
+
+
+def test_a_nan_in_a_long_prompt_is_not_shared(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(max_batch_tokens=32)
+    prompt = list(range(20, 120))
+    healthy = make_engine().generate(prompt, max_tokens=5)
+    decoder = runner_of(engine)._decoder
+    hidden = decoder.hidden
+
+    def poisoned(tokens: torch.Tensor, positions: torch.Tensor, attend: Any) -> torch.Tensor:
+        out: torch.Tensor = hidden(tokens, positions, attend)
+        return out.fill_(torch.nan)
+
+    (bad,) = engine.submit(prompt, max_tokens=5)
+    monkeypatch.setattr(decoder, "hidden", poisoned)
+    engine.step()
+    monkeypatch.undo()
+    assert engine.answers[bad].finished.error[0] == "numerical_error"
+    assert engine.generate(prompt, max_tokens=5) == healthy
+    assert engine.answers[bad + 1].admitted.cached_tokens == 0
+
+
+def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> None:
+    engine = make_engine(prefix_cache=None)
+    long, short, other = list(range(20, 100)), list(range(30, 90)), list(range(40, 130))
+    wanted = [make_engine().generate(p, max_tokens=20, ignore_eos=True) for p in (short, other)]
+    ids = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in (long, short, other)]
+    for _ in range(4):
+        engine.step()
+    contexts = runner_of(engine)._attention._contexts
+    (buffer,) = contexts.buffers.values()
+    line = buffer.owners.index(ids[0])
+    now = int(contexts._starts[contexts._owners.tolist().index(ids[0])])
+    with torch.inference_mode():
+        buffer.kv[:, :, line, :, now] = torch.nan
+    done = engine.run()
+    assert done[ids[0]].finished.error[0] == "numerical_error"
+    assert [done[i].tokens for i in ids[1:]] == wanted
+
+
+def test_faults_common_to_all_are_the_engines_own(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    for p in PROMPTS:
+        engine.submit(p, max_tokens=12)
+
+    def broken(self: Any, batch: Any) -> Any:
+        raise RuntimeError("out of order")
+
+    monkeypatch.setattr(type(runner_of(engine)), "run", broken)
+    with pytest.raises(RuntimeError, match="out of order"):
+        engine.step()
+    monkeypatch.undo()
+
+
 BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
     "a scheduler raises": (Kind.SCHEDULER, "plan", lambda view: 1 / 0),
     "a scheduler grants too much": (
@@ -157,6 +242,21 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
         Kind.SCHEDULER,
         "plan",
         lambda view: Plan(np.array([200], np.int32), np.ones(1, np.int32)),
+    ),
+    "a scheduler returns nothing": (Kind.SCHEDULER, "plan", lambda view: None),
+    "a scheduler returns lists": (Kind.SCHEDULER, "plan", lambda view: Plan([0], [1])),
+    "a scheduler returns floats": (
+        Kind.SCHEDULER,
+        "plan",
+        lambda view: Plan(np.zeros(1), np.ones(1)),
+    ),
+    "an eviction gives up nothing": (Kind.EVICTION, "victim", lambda: None),
+    "a preemption returns nothing": (Kind.PREEMPTION, "victim", lambda view, candidates: None),
+    "a prefix cache matches nothing at all": (Kind.PREFIX_CACHE, "match", lambda trail: None),
+    "a prefix cache inserts nothing at all": (
+        Kind.PREFIX_CACHE,
+        "insert",
+        lambda trail, tokens, pages: None,
     ),
     "a scheduler cannot dequeue": (Kind.SCHEDULER, "dequeue", lambda slot: 1 / 0),
     "an eviction raises": (Kind.EVICTION, "victim", lambda: 1 / 0),

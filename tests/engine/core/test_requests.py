@@ -226,6 +226,46 @@ def test_bad_numbers_are_refused_before_they_reach_the_batch(
     assert not engine.core.has_work
 
 
+@pytest.mark.parametrize("page_size", [1, 48, 100])
+def test_any_page_size_gives_the_same_tokens(make_engine: Make, page_size: int) -> None:
+    prompts = [PROMPT * k for k in range(1, 9)]
+    wanted = [make_engine().generate(p, max_tokens=30, ignore_eos=True) for p in prompts]
+    engine = make_engine(page_size=page_size)
+    ids = [engine.submit(p, max_tokens=30, ignore_eos=True)[0] for p in prompts]
+    answers = engine.run()
+    assert [answers[i].tokens for i in ids] == wanted
+    assert engine.core.stats.step < 60  # together, not one by one
+
+
+def test_a_temperature_too_small_for_float32_is_greedy(make_engine: Make) -> None:
+    greedy = make_engine().generate(PROMPT, max_tokens=8, ignore_eos=True)
+    for temperature in (1e-46, 1e-30, 1e-9):
+        engine = make_engine()
+        got = engine.generate(PROMPT, max_tokens=8, ignore_eos=True, temperature=temperature)
+        assert got == greedy
+
+
+def test_broken_submissions_are_refused(make_engine: Make) -> None:
+    engine = make_engine()
+    prompt = np.array(PROMPT, np.int32).tobytes()
+    params = SamplingParams(max_tokens=5)
+    engine.core.submit(Submit([0, 1, 2], prompt, params))
+    for broken in (
+        Submit([5], prompt[:-1], params),
+        Submit([2], prompt, params),
+        Submit([5, 5], prompt, params),
+        Submit([], prompt, params),
+        Submit([5], prompt, params, priority=300),
+        Submit([5], prompt, params, priority=-1),
+        Submit([5], prompt, params, queued_seconds=float("nan")),
+        Submit([5], prompt, SamplingParams(max_tokens=5, prompt_logprobs=4096)),
+    ):
+        with pytest.raises(Refused):
+            engine.core.submit(broken)
+    engine.core.abort([0, 1, 2])
+    assert not engine.core.has_work
+
+
 def test_an_id_in_use_is_refused(make_engine: Make) -> None:
     engine = make_engine()
     engine.submit(PROMPT, max_tokens=5)

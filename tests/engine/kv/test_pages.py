@@ -110,7 +110,7 @@ class PagesMachine(RuleBasedStateMachine):
 
     @rule()
     def replace_prefix_cache(self) -> None:
-        self.pages.replace_prefix_cache(self.forgotten.append)
+        self.pages.replace_prefix_cache(self.forgotten.append, Oldest())
         self.known.clear()
 
     @invariant()

@@ -31,6 +31,9 @@ class AttentionBackend(Attend, Protocol):
     def plan(self, batch: StepBatch) -> None:
         """Prepare for the layers of one step."""
 
+    def taint(self, sequence: int) -> None:
+        """What this sequence has written may not be finite: let nobody else read it."""
+
 
 @dataclass(slots=True)
 class StepResult:
@@ -117,6 +120,10 @@ class Runner:
             self._sample(batch, hidden, result)
         self._pace.end()
         return result
+
+    def taint(self, sequence: int) -> None:
+        """See ``AttentionBackend``."""
+        self._attention.taint(sequence)
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Fail prompts that have gone wrong before their pages are shared with others.

@@ -77,6 +77,7 @@ class Contexts:
         self._spare_tokens = max_bytes // token_bytes
         self.buffers: dict[int, Buffer] = {}
         self._places: dict[int, Place] = {}
+        self._tainted: set[int] = set()
         self._owners = np.zeros(0, np.int64)
         self._starts = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
@@ -106,6 +107,14 @@ class Contexts:
             self._reconcile(batch, owners.tolist(), starts.tolist())
         self._owners, self._starts = owners, starts
         return self._order, self._left_out
+
+    def taint(self, owner: int) -> None:
+        """A sequence may have written NaN: blank its line before another one has it.
+
+        Lines are read beyond their tokens under a mask, and a masked NaN is still one.
+        """
+        if owner in self._places:
+            self._tainted.add(owner)
 
     def _reconcile(self, batch: StepBatch, owners: list[int], starts: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""
@@ -141,16 +150,15 @@ class Contexts:
         place = self._places.pop(owner)
         buffer = self.buffers[place.capacity]
         last = buffer.owners.pop()
-        # What is left behind may be a NaN, and lines are read beyond their tokens.
+        if owner in self._tainted:
+            self._tainted.discard(owner)
+            buffer.kv[:, :, place.line] = 0
         if last == owner:
-            buffer.kv[:, :, place.line, :, : place.filled] = 0
             return
         moved = self._places[last]
         buffer.kv[:, :, place.line, :, : moved.filled] = buffer.kv[
             :, :, moved.line, :, : moved.filled
         ]
-        buffer.kv[:, :, place.line, :, moved.filled : place.filled] = 0
-        buffer.kv[:, :, moved.line, :, : moved.filled] = 0
         buffer.owners[place.line] = last
         self._places[last] = Place(place.capacity, place.line, moved.filled)
 
@@ -168,9 +176,12 @@ class Contexts:
         num_pages = -(-start // size)
         pages = torch.from_numpy(batch.block_table[i, :num_pages])
         held = self._pool.data.index_select(0, pages)  # [pages, layers, 2, size, heads, dim]
-        layers, _, heads, dim = self._shape
-        dense = held.permute(1, 2, 4, 0, 3, 5).reshape(layers, 2, heads, -1, dim)
-        buffer.kv[:, :, line, :, :start] = dense[..., :start, :]
+        by_head = held.permute(1, 2, 4, 0, 3, 5)  # [layers, 2, heads, pages, size, dim]
+        if num_pages * size <= capacity:
+            target = buffer.kv[:, :, line, :, : num_pages * size]
+            torch.unflatten(target, 3, (num_pages, size)).copy_(by_head)
+        else:
+            buffer.kv[:, :, line, :, :start] = by_head.flatten(3, 4)[..., :start, :]
         place = self._places[owner] = Place(capacity, line, start)
         return place
 

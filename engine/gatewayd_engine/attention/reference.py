@@ -105,6 +105,10 @@ class ReferenceAttention:
         self._groups = self._plan_groups(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_single, len(batch))]
 
+    def taint(self, sequence: int) -> None:
+        """What this sequence has written may not be finite."""
+        self._contexts.taint(sequence)
+
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
         tokens = len(query)

@@ -221,6 +221,11 @@ def test_faults_common_to_all_are_the_engines_own(
     monkeypatch.undo()
 
 
+def untyped_plan(slots: Any, tokens: Any) -> Plan:
+    """A plan of whatever a careless plugin returns."""
+    return Plan(slots, tokens)
+
+
 BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
     "a scheduler raises": (Kind.SCHEDULER, "plan", lambda view: 1 / 0),
     "a scheduler grants too much": (
@@ -244,11 +249,11 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
         lambda view: Plan(np.array([200], np.int32), np.ones(1, np.int32)),
     ),
     "a scheduler returns nothing": (Kind.SCHEDULER, "plan", lambda view: None),
-    "a scheduler returns lists": (Kind.SCHEDULER, "plan", lambda view: Plan([0], [1])),
+    "a scheduler returns lists": (Kind.SCHEDULER, "plan", lambda view: untyped_plan([0], [1])),
     "a scheduler returns floats": (
         Kind.SCHEDULER,
         "plan",
-        lambda view: Plan(np.zeros(1), np.ones(1)),
+        lambda view: untyped_plan(np.zeros(1), np.ones(1)),
     ),
     "an eviction gives up nothing": (Kind.EVICTION, "victim", lambda: None),
     "a preemption returns nothing": (Kind.PREEMPTION, "victim", lambda view, candidates: None),

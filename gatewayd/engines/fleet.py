@@ -218,6 +218,7 @@ class EngineFleet:
                     priority=request.priority,
                     tenant=request.tenant,
                     queued_seconds=time.monotonic() - job.arrived,
+                    has_returned=job.deaths > 0,
                 )
             )
         except FrameError as error:

@@ -19,13 +19,15 @@ class Processors:
     """A chain of processors over the rows of the batch.
 
     A processor that raises costs only the requests that asked for it: it is tried again row by
-    row, and the rows on which it raises are reported.
+    row, and the rows on which it raises are reported. All are called in inference mode, for a
+    tensor made in it cannot be changed outside.
     """
 
     def __init__(self, processors: Sequence[LogitsProcessor], max_running: int) -> None:
         self._processors = tuple(processors)
         self._wants = np.zeros((len(self._processors), max_running), np.bool_)
 
+    @torch.inference_mode()
     def admit(
         self,
         row: int,
@@ -37,6 +39,7 @@ class Processors:
         for i, processor in enumerate(self._processors):
             self._wants[i, row] = processor.admit(row, params, prompt, output)
 
+    @torch.inference_mode()
     def remove(self, row: int) -> None:
         """The row is given back."""
         for i in np.flatnonzero(self._wants[:, row]).tolist():
@@ -50,6 +53,7 @@ class Processors:
         """Whether any of the rows wants any processor."""
         return bool(self._wants[:, rows].any())
 
+    @torch.inference_mode()
     def apply(
         self,
         logits: torch.Tensor,
@@ -97,6 +101,7 @@ class Processors:
                     break
         return failed
 
+    @torch.inference_mode()
     def append(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
         """Tell the processors which tokens were sampled, once and for good.
 

@@ -76,7 +76,6 @@ def make_core(
     max_batch_tokens: int = 2048,
 ) -> EngineCore:
     """An engine on the embedded model."""
-    torch.set_grad_enabled(False)
     config = EngineConfig(
         model=str(folder()),
         scheduler=StrategyChoice(scheduler),

@@ -21,12 +21,11 @@ from gatewayd_hooks.strategy import Kind
 
 settle(None)
 
-import torch  # noqa: E402 - after the environment that it reads is settled
-from gatewayd_hooks.catalog import Catalog  # noqa: E402 - beside the line below
-from gatewayd_hooks.loading import PluginHost  # noqa: E402 - beside the line above
 
 from gatewayd_engine.assembly import assemble  # noqa: E402 - imports torch
 from gatewayd_engine.core import EngineCore  # noqa: E402 - imports torch
+from gatewayd_hooks.catalog import Catalog  # noqa: E402 - beside the line below
+from gatewayd_hooks.loading import PluginHost  # noqa: E402 - beside the line above
 
 
 @dataclass(frozen=True, slots=True)

@@ -218,13 +218,14 @@ class EngineFleet:
                     priority=request.priority,
                     tenant=request.tenant,
                     queued_seconds=time.monotonic() - job.arrived,
-                    has_returned=job.deaths > 0,
+                    has_returned=job.was_sent,
                 )
             )
         except FrameError as error:
             self.backlog.leave(job)
             raise InvalidRequest(f"the request is too large: {error}") from error
         job.replica = index
+        job.was_sent = True
         self._flights[index].add(job)
         # Submitted nevertheless: a choice's place among its siblings decides its seed.
         if over := [choice.sequence for choice in job.choices if choice.is_over]:

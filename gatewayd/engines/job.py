@@ -66,6 +66,7 @@ class Job:
         choices: its sequences.
         is_waiting: whether none of them has been admitted yet; it then counts as backlog.
         deaths: engines lost while they had it.
+        was_sent: whether an engine had it before.
         replica: index of the replica that has it; None while it is pending.
     """
 
@@ -76,6 +77,7 @@ class Job:
     choices: list[Choice] = field(default_factory=list)
     is_waiting: bool = False
     deaths: int = 0
+    was_sent: bool = False
     replica: int | None = None
 
     @classmethod

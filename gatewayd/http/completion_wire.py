@@ -64,7 +64,9 @@ class CompletionWire:
         is_first = choice.index not in self._opened
         self._opened.add(choice.index)
         fields = self._choice(generation, choice, with_prompt=is_first)
-        if not (fields["text"] or fields.get("token_ids") or choice.is_done or is_first):
+        scored = fields["logprobs"]
+        has_news = fields["text"] or fields.get("token_ids") or (scored and scored["tokens"])
+        if not (has_news or choice.is_done or is_first):
             return b""
         # The template opens the object with the index; the rest follows it.
         rest = encode_json(fields)[1:]

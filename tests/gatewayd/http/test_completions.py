@@ -163,3 +163,19 @@ async def test_overflow_names_the_figures_and_the_remedy(text: TextModel) -> Non
         message = (await gateway.http.post("/v1/completions", json=body)).json()["error"]["message"]
     for figure in ("5 tokens", "3000", "3005", "2048", "at most 2043"):
         assert figure in message
+
+
+async def test_streamed_log_probabilities_of_half_characters_are_all_told(text: TextModel) -> None:
+    ids = text.tokenizer.encode("\U0001f469\U0001f680 x")
+    async with running(text, FakeFleet(says(ids))) as gateway:
+        whole = await gateway.openai.completions.create(model="nano", prompt="x", logprobs=1)
+        stream = await gateway.openai.completions.create(
+            model="nano", prompt="x", logprobs=1, stream=True
+        )
+        told: list[str] = []
+        async for chunk in stream:
+            for choice in chunk.choices:
+                told += (choice.logprobs.tokens or []) if choice.logprobs else []
+    assert whole.choices[0].logprobs is not None
+    assert told == whole.choices[0].logprobs.tokens
+    assert len(told) == len(ids)

@@ -149,9 +149,11 @@ async def test_a_hung_engine_is_dumped_killed_and_replaced(
 
 
 async def test_an_idle_engine_is_not_taken_for_a_hung_one(make_fleet: Make) -> None:
-    setup = await make_fleet(patience=QUICK)
+    # Well above the heartbeat, which a busy machine may delay.
+    patience = Patience(hang_seconds=2.0, doubt_seconds=1.5, load_seconds=5.0, dump_seconds=0.2)
+    setup = await make_fleet(patience=patience)
     await setup.ready()
-    await asyncio.sleep(1.5)
+    await asyncio.sleep(3.0)
     assert setup.fleet.is_ready
     assert setup.fleet.status()[0].restarts == 0
 

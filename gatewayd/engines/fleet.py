@@ -27,6 +27,9 @@ _log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
 
+_SUSPECT_AFTER = 2
+"""Losses after which a request is sent with no other such request in the queue beside it."""
+
 
 class EngineFleet:
     """Implements ``seam.Fleet``; its methods are called from the event loop only.
@@ -46,6 +49,7 @@ class EngineFleet:
         self._sequences = itertools.count(1)
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
+        self._trial: Job | None = None  # the suspect whose admission is awaited
         self._is_draining = False
         self._was_ready = asyncio.Event()
 
@@ -153,10 +157,14 @@ class EngineFleet:
     def on_step(self, replica: Replica, step: StepOutput) -> None:
         """See ``ReplicaOwner``."""
         self._flights[replica.index].deliver(step)
+        if self._trial is not None and not self._trial.is_waiting:
+            self._trial = None
+            self._place_pending()
 
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
         jobs = self._flights[replica.index].lose()
+        self._blame(jobs)
         kept = [job for job in jobs if self._survives(job)]
         kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
         if jobs:
@@ -169,10 +177,27 @@ class EngineFleet:
         self._pending = sorted([*self._pending, *kept], key=lambda job: job.number)
         self._place_pending()
 
+    def _blame(self, jobs: Sequence[Job]) -> None:
+        """Count a death for those jobs of a lost engine that may have caused it.
+
+        An engine tells of an admission after the step, so a job that ends it at once is still
+        called waiting. Suspects are therefore tried one by one, and one on trial is the cause.
+        """
+        if self._trial in jobs:
+            blamed = [job for job in jobs if job is self._trial]
+            self._trial = None
+        elif len(jobs) == 1:
+            blamed = list(jobs)
+        else:
+            blamed = [job for job in jobs if not job.is_waiting]
+        for job in blamed:
+            job.deaths += 1
+        for job in jobs:
+            job.losses += 1
+
     def _survives(self, job: Job) -> bool:
         """Whether a job of a lost engine goes on; if not, it has failed now."""
         job.replica = None
-        job.deaths += 1
         if job.deaths >= MAX_DEATHS:
             job.fail(EngineLost(f"{job.deaths} engines were lost while they had this request"))
         elif job.is_started and not job.request.retry_started:
@@ -197,8 +222,12 @@ class EngineFleet:
 
     def _place(self, job: Job) -> None:
         """Send a job to a replica, or keep it until one is ready."""
-        views = [self._view(replica) for replica in self._replicas if replica.can_serve]
-        if not views:
+        serving = [replica for replica in self._replicas if replica.can_serve]
+        # One that has fallen silent is asked only if no other is left.
+        chosen = [replica for replica in serving if replica.is_responsive] or serving
+        views = [self._view(replica) for replica in chosen]
+        is_suspect = job.losses >= _SUSPECT_AFTER
+        if not views or (is_suspect and self._trial is not None):
             self._pending.append(job)
             return
         request = job.request
@@ -226,6 +255,8 @@ class EngineFleet:
             raise InvalidRequest(f"the request is too large: {error}") from error
         job.replica = index
         job.was_sent = True
+        if is_suspect:
+            self._trial = job
         self._flights[index].add(job)
         # Submitted nevertheless: a choice's place among its siblings decides its seed.
         if over := [choice.sequence for choice in job.choices if choice.is_over]:

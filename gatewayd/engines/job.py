@@ -65,7 +65,8 @@ class Job:
         arrived: when, seconds of ``time.monotonic``.
         choices: its sequences.
         is_waiting: whether none of them has been admitted yet; it then counts as backlog.
-        deaths: engines lost while they had it.
+        losses: engines lost while they had it.
+        deaths: of these, the losses that it may have caused.
         was_sent: whether an engine had it before.
         replica: index of the replica that has it; None while it is pending.
     """
@@ -76,6 +77,7 @@ class Job:
     arrived: float
     choices: list[Choice] = field(default_factory=list)
     is_waiting: bool = False
+    losses: int = 0
     deaths: int = 0
     was_sent: bool = False
     replica: int | None = None

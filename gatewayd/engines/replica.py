@@ -170,7 +170,7 @@ class Replica:
         try:
             # In this thread: the kernel ends an engine with the thread that started it.
             process = launch.executor.start(command)
-        except OSError as error:
+        except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
             return f"could not be started: {error}", False
         self._process = process
         client = self._client = await EngineClient.connect(

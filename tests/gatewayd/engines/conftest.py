@@ -65,6 +65,7 @@ class LocalExecutor:
     def __init__(self) -> None:
         self.started: list[LocalProcess] = []
         self.failures = 0
+        self.failure: Exception = OSError("no such place")
 
     def open(self, resources: GatewayResources) -> None:
         pass
@@ -75,7 +76,7 @@ class LocalExecutor:
     def start(self, command: EngineCommand) -> LocalProcess:
         if self.failures:
             self.failures -= 1
-            raise OSError("no such place")
+            raise self.failure
         ours, theirs = socket.socketpair()
         argv = [part.replace("{fd}", str(theirs.fileno())) for part in command.argv]
         with theirs:

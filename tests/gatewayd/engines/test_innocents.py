@@ -1,0 +1,57 @@
+"""What a poisonous request, a hung replica or a broken executor does to everything else."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from gatewayd.engines.replica import Replica
+from gatewayd.engines.seam import ReplicaState
+from gatewayd.errors import EngineLost
+
+Make = Callable[..., Awaitable[Any]]
+Expected = Callable[[Sequence[int], int], list[int]]
+
+
+@pytest.mark.parametrize("place", [0, 3, 20])
+async def test_a_poisonous_request_fails_alone(
+    make_fleet: Make, expected_tokens: Expected, place: int
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="die_admitting", FAKE_MAX_RUNNING=4)
+    prompts = [[k] for k in range(1, 21)]
+    prompts.insert(place, [666])
+    sinks = [setup.generate(prompt, 5, retry_started=True) for prompt in prompts]
+    for sink in sinks:
+        await sink.end()
+    assert isinstance(sinks.pop(place).error, EngineLost)
+    prompts.pop(place)
+    assert [sink.ids for sink in sinks] == [expected_tokens(prompt, 5) for prompt in prompts]
+    assert setup.fleet.backlog.num_requests == 0
+
+
+async def test_a_silent_replica_gets_nothing_while_another_answers(
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    setup = await make_fleet(num_replicas=2)
+    await setup.until(lambda: all(s.state is ReplicaState.READY for s in setup.fleet.status()))
+    monkeypatch.setattr(Replica, "is_responsive", property(lambda r: r.index == 1))
+    sinks = [setup.generate([k], 3) for k in range(1, 7)]
+    assert [len(flight) for flight in setup.fleet._flights] == [0, 6]
+    monkeypatch.setattr(Replica, "is_responsive", property(lambda r: False))
+    sinks.append(setup.generate([9], 3))
+    assert not setup.fleet._pending
+    await asyncio.gather(*(sink.end() for sink in sinks))
+
+
+async def test_an_executor_may_raise_anything(
+    make_fleet: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd.engines.replica._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    setup = await make_fleet(failed_starts=3)
+    setup.executor.failure = RuntimeError("no machine left")
+    reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    assert "no machine left" in reason
+    assert setup.fleet.status()[0].state is ReplicaState.FAILED

@@ -8,7 +8,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from pydantic_settings import EnvSettingsSource
 from gatewayd.config import ENV_DELIMITER, ENV_PREFIX, Config
 
 DEFAULT = "default"
+_HIDDEN = "***"
 _SHORT_NAMES = {"GATEWAYD_API_KEY": "GATEWAYD_SERVER__API_KEY"}
 CONFIG_VARIABLE = "GATEWAYD_CONFIG"
 
@@ -57,9 +58,17 @@ class Loaded:
 
     def settings(self) -> list[Setting]:
         """Every value, in the order of the tables."""
+        # Late: the daemon's own reading of its configuration needs no plugin.
+        from gatewayd.plugging import hidden_settings
+
         dumped = self.config.model_dump(mode="python")
+        hidden = hidden_settings(self.config)
         return [
-            Setting(key, _printable(value), self.origins.get(key, DEFAULT))
+            Setting(
+                key,
+                _HIDDEN if _is_under(key, hidden) else _printable(value),
+                self.origins.get(key, DEFAULT),
+            )
             for key, value in _leaves(dumped)
         ]
 
@@ -111,7 +120,8 @@ def _read_file(file: Path) -> dict[str, Any]:
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """``GATEWAYD_SERVER__PORT=80`` as ``{"server": {"port": "80"}}``; pydantic converts."""
     ours: dict[str, str] = {}
-    for name, value in environ.items():
+    # The long names first: where both are set, the short one is ignored.
+    for name, value in sorted(environ.items(), key=lambda item: item[0] in _SHORT_NAMES):
         name = _SHORT_NAMES.get(name, name)
         table, delimiter, _ = name.removeprefix(ENV_PREFIX).partition(ENV_DELIMITER)
         if not name.startswith(ENV_PREFIX) or not delimiter:
@@ -158,7 +168,11 @@ def _leaves(tree: Mapping[str, Any], path: Path_ = ()) -> Iterator[tuple[str, An
 
 
 def _printable(value: Any) -> Any:  # noqa: ANN401
-    return "***" if isinstance(value, SecretStr) else value
+    return _HIDDEN if isinstance(value, SecretStr) else value
+
+
+def _is_under(key: str, prefixes: Collection[str]) -> bool:
+    return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
 
 
 def _explain(error: Any, origins: Mapping[str, str]) -> str:  # noqa: ANN401

@@ -20,7 +20,7 @@ from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
-from gatewayd_hooks.settings import decode
+from gatewayd_hooks.settings import decode, is_secret
 from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
@@ -124,6 +124,29 @@ def check_strategies(config: Config) -> list[str]:
         One sentence for each that cannot be used.
     """
     return _load_configured(PluginHost(Catalog.installed()), config)
+
+
+def hidden_settings(config: Config) -> set[str]:
+    """Dotted keys of strategies' settings that must not be shown.
+
+    A table whose plugin cannot be loaded is hidden whole: nobody knows what is secret in it.
+    """
+    host = PluginHost(Catalog.installed())
+    hidden = set()
+    for kind in Kind:
+        table: Any = getattr(config, kind.value, None)
+        for name, settings in ((table and table.model_extra) or {}).items():
+            try:
+                config_type = host.info(kind, name).config_type
+            except PluginError:
+                hidden.add(f"{kind.value}.{name}")
+                continue
+            hidden |= {
+                f"{kind.value}.{name}.{key}"
+                for key in settings
+                if key not in config_type.model_fields or is_secret(config_type, key)
+            }
+    return hidden
 
 
 def report(config: Config) -> list[PluginRow]:

@@ -46,12 +46,13 @@ def _problem(config_type: type[StrategyConfig], detail: ErrorDetails) -> str:
             f"there is {', '.join(known)}" if known else "there are no settings"
         )
     rule = detail["msg"].replace("Input should", "it should", 1).removeprefix("Value error, ")
-    if _is_secret(config_type, str(detail["loc"][0])):
+    if is_secret(config_type, str(detail["loc"][0])):
         return f"{key} is not allowed: {rule}"
     return f"{key} is {detail['input']!r}: {rule}"
 
 
-def _is_secret(config_type: type[StrategyConfig], key: str) -> bool:
+def is_secret(config_type: type[StrategyConfig], key: str) -> bool:
+    """Whether a setting is marked ``reload="secret"`` and must not be shown."""
     field = config_type.model_fields.get(key)
     extra = None if field is None else field.json_schema_extra
     return isinstance(extra, dict) and extra.get("reload") == "secret"

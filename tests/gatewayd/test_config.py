@@ -5,12 +5,16 @@ from __future__ import annotations
 import re
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pydantic import Field
 
 from gatewayd.config import Config
 from gatewayd.config_load import ConfigError, load
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import StrategyConfig
 
 MANUAL = Path(__file__).parents[2] / "etc" / "gatewayd.toml"
 
@@ -85,6 +89,32 @@ def test_the_api_key_is_never_printed() -> None:
     assert key is not None
     assert key.get_secret_value() == "swordfish"
     assert "swordfish" not in repr(loaded) + repr(loaded.settings())
+
+
+def test_the_long_name_of_the_key_wins() -> None:
+    both = {"GATEWAYD_API_KEY": "short-name", "GATEWAYD_SERVER__API_KEY": "long-name"}
+    for environ in (both, dict(reversed(both.items()))):
+        key = load(environ=environ).config.server.api_key
+        assert key is not None
+        assert key.get_secret_value() == "long-name"
+
+
+def test_settings_of_a_plugin_that_cannot_be_loaded_are_hidden() -> None:
+    loaded = load(environ={"GATEWAYD_ROUTER__MISSING__TOKEN": "swordfish"})
+    shown = {s.key: s.value for s in loaded.settings()}
+    assert shown["router.missing.token"] == "***"
+
+
+def test_a_secret_setting_of_a_plugin_is_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Settings(StrategyConfig):
+        token: str = Field(default="", json_schema_extra={"reload": "secret"})
+        depth: int = 1
+
+    info = SimpleNamespace(config_type=Settings)
+    monkeypatch.setattr(PluginHost, "info", lambda *_: info)
+    environ = {"GATEWAYD_ROUTER__MINE__TOKEN": "swordfish", "GATEWAYD_ROUTER__MINE__DEPTH": "4"}
+    shown = {s.key: s.value for s in load(environ=environ).settings()}
+    assert (shown["router.mine.token"], shown["router.mine.depth"]) == ("***", "4")
 
 
 def test_a_strategy_has_settings_of_its_own(tmp_path: Path) -> None:

@@ -80,6 +80,13 @@ def test_config_show_prints_values_and_origins() -> None:
     assert "***" in text
 
 
+def test_config_show_hides_the_settings_of_an_unknown_plugin() -> None:
+    for options in ((), ("--json",)):
+        done = _run("config", "show", *options, GATEWAYD_ROUTER__MISSING__TOKEN="swordfish")
+        assert "router.missing.token" in done.stdout
+        assert "swordfish" not in done.stdout
+
+
 def test_config_check_accepts_the_manual() -> None:
     manual = Path(__file__).parents[3] / "etc" / "gatewayd.toml"
     assert _json("config", "check", "--config", manual) == {"ok": True, "problems": []}

@@ -8,7 +8,12 @@ question="What does shutil.copytree do?"
 
 "$bin/gatewayd" serve --port "${PORT:-8000}" &
 daemon=$!
-trap 'kill -INT "$daemon" 2>/dev/null; wait "$daemon"; exit 0' INT TERM
+stop() {
+  kill -INT "$daemon" 2>/dev/null || true
+  wait "$daemon" || true
+}
+trap stop EXIT # whatever ends this script ends the daemon
+trap 'exit 0' INT TERM
 
 ready() {
   "$bin/python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)' \
@@ -22,8 +27,19 @@ until ready; do
   sleep 0.3
 done
 
+if ! kill -0 "$daemon" 2>/dev/null; then
+  echo "another server answers at $url; ours could not start" >&2
+  exit 1
+fi
+
+# chat takes its key from OPENAI_API_KEY by default; the daemon's own is the right one here.
+key=()
+if [ -n "${GATEWAYD_API_KEY:-}" ]; then
+  key=(--api-key "$GATEWAYD_API_KEY")
+fi
+
 printf '\nA first answer:\n\n  > %s\n' "$question"
-printf '%s\n' "$question" | "$bin/gatewayd" chat --url "$url" --temperature 0 | sed 's/^/  /'
+printf '%s\n' "$question" | "$bin/gatewayd" chat --url "$url" "${key[@]}" --temperature 0 | sed 's/^/  /'
 cat <<EOF
 
 The same with curl, from another terminal:

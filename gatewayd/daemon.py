@@ -17,7 +17,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import uvloop
-from gatewayd_hooks.loading import PluginError
 from rich.console import Console
 
 from gatewayd import __version__, launch, logs
@@ -32,6 +31,7 @@ from gatewayd.notify import notify
 from gatewayd.plugging import Plugged
 from gatewayd.server import ListenError, Server, listen, url_of
 from gatewayd.text.model import TextModel
+from gatewayd_hooks.loading import PluginError
 
 _log = logging.getLogger("gatewayd.daemon")
 
@@ -73,6 +73,7 @@ class Daemon:
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
         try:
+            self._context_len = _context_len(config)
             self._text = TextModel.from_folder(launch.model_folder(config))
             self._listener = listen(config.server.host, config.server.port)
         except (OSError, ValueError, ListenError) as error:
@@ -100,9 +101,7 @@ class Daemon:
             launch.queue_limits(config),
             config.engine.replicas,
         )
-        metrics = Metrics(
-            self._fleet, name, version=__version__, max_model_len=launch.context_len(config)
-        )
+        metrics = Metrics(self._fleet, name, version=__version__, max_model_len=self._context_len)
         plugged.metrics(metrics.registry)
         key = config.server.api_key
         services = Services(
@@ -220,6 +219,22 @@ class Daemon:
         for table in waiting:
             _log.warning("[%s] has changed; it takes effect after a restart", table)
         _log.info("the log level is %s", new.log.level)
+
+
+def _context_len(config: Config) -> int:
+    """Tokens of the model's context.
+
+    Raises:
+        ValueError: the model's ``config.json`` cannot be read; with its path.
+    """
+    try:
+        return launch.context_len(config)
+    except (OSError, ValueError, AttributeError) as error:
+        file = launch.model_folder(config) / "config.json"
+        reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
+        if isinstance(error, AttributeError):
+            reason = "it holds no JSON object"
+        raise ValueError(f"cannot read {file}: {reason}") from error
 
 
 def run(config: Config, options: Options) -> int:

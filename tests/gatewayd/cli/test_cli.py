@@ -132,6 +132,16 @@ def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path
     assert str(tmp_path) in checks["model"]["text"]
 
 
+@pytest.mark.parametrize("text", [None, "{", "[]"])
+def test_serve_names_a_config_json_that_cannot_be_read(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "config.json").write_text(text)
+    done = _run("serve", "--port", 0, "--model", tmp_path)
+    assert done.returncode == 1
+    assert f"cannot read {tmp_path}/config.json" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_doctor_knows_the_architectures_of_the_engine() -> None:
     from gatewayd.cli.checks import ARCHITECTURES
     from gatewayd_engine.model.families import FAMILIES

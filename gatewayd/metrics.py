@@ -12,8 +12,7 @@ from collections.abc import Iterator, Sequence
 from itertools import repeat
 from typing import NamedTuple
 
-from prometheus_client import CollectorRegistry
-from prometheus_client import Counter as PrometheusCounter
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -257,10 +256,10 @@ class Metrics:
             max_model_len: bounds the histograms of token counts.
         """
         self.registry = CollectorRegistry()
-        build = PrometheusCounter(
-            "gatewayd_build", "Always 1; the version.", ["version"], registry=self.registry
+        build = Gauge(
+            "gatewayd_build_info", "Always 1; the version.", ["version"], registry=self.registry
         )
-        build.labels(version).inc()
+        build.labels(version).set(1)
         requests = RequestCollector(model_name, max_model_len)
         self.registry.register(FleetCollector(fleet, model_name))
         self.registry.register(requests)

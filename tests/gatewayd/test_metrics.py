@@ -1,0 +1,16 @@
+"""The names on ``/metrics``, as a scraper reads them."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from prometheus_client import generate_latest
+
+from gatewayd.metrics import Metrics
+
+
+def test_the_version_is_an_info_that_is_one() -> None:
+    fleet: Any = SimpleNamespace(status=list)
+    registry = Metrics(fleet, "m", version="1.2", max_model_len=100).registry
+    assert 'gatewayd_build_info{version="1.2"} 1.0\n' in generate_latest(registry).decode()

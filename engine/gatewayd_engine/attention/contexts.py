@@ -3,7 +3,8 @@
 Pages are right for sharing and for memory, but a batched matrix product wants the keys of its
 sequences side by side; gathering them anew costs a CPU more than the attention itself. So the
 contexts of decoding sequences are kept dense as well: a step appends one token to each, and
-pages are gathered only when a sequence starts to decode or outgrows its buffer.
+pages are gathered only when a sequence starts to decode or outgrows its buffer. What several of
+them begin with is kept once (``prefixes``), and their lines hold what follows.
 
 The pool stays the truth. What a copy holds follows from the sequence and the position alone
 (a page copied on write has the same content), so a copy is valid as long as the same sequence
@@ -18,82 +19,89 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.attention.buffers import Buffer, Buffers
+from gatewayd_engine.attention.prefixes import PrefixKey, find_shared
 from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.kv.pool import KvPool, zeros
+from gatewayd_engine.kv.pool import KvPool
 
 _SMALLEST = 128
+_LEAST_GAIN = 2 << 20
+"""Bytes of context that a step must read less for a prefix to be kept apart: the few operations
+more that it takes cost as much."""
 
 
-class Buffer:
-    """Contexts of up to ``capacity`` tokens, one per line, without gaps.
+class Prefix:
+    """What several sequences begin with.
 
     Attributes:
-        capacity: tokens per line.
-        num_lines: lines there is room for.
-        kv: keys and values, shape ``[layers, 2, lines, kv_heads, capacity, head_dim]``: what one
-            head reads lies in one piece, and all keys of a layer are one batch of matrices.
-        rows: the same by layer, for writing tokens, shape ``[.., head_dim]``.
-        keys, values: the same by layer, shape ``[lines * kv_heads, capacity, head_dim]``.
-        owners: the sequence of each line.
+        num_tokens: its length, whole pages.
+        keys: by layer, transposed, shape ``[kv_heads, head_dim, num_tokens]``.
+        values: by layer, shape ``[kv_heads, num_tokens, head_dim]``.
     """
 
-    __slots__ = ("capacity", "keys", "kv", "num_lines", "owners", "rows", "values")
+    __slots__ = ("keys", "num_tokens", "values")
 
-    def __init__(self, capacity: int, kv: torch.Tensor) -> None:
-        self.capacity = capacity
-        self.num_lines = kv.shape[2]
-        self.kv = kv
-        # Taken once: in a step of one sequence, making views costs as much as the arithmetic.
-        self.rows = [layer.view(-1, kv.shape[-1]) for layer in kv]
-        self.keys = [layer[0].view(-1, *kv.shape[-2:]) for layer in kv]
-        self.values = [layer[1].view(-1, *kv.shape[-2:]) for layer in kv]
-        self.owners: list[int] = []
+    def __init__(self, kv: torch.Tensor) -> None:
+        self.num_tokens = kv.shape[3]
+        self.keys = [layer[0].transpose(1, 2) for layer in kv]
+        self.values = [layer[1] for layer in kv]
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a sequence's copy is, and how many tokens it holds."""
+    """Where a sequence's copy is, and how much of the sequence it and its prefix hold."""
 
-    capacity: int
+    prefix: PrefixKey | None
+    buffer: Buffer
     line: int
     filled: int
 
 
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """Sequences that attend together.
+
+    Attributes:
+        buffer: holds their contexts, one per line, without gaps.
+        prefix: comes before what the buffer holds.
+        lines: the batch's line of each line of the buffer.
+    """
+
+    buffer: Buffer
+    prefix: Prefix | None
+    lines: NDArray[np.int64]
+
+
 class Contexts:
-    """Buffers of doubling capacities.
+    """The copies of all sequences that decode.
 
     Args:
         pool: where the pages are.
         max_lines: most sequences that decode at once.
-        max_bytes: memory for all buffers; sequences that find no room are left out.
+        max_bytes: memory for all copies; sequences that find no room are left out.
+        shares: whether prefixes are kept apart.
     """
 
-    def __init__(self, pool: KvPool, max_lines: int, max_bytes: int) -> None:
+    def __init__(self, pool: KvPool, max_lines: int, max_bytes: int, shares: bool) -> None:
         self._pool = pool
-        self._max_lines = max_lines
-        _, layers, _, _, kv_heads, dim = pool.data.shape
-        self._shape = (layers, 2, kv_heads, dim)
-        token_bytes = layers * 2 * kv_heads * dim * pool.data.element_size()
-        self._spare_tokens = max_bytes // token_bytes
-        self.buffers: dict[int, Buffer] = {}
+        self._buffers = Buffers(pool, max_lines, max_bytes)
+        self._least_gain = -(-_LEAST_GAIN // pool.data[0].nbytes) if shares else None
+        self._prefixes: dict[PrefixKey, Prefix] = {}
         self._places: dict[int, Place] = {}
         self._tainted: set[int] = set()
         self._owners = np.zeros(0, np.int64)
         self._starts = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
-        self._order: list[tuple[Buffer, NDArray[np.int64]]] = []
+        self._order: list[Copied] = []
         self._left_out = np.zeros(0, np.int64)
 
-    def follow(
-        self, batch: StepBatch
-    ) -> tuple[list[tuple[Buffer, NDArray[np.int64]]], NDArray[np.int64]]:
+    def follow(self, batch: StepBatch) -> tuple[list[Copied], NDArray[np.int64]]:
         """Bring the copies to where the decoding sequences of a batch are.
 
         The step is expected to append its token to each copy at the sequence's position.
 
         Returns:
-            For each buffer in use, the batch's line of each of its lines; and the batch's lines
-            that have no copy.
+            Which sequences attend together, and the batch's lines that have no copy.
         """
         owners = batch.sequences[: batch.num_single]
         starts = batch.starts[: batch.num_single]
@@ -119,36 +127,70 @@ class Contexts:
     def _reconcile(self, batch: StepBatch, owners: list[int], starts: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""
         # While all goes on as before, places are not updated: every copy grew with its step.
-        if len(self._owners):
-            for owner, start in zip(self._owners.tolist(), self._starts.tolist(), strict=True):
-                place = self._places.get(owner)
-                if place is not None:
-                    self._places[owner] = Place(place.capacity, place.line, start + 1)
-        wanted = dict(zip(owners, starts, strict=True))
+        for owner, start in zip(self._owners.tolist(), self._starts.tolist(), strict=True):
+            place = self._places.get(owner)
+            if place is not None:
+                self._places[owner] = Place(place.prefix, place.buffer, place.line, start + 1)
+        keys = self._share(batch)
+        wanted = {owner: (starts[i], keys[i]) for i, owner in enumerate(owners)}
         for owner, place in list(self._places.items()):
-            if wanted.get(owner, place.capacity) >= place.capacity:
+            start, key = wanted.get(owner, (0, None))
+            if owner not in wanted or key != place.prefix or start >= self._limit(place):
                 self._drop(owner)
-        left_out = []
+        self._buffers.release_empty()
+        for key in self._prefixes.keys() - set(keys):
+            self._buffers.give_back(self._prefixes.pop(key).num_tokens)
+        left_out: list[int] = []
         limits = np.full(len(owners), np.iinfo(np.int64).max)
         for i, owner in enumerate(owners):
-            place = self._places.get(owner) or self._copy(batch, i, owner, starts[i])
+            place = self._places.get(owner) or self._copy(batch, i, owner, starts[i], keys[i])
             if place is None:
                 left_out.append(i)
             else:
-                limits[i] = place.capacity
+                limits[i] = self._limit(place)
         self._limits = limits
         self._left_out = np.array(left_out, np.int64)
         line_of = {owner: i for i, owner in enumerate(owners)}
         self._order = [
-            (buffer, np.array([line_of[owner] for owner in buffer.owners], np.int64))
-            for _, buffer in sorted(self.buffers.items(), reverse=True)
-            if buffer.owners
+            Copied(
+                buffer,
+                None if key is None else self._prefixes[key],
+                np.array([line_of[owner] for owner in buffer.owners], np.int64),
+            )
+            for key, buffer in self._buffers.in_use()
         ]
+
+    def _share(self, batch: StepBatch) -> list[PrefixKey | None]:
+        """The prefix of each decoding line, kept apart from its context."""
+        keys: list[PrefixKey | None] = [None] * batch.num_single
+        if self._least_gain is None:
+            return keys
+        shared = find_shared(
+            batch.block_table[: batch.num_single],
+            batch.starts[: batch.num_single] // self._pool.page_size,
+            self._least_gain,
+            self._prefixes,
+        )
+        for prefix in shared:
+            if prefix.key not in self._prefixes:
+                pages = batch.block_table[prefix.lines[0], : prefix.key[0]]
+                num_tokens = len(pages) * self._pool.page_size
+                if not self._buffers.take(num_tokens):
+                    continue
+                self._prefixes[prefix.key] = Prefix(self._gather(pages).flatten(3, 4))
+            for line in prefix.lines.tolist():
+                keys[line] = prefix.key
+        return keys
+
+    def _limit(self, place: Place) -> int:
+        """The position that does not fit any more."""
+        before = 0 if place.prefix is None else self._prefixes[place.prefix].num_tokens
+        return before + place.buffer.capacity
 
     def _drop(self, owner: int) -> None:
         """Forget a copy; the last line of its buffer takes its place."""
         place = self._places.pop(owner)
-        buffer = self.buffers[place.capacity]
+        buffer = place.buffer
         last = buffer.owners.pop()
         if owner in self._tainted:
             self._tainted.discard(owner)
@@ -156,43 +198,37 @@ class Contexts:
         if last == owner:
             return
         moved = self._places[last]
-        buffer.kv[:, :, place.line, :, : moved.filled] = buffer.kv[
-            :, :, moved.line, :, : moved.filled
-        ]
+        held = slice(min(moved.filled, buffer.capacity))
+        buffer.kv[:, :, place.line, :, held] = buffer.kv[:, :, moved.line, :, held]
         buffer.owners[place.line] = last
-        self._places[last] = Place(place.capacity, place.line, moved.filled)
+        self._places[last] = Place(moved.prefix, buffer, place.line, moved.filled)
 
-    def _copy(self, batch: StepBatch, i: int, owner: int, start: int) -> Place | None:
+    def _copy(
+        self, batch: StepBatch, i: int, owner: int, start: int, key: PrefixKey | None
+    ) -> Place | None:
         """Gather a sequence's pages into a new line; None if there is no room."""
+        skipped = 0 if key is None else key[0]
+        size = self._pool.page_size
+        count = start - skipped * size
         capacity = _SMALLEST
-        while capacity <= start:
+        while capacity <= count:
             capacity *= 2
-        buffer = self.buffers.get(capacity) or self._make_buffer(capacity)
-        if buffer is None or len(buffer.owners) == buffer.num_lines:
+        buffer = self._buffers.with_room(key, capacity)
+        if buffer is None:
             return None
         line = len(buffer.owners)
         buffer.owners.append(owner)
-        size = self._pool.page_size
-        num_pages = -(-start // size)
-        pages = torch.from_numpy(batch.block_table[i, :num_pages])
-        held = self._pool.data.index_select(0, pages)  # [pages, layers, 2, size, heads, dim]
-        by_head = held.permute(1, 2, 4, 0, 3, 5)  # [layers, 2, heads, pages, size, dim]
+        num_pages = -(-count // size)
+        by_head = self._gather(batch.block_table[i, skipped : skipped + num_pages])
         if num_pages * size <= capacity:
             target = buffer.kv[:, :, line, :, : num_pages * size]
             torch.unflatten(target, 3, (num_pages, size)).copy_(by_head)
         else:
-            buffer.kv[:, :, line, :, :start] = by_head.flatten(3, 4)[..., :start, :]
-        place = self._places[owner] = Place(capacity, line, start)
+            buffer.kv[:, :, line, :, :count] = by_head.flatten(3, 4)[..., :count, :]
+        place = self._places[owner] = Place(key, buffer, line, start)
         return place
 
-    def _make_buffer(self, capacity: int) -> Buffer | None:
-        lines = min(self._max_lines, self._spare_tokens // capacity)
-        if not lines:
-            return None
-        self._spare_tokens -= lines * capacity
-        layers, _, heads, dim = self._shape
-        # Zeros: what is beyond a line's tokens is masked, and a masked NaN is still one.
-        data = self._pool.data
-        kv = zeros((layers, 2, lines, heads, capacity, dim), data.dtype, data.device)
-        buffer = self.buffers[capacity] = Buffer(capacity, kv)
-        return buffer
+    def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:
+        """Pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
+        index = torch.from_numpy(np.ascontiguousarray(pages))
+        return self._pool.data.index_select(0, index).permute(1, 2, 4, 0, 3, 5)

@@ -1,9 +1,8 @@
 """Attention in plain torch: the way on a CPU, and the truth for every other backend.
 
-Sequences that compute one token are attended in a few groups of similar length, never one by
-one, padded to the longest context of the group, with a mask over the rest. Their contexts come
-from dense copies (``contexts``) or, where those have no room, from the pages. Chunks of prompts
-are attended one after the other.
+Sequences that compute one token are attended in a few groups (``groups``), never one by one,
+padded to the longest context of the group, with a mask over the rest. Chunks of prompts are
+attended one after the other.
 """
 
 from __future__ import annotations
@@ -17,33 +16,10 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.contexts import Buffer, Contexts
+from gatewayd_engine.attention.contexts import Prefix
+from gatewayd_engine.attention.groups import Group, Groups
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.kv.pool import KvPool
-
-
-@dataclass(frozen=True, slots=True)
-class _Group:
-    """Sequences of the batch that compute one token and attend together.
-
-    Attributes:
-        lines: of the batch; None for all of them, in order.
-        count: how many.
-        length: the padded context.
-        masks: per window, 0 where a line sees a position and -inf elsewhere,
-            shape ``[count * kv_heads, 1, length]``; None where all see all.
-        pages: their block tables, flat, shape ``[count * pages_each]``; unused with a copy.
-        copy: their dense contexts, if they have them.
-        write: where this step's tokens go in the copy, shape ``[count * 2 * kv_heads]``.
-    """
-
-    lines: torch.Tensor | None
-    count: int
-    length: int
-    masks: dict[int, torch.Tensor | None]
-    pages: torch.Tensor
-    copy: Buffer | None
-    write: torch.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +63,10 @@ class ReferenceAttention:
         self._by_token = pool.data.view(-1, self._width)
         self._by_half = pool.data.view(-1, pool.page_size * self._width)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
-        self._contexts = Contexts(pool, max_running, copy_bytes)
-        self._none = torch.empty(0, dtype=torch.int64)
+        self._planner = Groups(shape, pool, max_running, copy_bytes)
         self._zero = torch.zeros(1, 1, 1, dtype=pool.data.dtype, device=pool.data.device)
         self._write: Sequence[torch.Tensor] = ()
-        self._groups: list[_Group] = []
+        self._groups: list[Group] = []
         self._chunks: list[_Chunk] = []
 
     def plan(self, batch: StepBatch) -> None:
@@ -102,12 +77,12 @@ class ReferenceAttention:
         keys = pages * (layers * 2 * size) + batch.positions % size
         both = np.stack([keys, keys + size], 1).reshape(1, -1)
         self._write = self._tensor(both + self._layer_offsets).unbind()
-        self._groups = self._plan_groups(batch)
+        self._groups = self._planner.plan(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_single, len(batch))]
 
     def taint(self, sequence: int) -> None:
         """What this sequence has written may not be finite."""
-        self._contexts.taint(sequence)
+        self._planner.taint(sequence)
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
@@ -135,7 +110,7 @@ class ReferenceAttention:
         return flat
 
     def _attend_group(
-        self, group: _Group, layer: int, query: torch.Tensor, new: torch.Tensor
+        self, group: Group, layer: int, query: torch.Tensor, new: torch.Tensor
     ) -> torch.Tensor:
         """Attend one token per line; shape ``[count, num_heads * head_dim]``."""
         count, kv_heads, dim = group.count, self._shape.num_kv_heads, self._shape.head_dim
@@ -150,17 +125,52 @@ class ReferenceAttention:
         # The query heads that share a key head stand where queries do: nothing is repeated.
         q = query.reshape(count * kv_heads, self._per_group, dim)
         mask = group.masks[self._shape.windows[layer]]
-        if self._shape.softcap is not None:
-            scores = self._cap(torch.bmm(q, k.transpose(1, 2)))
-            if mask is not None:
-                scores.add_(mask)
-        elif mask is None:
-            scores = torch.baddbmm(
-                self._zero, q, k.transpose(1, 2), beta=0, alpha=self._shape.scale
-            )
-        else:
-            scores = torch.baddbmm(mask, q, k.transpose(1, 2), alpha=self._shape.scale)
+        scores = self._scores(q, k.transpose(1, 2), mask)
+        if group.prefix is not None:
+            return self._with_prefix(group, group.prefix, layer, query, scores, v)
         return torch.bmm(torch.softmax(scores, -1), v).view(count, -1)
+
+    def _with_prefix(
+        self,
+        group: Group,
+        prefix: Prefix,
+        layer: int,
+        query: torch.Tensor,
+        scores: torch.Tensor,
+        values: torch.Tensor,
+    ) -> torch.Tensor:
+        """Attend to what all lines begin with as well, all of them at once.
+
+        Args:
+            group: the lines.
+            prefix: what they begin with.
+            layer: which layer.
+            query: shape ``[count, num_heads, head_dim]``.
+            scores: of what follows the prefix, shape ``[count * kv_heads, per_group, length]``.
+            values: of what follows, shape ``[count * kv_heads, length, head_dim]``.
+        """
+        count, kv_heads, dim = group.count, self._shape.num_kv_heads, self._shape.head_dim
+        by_head = (kv_heads, count * self._per_group, -1)
+        by_line = (count, kv_heads, self._per_group, -1)
+        q = query.view(by_line).transpose(0, 1).reshape(by_head)
+        own = scores.view(by_line).transpose(0, 1).reshape(by_head)
+        both = torch.cat((self._scores(q, prefix.keys[layer], None), own), -1)
+        weights = torch.softmax(both, -1)
+        answer = torch.bmm(weights[..., : prefix.num_tokens], prefix.values[layer])
+        own = torch.unflatten(weights[..., prefix.num_tokens :], 1, (count, -1)).transpose(0, 1)
+        follows = torch.bmm(own.reshape(scores.shape), values).view(by_line)
+        return follows.add_(answer.view(kv_heads, count, -1, dim).transpose(0, 1)).view(count, -1)
+
+    def _scores(
+        self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Scaled, capped and masked; shapes ``[b, q, dim]``, ``[b, dim, k]``, ``[b, 1, k]``."""
+        if self._shape.softcap is not None:
+            scores = self._cap(torch.bmm(query, keys))
+            return scores if mask is None else scores.add_(mask)
+        if mask is None:
+            return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._shape.scale)
+        return torch.baddbmm(mask, query, keys, alpha=self._shape.scale)
 
     def _attend_chunk(self, chunk: _Chunk, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend several tokens of a sequence; shape ``[tokens, num_heads, head_dim]``."""
@@ -199,59 +209,6 @@ class ReferenceAttention:
         k = self._by_half.index_select(0, half).view(lines, -1, kv_heads, dim)
         v = self._by_half.index_select(0, half + 1).view(lines, -1, kv_heads, dim)
         return k[:, :length].transpose(1, 2), v[:, :length].transpose(1, 2)
-
-    def _plan_groups(self, batch: StepBatch) -> list[_Group]:
-        placed, left_out = self._contexts.follow(batch)
-        groups = [self._plan_group(batch, lines, buffer) for buffer, lines in placed]
-        # Lines come longest first; a new group where contexts halve keeps the padding below half.
-        while len(left_out):
-            lengths = batch.starts[left_out] + 1
-            count = int(np.count_nonzero(lengths * 2 > lengths[0]))
-            groups.append(self._plan_group(batch, left_out[:count], None))
-            left_out = left_out[count:]
-        return groups
-
-    def _plan_group(
-        self, batch: StepBatch, lines: NDArray[np.int64], copy: Buffer | None
-    ) -> _Group:
-        size, count = self._page_size, len(lines)
-        now = batch.starts[lines][:, None]
-        longest = int(now.max()) + 1
-        num_pages = -(-longest // size)
-        pages = write = self._none
-        if copy is None:
-            table = batch.block_table[lines, :num_pages]
-            # Beyond a line's own pages its block table holds whatever was there before: read
-            # its first page instead, which is masked anyway.
-            own = np.arange(num_pages) * size <= now
-            table = np.where(own, table, table[:, :1])
-            pages = self._tensor(table.ravel() * (self._shape.num_layers * 2))
-        else:
-            heads = np.arange(count * self._shape.num_kv_heads).reshape(count, -1)
-            keys = heads * copy.capacity + now
-            half = copy.kv[0, 0].numel() // self._shape.head_dim
-            write = self._tensor(np.concatenate([keys, keys + half], 1).ravel())
-        # Contexts of one length, a single sequence above all, need no mask.
-        is_even = bool((now == longest - 1).all())
-        length = longest if is_even else num_pages * size
-        if copy is not None:
-            length = min(length, copy.capacity)
-        at = np.arange(length)
-        masks: dict[int, torch.Tensor | None] = {}
-        for window in self._windows:
-            if is_even and not 0 < window < longest:
-                masks[window] = None
-                continue
-            seen = at <= now
-            if window:
-                seen &= at > now - window
-            mask = self._tensor(np.where(seen, np.float32(0), np.float32(-np.inf)))
-            mask = mask.to(self._by_token.dtype).unsqueeze(1)
-            masks[window] = mask.repeat_interleave(self._shape.num_kv_heads, 0)
-        in_order = count == batch.num_single and bool((lines == np.arange(count)).all())
-        return _Group(
-            None if in_order else self._tensor(lines), count, length, masks, pages, copy, write
-        )
 
     def _plan_chunk(self, batch: StepBatch, i: int) -> _Chunk:
         end = int(batch.last[i]) + 1

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.attention import contexts
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.groups import Group, Groups
 from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.batch import gather
+from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.rows import Rows
 
@@ -26,7 +28,7 @@ class Twin:
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
         rows = 10
-        self.pool = KvPool(shape, rows * -(-MAX_LEN // PAGE), PAGE, torch.float32, "cpu")
+        self.pool = KvPool(shape, 3 * rows * -(-MAX_LEN // PAGE), PAGE, torch.float32, "cpu")
         self.pool.data.normal_()  # what nobody wrote must not matter
         self.rows = Rows(rows, MAX_LEN, PAGE)
         pages = list(range(self.pool.num_pages))
@@ -48,6 +50,21 @@ class Twin:
         self.known[row] = self.empty()
         self.ids[row] = self.next_id
         self.next_id += 1
+
+    def inherit(self, row: int, parent: int, num_pages: int) -> None:
+        """Another sequence takes the row; it begins with the first pages of another one."""
+        self.restart(row)
+        self.known[row] = self.known[parent][:, : num_pages * PAGE]
+        # What the row wrote before may still be read by those that have inherited it.
+        own = self.fresh_pages(len(self.rows.block_table[row]))
+        self.rows.block_table[row] = own
+        self.rows.block_table[row, :num_pages] = self.rows.block_table[parent, :num_pages]
+
+    def fresh_pages(self, count: int) -> list[int]:
+        """Pages that no row has."""
+        used = set(self.rows.block_table.ravel().tolist())
+        free = [page for page in range(self.pool.num_pages) if page not in used]
+        return self.rng.sample(free, count)
 
     def step(self, counts: dict[int, int]) -> None:
         """Compute tokens of some rows and compare each layer."""
@@ -134,3 +151,48 @@ def test_a_step_that_is_done_again_gives_the_same() -> None:
     twin.step({1: 1})
     twin.step({0: 1})
     twin.step({0: 1, 1: 1})
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("window", [0, 9])
+@pytest.mark.parametrize("copy_bytes", [1 << 26, 400_000])
+def test_what_sequences_share_is_attended_as_if_it_were_their_own(
+    softcap: float | None, window: int, copy_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A page of this shape has 1 KiB: two lines that share four pages are worth it.
+    monkeypatch.setattr(contexts, "_LEAST_GAIN", 4096)
+    planned: list[Group] = []
+    plan = Groups.plan
+
+    def observed(self: Groups, batch: StepBatch) -> list[Group]:
+        planned.extend(groups := plan(self, batch))
+        return groups
+
+    monkeypatch.setattr(Groups, "plan", observed)
+    shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, (window, window))
+    twin = Twin(shape, copy_bytes, seed=3)
+    rng = twin.rng
+    twin.step({0: 70, 1: 40})
+    active = {0, 1}
+    for _ in range(120):
+        if rng.random() < 0.3:
+            row = rng.randrange(10)
+            if row in active and len(active) > 2:
+                active.discard(row)
+            elif row not in active:
+                parent = rng.choice(sorted(active))
+                full = twin.known[parent].shape[1] // PAGE
+                twin.inherit(row, parent, rng.choice([full, full, full // 2, 0]))
+                active.add(row)
+                if twin.known[row].shape[1] == 0:
+                    twin.step({row: 30})
+        if rng.random() < 0.5:
+            twin.step(dict.fromkeys(active, 1))
+        else:
+            some = rng.sample(sorted(active), rng.randint(1, len(active)))
+            twin.step({row: rng.choice([1, 1, 1, 1, 5]) for row in some})
+    shared = [group for group in planned if group.prefix is not None]
+    assert bool(shared) == (window == 0)
+    if shared:
+        assert max(group.count for group in shared) > 2
+        assert any(group.prefix is None for group in planned)

@@ -68,9 +68,9 @@ def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     page = engine.core._queue.find(i).pages[0]
     layers = 6
     pool.view(-1, layers * 2 * 16, pool.shape[1])[page] = torch.nan
-    runner_of(engine)._attention._contexts.buffers.clear()
-    runner_of(engine)._attention._contexts._places.clear()
-    runner_of(engine)._attention._contexts._owners = np.zeros(0, np.int64)
+    contexts = runner_of(engine)._attention._planner._contexts
+    contexts._drop(i)  # so that the page is read again
+    contexts._owners, contexts._starts = np.zeros(0, np.int64), np.zeros(0, np.int64)
     engine.run()
     assert engine.answers[i].finished.error[0] == "numerical_error"
     assert answers(engine) == undisturbed
@@ -194,8 +194,8 @@ def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> Non
     ids = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in (long, short, other)]
     for _ in range(4):
         engine.step()
-    contexts = runner_of(engine)._attention._contexts
-    (buffer,) = contexts.buffers.values()
+    contexts = runner_of(engine)._attention._planner._contexts
+    ((_, buffer),) = contexts._buffers.in_use()
     line = buffer.owners.index(ids[0])
     now = int(contexts._starts[contexts._owners.tolist().index(ids[0])])
     with torch.inference_mode():

@@ -6,11 +6,9 @@ plan, find pages, gather, run, commit.
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
-from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -18,7 +16,9 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import check
-from gatewayd_engine.faults import RequestFault, StrategyFault, blame, culprit
+from gatewayd_engine.ends import find_ends
+from gatewayd_engine.families import Families
+from gatewayd_engine.faults import RequestFault, StrategyFault, blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import (
@@ -33,20 +33,16 @@ from gatewayd_engine.messages import (
 )
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
+from gatewayd_engine.recovery import Recovery, run_apart
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepResult
-from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
-from gatewayd_engine.submission import Refused, check_submission
+from gatewayd_engine.submission import Refused, check_submission, make_sequences
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
-T = TypeVar("T")
-_log = logging.getLogger(__name__)
 _FIRST_SLOTS = 256
-_MAX_REDOS = 8
-"""Strategy faults that one step survives before the engine gives up."""
 _MAX_IDLE_STEPS = 256
 """Steps in a row without a token while sequences wait; a scheduler may hold back for a few."""
 
@@ -90,14 +86,15 @@ class EngineCore:
         )
         self._pages = Pages(pool.num_pages, strategies.eviction, strategies.plan.forget)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
+        self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
         self._runner = make_runner(self._rows, strategies)
         self._stats = EngineStats()
         self._steps = self._computed = self._idle_steps = 0
         self._finished: list[Finished] = []
-        self._parents: dict[int, Sequence] = {}  # of forks that wait for a prompt
+        self._families = Families()
 
     def _uncached(self, slot: int) -> int:
-        return self._placement.uncached(slot)
+        return self._placement.prefixes.uncached(slot)
 
     # Requests in and out
 
@@ -107,58 +104,31 @@ class EngineCore:
         Raises:
             Refused: its numbers do not fit this model.
         """
-        if len(message.prompt) % 4:
-            raise Refused("the prompt is not a column of int32")
-        prompt = np.frombuffer(message.prompt, np.int32)
-        check_submission(message, prompt, self._vocab_size, self._max_model_len)
-        if any(i in self._parents or self._queue.find(i) for i in message.sequences):
+        prompt = check_submission(message, self._vocab_size, self._max_model_len)
+        if any(i in self._families or self._queue.find(i) for i in message.sequences):
             raise Refused("a sequence id is in use")
-        params = message.params
-        seed = self._draw_seed() if params.seed is None else params.seed
-        now = time.monotonic()
-        sequences = [
-            Sequence(
-                sequence_id,
-                prompt,
-                params,
-                salt=message.salt,
-                tenant=message.tenant,
-                priority=message.priority,
-                seed=fork_seed(seed % 2**64, choice),
-                limit=len(prompt) + params.max_tokens,
-                submitted=now - message.queued_seconds,
-            )
-            for choice, sequence_id in enumerate(message.sequences)
-        ]
-        parent, *parent.forks = sequences
-        self._parents.update((fork.id, parent) for fork in parent.forks)
+        seed = message.params.seed
+        sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
+        parent = self._families.found(sequences)
         self._enqueue(parent, front=message.has_returned)
 
     def _enqueue(self, sequence: Sequence, *, front: bool) -> None:
-        self._fenced(partial(self._placement.enqueue, sequence, front=front), redo=False)
+        self._recovery.fenced(partial(self._placement.enqueue, sequence, front=front), redo=False)
 
     def abort(self, sequence_ids: list[int]) -> None:
         """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
         for sequence_id in sequence_ids:
-            sequence = self._find(sequence_id)
+            self._families.forget(sequence_id)
+            sequence = self._queue.find(sequence_id)
             if sequence is not None:
                 self._end(sequence)
 
-    def _find(self, sequence_id: int) -> Sequence | None:
-        parent = self._parents.pop(sequence_id, None)
-        if parent is not None:
-            parent.forks = [fork for fork in parent.forks if fork.id != sequence_id]
-        return self._queue.find(sequence_id)
-
     def _end(self, sequence: Sequence) -> None:
         """Release a sequence; forks that waited for its prompt go on by themselves."""
-        forks, sequence.forks = sequence.forks, []
-        self._fenced(lambda: self._placement.release(sequence), redo=False)
-        if forks:
-            heir, *heir.forks = forks
-            del self._parents[heir.id]
-            self._parents.update((fork.id, heir) for fork in heir.forks)
-            self._enqueue(heir, front=sequence.was_admitted)
+        heirs = self._families.dissolve(sequence)
+        self._recovery.fenced(lambda: self._placement.release(sequence), redo=False)
+        if heirs:
+            self._enqueue(self._families.found(heirs), front=sequence.was_admitted)
 
     # Steps
 
@@ -174,13 +144,13 @@ class EngineCore:
         return EngineStats(
             step=self._steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + len(self._parents),
+            num_waiting=len(queue.waiting) + len(self._families),
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
             preemptions=placement.preemptions,
-            prefix_queries=placement.prefix_queries,
-            prefix_hits=placement.prefix_hits,
+            prefix_queries=placement.prefixes.queries,
+            prefix_hits=placement.prefixes.hits,
             computed_tokens=self._computed,
             step_tokens=self._stats.step_tokens,
             step_seconds=self._stats.step_seconds,
@@ -200,23 +170,22 @@ class EngineCore:
     def step(self) -> StepOutput:
         """Compute one step and say what came of it."""
         began = time.perf_counter()
-        self._retry_strategies()
-        batch = self._fenced(self._next_batch, redo=True)
+        self._recovery.retry_strategies()
+        batch = self._recovery.fenced(self._next_batch, redo=True)
         output = StepOutput(stats=self._stats)
         num_tokens = 0
         if batch is not None and len(batch):
             num_tokens = len(batch.ids)
-            output = self._commit(batch, self._run(batch))
+            output = self._commit(batch, run_apart(self._runner.run, batch))
         self._steps += 1
         self._computed += num_tokens
         self._stats = EngineStats(step_tokens=num_tokens, step_seconds=time.perf_counter() - began)
-        admitted, self._placement.admitted = self._placement.admitted, []
         finished, self._finished = self._finished, []
         return StepOutput(
             stats=self.stats,
             sequences=output.sequences,
             tokens=output.tokens,
-            admitted=admitted,
+            admitted=self._placement.take_admitted(),
             finished=finished,
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,
@@ -246,21 +215,6 @@ class EngineCore:
             view.num_tokens[slots],
         )
 
-    def _run(self, batch: StepBatch) -> StepResult:
-        """Run a batch; if that raises, each of its sequences alone, to find whose fault it is."""
-        try:
-            return self._runner.run(batch)
-        except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
-            if len(batch) == 1:
-                _log.warning("a request failed in the step: %r", error)
-                return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
-            cause = error
-        results = [self._run(batch.only(line)).shifted(line) for line in range(len(batch))]
-        if all(result.failed for result in results):
-            # Nothing works alone either: it is the engine that is broken, and to be replaced.
-            raise cause
-        return StepResult.merge(results)
-
     def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
         """Write down what a batch produced, and end what has reached its end."""
         queue, view, rows = self._queue, self._queue.view, self._rows
@@ -280,7 +234,7 @@ class EngineCore:
         else:
             self._publish(batch.slots)
 
-        ends = self._is_end_token(row, tokens) & (lengths > rows.min_len[row])
+        ends = find_ends(rows, row, tokens, lengths, self._eos)
         over = ends | (lengths >= queue.limit[slots])
         over[list(lost)] = False
         visible = ~ends
@@ -310,13 +264,7 @@ class EngineCore:
         )
 
     def _publish(self, slots: NDArray[np.int32]) -> None:
-        self._fenced(lambda: self._placement.publish(slots), redo=False)
-
-    def _is_end_token(self, row: NDArray[np.int64], tokens: NDArray[np.int32]) -> NDArray[np.bool_]:
-        ends = np.isin(tokens, self._eos) & ~self._rows.ignores_eos[row]
-        for i in np.flatnonzero(self._rows.has_stop_tokens[row]).tolist():
-            ends[i] |= int(tokens[i]) in self._rows.stop_tokens[int(row[i])]
-        return ends
+        self._recovery.fenced(lambda: self._placement.prefixes.publish(slots), redo=False)
 
     def _finish(
         self,
@@ -331,67 +279,15 @@ class EngineCore:
             self._fork(np.array([sequence.slot], np.int32))
         self._end(sequence)
 
+    def _fail(self, fault: RequestFault) -> None:
+        self._finish(self._queue[fault.slot], ERROR, error=(fault.code, fault.sentence))
+
     def _fork(self, slots: NDArray[np.int32]) -> None:
         """Let the forks of sequences whose prompt is computed go their own way."""
         for slot in slots.tolist():
             parent = self._queue[slot]
-            if not parent.forks:
-                continue
-            forks, parent.forks = parent.forks, []
-            for child in forks:
-                del self._parents[child.id]
-                self._fenced(partial(self._placement.fork, parent, child), redo=False)
-
-    # Faults of strategies
-
-    def _fenced(self, action: Callable[[], T], *, redo: bool) -> T | None:
-        """Do something that calls strategies; a fault of theirs is answered by the default.
-
-        What an action changes is whole or not begun when a strategy raises, so it may be done
-        again. With ``redo`` False it was complete but for the call, and the rebuilding of the
-        default makes up for that.
-        """
-        faults = 0
-        while faults < _MAX_REDOS:
-            try:
-                return action()
-            except RequestFault as fault:
-                self._finish(self._queue[fault.slot], ERROR, error=(fault.code, fault.sentence))
-            except Exception as error:
-                faults += 1
-                kind = culprit(error, self.strategies.bound)
-                if kind is None:
-                    raise
-                self._answer(kind, error)
-                if not redo:
-                    return None
-        raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
-
-    def _answer(self, kind: Kind, error: Exception) -> None:
-        """The default takes over from a strategy that raised."""
-        for _ in range(_MAX_REDOS):
-            _log.warning("%s strategy failed, the default takes over: %r", kind, error)
-            self.strategies.fall_back(kind)
-            try:
-                self._placement.rebuild(kind)
-            except Exception as another:
-                # Rebuilding one may ask another, which may fail as well.
-                found = culprit(another, self.strategies.bound)
-                if found is None:
-                    raise
-                kind, error = found, another
-            else:
-                return
-        raise error
-
-    def _retry_strategies(self) -> None:
-        """Strategies that failed in the last step, and not too often, get another chance."""
-        for kind in self.strategies.take_retries():
-            try:
-                self.strategies.bind_configured(kind)
-                self._placement.rebuild(kind)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                self._answer(kind, error)
+            for child in self._families.dissolve(parent):
+                self._recovery.fenced(partial(self._placement.fork, parent, child), redo=False)
 
 
 def _named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:

@@ -1,13 +1,19 @@
-"""Checks a submission against the model: the engine does not trust the gateway with its life."""
+"""Checks a submission against the model, and makes its sequences.
+
+The engine does not trust the gateway with its life.
+"""
 
 from __future__ import annotations
 
 import math
+import time
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.sampling.random import fork_seed
+from gatewayd_engine.sequence import Sequence
 from gatewayd_hooks.scheduling import Priority
 
 _MAX_LOGPROBS = 256
@@ -18,14 +24,18 @@ class Refused(Exception):
     """A submission that this engine cannot serve; the sentence says why."""
 
 
-def check_submission(
-    message: Submit, prompt: NDArray[np.int32], vocab_size: int, max_model_len: int
-) -> None:
+def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> NDArray[np.int32]:
     """Verify what a step relies on.
+
+    Returns:
+        The prompt's ids, shape ``[prompt_len]``.
 
     Raises:
         Refused: naming the parameter, its value and its bounds.
     """
+    if len(message.prompt) % 4:
+        raise Refused("the prompt is not a column of int32")
+    prompt = np.frombuffer(message.prompt, np.int32)
     _within("priority", message.priority, 0, len(Priority) - 1)
     _within("queued_seconds", message.queued_seconds, 0, 1e9)
     if not message.sequences or len(set(message.sequences)) < len(message.sequences):
@@ -42,6 +52,32 @@ def check_submission(
             f"context of {max_model_len}"
         )
     _check_params(params, vocab_size)
+    return prompt
+
+
+def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> list[Sequence]:
+    """Make a sequence for each answer of a checked request.
+
+    Args:
+        message: the request.
+        prompt: its ids.
+        seed: of the request; each answer's own is drawn from it.
+    """
+    now = time.monotonic()
+    return [
+        Sequence(
+            sequence_id,
+            prompt,
+            message.params,
+            salt=message.salt,
+            tenant=message.tenant,
+            priority=message.priority,
+            seed=fork_seed(seed % 2**64, choice),
+            limit=len(prompt) + message.params.max_tokens,
+            submitted=now - message.queued_seconds,
+        )
+        for choice, sequence_id in enumerate(message.sequences)
+    ]
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:

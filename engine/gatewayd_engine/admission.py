@@ -1,0 +1,157 @@
+"""Admission: who may leave the queue, and with which pages."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+
+from gatewayd_engine.faults import RequestFault
+from gatewayd_engine.holdings import Holdings
+from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.messages import Admitted
+from gatewayd_engine.prefixes import Prefixes
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.rows import Rows
+from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.strategies import Strategies
+
+
+class Admission:
+    """Gives waiting sequences rows and pages.
+
+    Attributes:
+        admitted: who left the queue since it was last emptied.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        rows: Rows,
+        pages: Pages,
+        holdings: Holdings,
+        prefixes: Prefixes,
+        strategies: Strategies,
+    ) -> None:
+        self._queue = queue
+        self._rows = rows
+        self._pages = pages
+        self._holdings = holdings
+        self._prefixes = prefixes
+        self._strategies = strategies
+        self._page_size = rows.page_size
+        self.admitted: list[Admitted] = []
+
+    def admit(self, slot: int, grant: int) -> int:
+        """Move a waiting sequence into the batch; returns the tokens it computes, 0 for no room.
+
+        There is room when the pages for all its tokens are to be had beside those that the
+        running ones still need for theirs: half-admitted prompts would preempt one another.
+        """
+        queue, view, size = self._queue, self._queue.view, self._page_size
+        sequence = queue[slot]
+        num_tokens = int(view.num_tokens[slot])
+        if sequence.inherited:
+            shared, computed = sequence.inherited, sequence.prompt_len - 1
+        else:
+            shared = self._prefixes.match(sequence, num_tokens)
+            computed = len(shared) * size
+        pages = self._pages
+        revived = sum(not pages.is_held(page) for page in shared)
+        copies = len(shared) > computed // size and pages.is_shared(shared[-1])
+        needed = -(-num_tokens // size) - len(shared) + copies
+        if needed > pages.num_available - revived - self._promised():
+            # With nobody running, only pages kept for forks can be in the way.
+            if not queue.running and self._drop_inherited():
+                return self.admit(slot, grant)
+            return 0
+        self._strategies.plan.dequeue(slot)
+        count = min(grant, num_tokens - computed)
+        self._rows.take(sequence, num_tokens)
+        queue.start_running(slot)
+        queue.row[slot] = sequence.row
+        try:
+            self._seat(sequence, shared, computed, computed + count)
+        except BaseException:
+            self.put_back(slot)
+            raise
+        self._note_admission(sequence, computed)
+        return count
+
+    def _seat(self, sequence: Sequence, shared: list[int], computed: int, reach: int) -> None:
+        """Give a sequence that has got a row its pages, up to ``reach`` tokens."""
+        queue, slot, size = self._queue, sequence.slot, self._page_size
+        num_tokens = int(queue.view.num_tokens[slot])
+        try:
+            self._strategies.processors.admit(
+                sequence.row,
+                sequence.params,
+                sequence.tokens[: sequence.prompt_len],
+                sequence.tokens[sequence.prompt_len : num_tokens],
+            )
+        except Exception as error:
+            # Most likely it does not like the request's parameters: they are the client's.
+            sentence = f"a logits processor refused the request: {error}"
+            raise RequestFault(slot, "strategy_error", sentence) from error
+        is_fork = bool(sequence.inherited)
+        if is_fork:
+            sequence.inherited = []
+            self._holdings.forked.add(slot)
+            self._holdings.begin(sequence, shared)
+        else:
+            for page in shared:
+                self._pages.share(page)
+                self._holdings.append(sequence, page)
+        queue.num_published[slot] = computed // size
+        queue.view.num_computed[slot] = computed
+        if is_fork and not self._holdings.is_own(sequence, computed):
+            self._holdings.copy(sequence, computed, self._pages.take())
+        while len(sequence.pages) * size < reach:
+            self._holdings.append(sequence, self._pages.take())
+
+    def _drop_inherited(self) -> bool:
+        """Let waiting forks compute their prompt again; whether there were any."""
+        heirs = [sequence for sequence in self._queue if sequence.inherited]
+        for sequence in heirs:
+            self._pages.give_back(sequence.inherited[::-1])
+            sequence.inherited = []
+        return bool(heirs)
+
+    def _promised(self) -> int:
+        """Pages that running sequences will still take for the tokens they already have."""
+        running = self._queue.view.running
+        if not len(running):
+            return 0
+        whole = -(-self._queue.view.num_tokens[running] // self._page_size)
+        return int(np.maximum(whole - self._queue.num_pages[running], 0).sum())
+
+    def _note_admission(self, sequence: Sequence, cached: int) -> None:
+        self._prefixes.count(sequence, cached)
+        if sequence.was_admitted:
+            return
+        sequence.was_admitted = True
+        waited = time.monotonic() - sequence.submitted
+        cached = min(cached, sequence.prompt_len)
+        self.admitted.append(Admitted(sequence.id, cached, waited))
+
+    # What follows must be whole even when a strategy raises in the middle: the engine goes on
+    # with another strategy and the same accounts.
+
+    def put_back(self, slot: int) -> None:
+        """A running sequence waits again; it keeps its tokens, not its pages."""
+        try:
+            self.leave(self._queue[slot], int(self._queue.view.num_tokens[slot]))
+        finally:
+            self._queue.wait_again(slot)
+            self._strategies.plan.enqueue(slot, self._queue.view, front=True)
+
+    def leave(self, sequence: Sequence, num_tokens: int) -> None:
+        """A running sequence gives back its row and its pages, and keeps so many tokens."""
+        self._holdings.forked.discard(sequence.slot)
+        held, sequence.pages = sequence.pages, []
+        row = sequence.row
+        self._rows.give_back(sequence, num_tokens)
+        try:
+            self._strategies.processors.remove(row)
+        finally:
+            self._pages.give_back(held[::-1])

@@ -1,0 +1,66 @@
+"""Pages of running sequences: appended, copied before they are written, blanked."""
+
+from __future__ import annotations
+
+from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.rows import Rows
+from gatewayd_engine.sequence import Sequence
+
+
+class Holdings:
+    """Keeps a sequence's list of pages, its block table and its column alike.
+
+    Attributes:
+        forked: slots whose next page to write may be shared with a fork.
+    """
+
+    def __init__(self, queue: Queue, rows: Rows, pool: KvPool, pages: Pages) -> None:
+        self._queue = queue
+        self._rows = rows
+        self._pool = pool
+        self._pages = pages
+        self.forked: set[int] = set()
+
+    def append(self, sequence: Sequence, page: int) -> None:
+        """The sequence has taken a page for its next tokens."""
+        sequence.pages.append(page)
+        n = self._queue.num_pages[sequence.slot] = len(sequence.pages)
+        self._rows.block_table[sequence.row, n - 1] = page
+
+    def begin(self, sequence: Sequence, pages: list[int]) -> None:
+        """The sequence starts with pages that others have computed."""
+        sequence.pages = pages
+        self._queue.num_pages[sequence.slot] = len(pages)
+        self._rows.block_table[sequence.row, : len(pages)] = pages
+
+    def is_own(self, sequence: Sequence, position: int) -> bool:
+        """Whether the page of a position, if there is one yet, may be written to.
+
+        A page that is the sequence's own stays so, and is not asked for again.
+        """
+        index = position // self._pool.page_size
+        if index < len(sequence.pages) and self._pages.is_shared(sequence.pages[index]):
+            return False
+        self.forked.discard(sequence.slot)
+        return True
+
+    def copy(self, sequence: Sequence, position: int, page: int) -> None:
+        """Copy on write: a page just taken replaces the shared one of a position."""
+        index = position // self._pool.page_size
+        shared = sequence.pages[index]
+        self._pool.copy_page(shared, page)
+        sequence.pages[index] = page
+        self._rows.block_table[sequence.row, index] = page
+        self.forked.discard(sequence.slot)
+        self._pages.give_back([shared])
+
+    def scrub(self, sequence: Sequence) -> None:
+        """Blank the pages only this sequence has written: it may have put NaN there.
+
+        Pages are read beyond their owner's tokens under a mask, and a masked NaN is still one.
+        """
+        for page in sequence.pages:
+            if not self._pages.is_shared(page) and not self._pages.is_known(page):
+                self._pool.data[page].zero_()

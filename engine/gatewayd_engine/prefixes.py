@@ -1,0 +1,86 @@
+"""What the engine asks and tells the prefix cache."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.faults import blame
+from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.strategy import Kind
+
+
+class Prefixes:
+    """Trails of sequences, and the pages that the cache knows for them.
+
+    Attributes:
+        queries, hits: prompt tokens that were looked up and found, totals since the start.
+    """
+
+    def __init__(self, queue: Queue, pages: Pages, strategies: Strategies, page_size: int) -> None:
+        self._queue = queue
+        self._pages = pages
+        self._strategies = strategies
+        self._page_size = page_size
+        self.queries = 0
+        self.hits = 0
+
+    def begin(self, sequence: Sequence) -> None:
+        """Let the prefix cache take note of a sequence's prompt."""
+        begin = self._strategies.plan.begin
+        sequence.trail = None
+        if begin is not None:
+            sequence.trail = begin(sequence.tokens[: sequence.prompt_len], sequence.salt)
+
+    def uncached(self, slot: int) -> int:
+        """Tokens that a waiting sequence would compute if admitted now; see ``QueueView``."""
+        sequence = self._queue[slot]
+        num_tokens = int(self._queue.view.num_tokens[slot])
+        if sequence.inherited:
+            return num_tokens - (sequence.prompt_len - 1)
+        return num_tokens - len(self.match(sequence, num_tokens)) * self._page_size
+
+    def match(self, sequence: Sequence, num_tokens: int) -> list[int]:
+        """Cached pages of a waiting sequence that leave at least one token to compute."""
+        match = self._strategies.plan.match
+        if match is None or sequence.trail is None or sequence.params.prompt_logprobs is not None:
+            return []
+        with blame(Kind.PREFIX_CACHE):
+            pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
+            if not all(self._pages.is_known(page) for page in pages):
+                raise ValueError("matched a page that holds no prefix")
+        return pages
+
+    def count(self, sequence: Sequence, cached: int) -> None:
+        """Count an admission: so many tokens need not be computed."""
+        self.queries += sequence.prompt_len
+        self.hits += min(cached, sequence.prompt_len)
+
+    def publish(self, slots: NDArray[np.int32]) -> None:
+        """Tell the prefix cache about pages that the last step filled."""
+        insert = self._strategies.plan.insert
+        if insert is None:
+            return
+        queue, size = self._queue, self._page_size
+        full = queue.view.num_computed[slots] // size
+        for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
+            slot, n = int(slots[i]), int(full[i])
+            sequence = queue[slot]
+            if sequence.trail is None:
+                continue
+            queue.num_published[slot] = n
+            pages = np.array(sequence.pages[:n], np.int32)
+            with blame(Kind.PREFIX_CACHE):
+                known = insert(sequence.trail, sequence.tokens[: n * size], pages)
+                if not set(known) <= set(sequence.pages[:n]):
+                    raise ValueError("took a page it was not offered")
+            self._pages.mark_known(known)
+
+    def rebuild(self) -> None:
+        """Another prefix cache, which knows nothing yet: let it begin with who lives."""
+        self._queue.num_published[:] = 0
+        for sequence in self._queue:
+            self.begin(sequence)

@@ -1,0 +1,107 @@
+"""What becomes of a step when a strategy, or one of its requests, fails in it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeVar
+
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.faults import RequestFault, culprit
+from gatewayd_engine.runner import StepResult
+from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.strategy import Kind
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+_MAX_REDOS = 8
+"""Strategy faults that one step survives before the engine gives up."""
+
+
+def run_apart(run: Callable[[StepBatch], StepResult], batch: StepBatch) -> StepResult:
+    """Run a batch; if that raises, each of its sequences alone, to find whose fault it is.
+
+    Raises:
+        Exception: what was raised, if nothing works alone either.
+    """
+    try:
+        return run(batch)
+    except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
+        if len(batch) == 1:
+            _log.warning("a request failed in the step: %r", error)
+            return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
+        cause = error
+    results = [run_apart(run, batch.only(line)).shifted(line) for line in range(len(batch))]
+    if all(result.failed for result in results):
+        # It is the engine that is broken, and to be replaced.
+        raise cause
+    return StepResult.merge(results)
+
+
+class Recovery:
+    """Does what calls strategies, and lets the default take over from one that fails.
+
+    Args:
+        strategies: what may fail.
+        rebuild: lets a strategy that takes over learn what the engine knows.
+        fail: ends a request that cannot be served.
+    """
+
+    def __init__(
+        self,
+        strategies: Strategies,
+        rebuild: Callable[[Kind], None],
+        fail: Callable[[RequestFault], None],
+    ) -> None:
+        self._strategies = strategies
+        self._rebuild = rebuild
+        self._fail = fail
+
+    def fenced(self, action: Callable[[], T], *, redo: bool) -> T | None:
+        """Do something that calls strategies; a fault of theirs is answered by the default.
+
+        What an action changes is whole or not begun when a strategy raises, so it may be done
+        again. With ``redo`` False it was complete but for the call, and the rebuilding of the
+        default makes up for that.
+        """
+        faults = 0
+        while faults < _MAX_REDOS:
+            try:
+                return action()
+            except RequestFault as fault:
+                self._fail(fault)
+            except Exception as error:
+                faults += 1
+                kind = culprit(error, self._strategies.bound)
+                if kind is None:
+                    raise
+                self._answer(kind, error)
+                if not redo:
+                    return None
+        raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
+
+    def _answer(self, kind: Kind, error: Exception) -> None:
+        """The default takes over from a strategy that raised."""
+        for _ in range(_MAX_REDOS):
+            _log.warning("%s strategy failed, the default takes over: %r", kind, error)
+            self._strategies.fall_back(kind)
+            try:
+                self._rebuild(kind)
+            except Exception as another:
+                # Rebuilding one may ask another, which may fail as well.
+                found = culprit(another, self._strategies.bound)
+                if found is None:
+                    raise
+                kind, error = found, another
+            else:
+                return
+        raise error
+
+    def retry_strategies(self) -> None:
+        """Strategies that failed in the last step, and not too often, get another chance."""
+        for kind in self._strategies.take_retries():
+            try:
+                self._strategies.bind_configured(kind)
+                self._rebuild(kind)
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                self._answer(kind, error)

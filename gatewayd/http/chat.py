@@ -39,7 +39,9 @@ class ChatRoute(GenerationRoute[ChatRequest]):
             logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         )
         n = request.n or 1
-        identity = identity_of(request, "chatcmpl-", request_id, name)
+        identity = identity_of(
+            request, "chatcmpl-", request_id, name, with_logprobs=bool(request.logprobs)
+        )
         engine_request = EngineRequest(
             request_id=request_id,
             prompt=prompt,

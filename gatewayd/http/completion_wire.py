@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.wire import (
@@ -16,9 +16,22 @@ from gatewayd.http.wire import (
     usage_of,
 )
 from gatewayd.pipeline import Generation
-from gatewayd.pipeline_choice import Choice
+from gatewayd.pipeline_choice import Choice, ScoredToken
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import TokenLogprobs
+
+
+class _News(NamedTuple):
+    """What came to a choice since the last time."""
+
+    text: str
+    scored: list[ScoredToken]
+    ids: list[int]
+
+    @classmethod
+    def of(cls, choice: Choice) -> _News:
+        """Take it; scored tokens follow the text."""
+        return cls(choice.take(), choice.take_scored(), choice.take_ids())
 
 
 class CompletionWire:
@@ -61,13 +74,14 @@ class CompletionWire:
                 encode_json(choice.stop_reason),
                 chunk_usage(self._identity, generation),
             )
+        # A wake-up may be another choice's or a ping's: until this one has something, its
+        # prompt need not be scored, and what the first chunk leaves out is never told.
+        news = _News.of(choice)
+        if not (any(news) or choice.is_done):
+            return b""
         is_first = choice.index not in self._opened
         self._opened.add(choice.index)
-        fields = self._choice(generation, choice, with_prompt=is_first)
-        scored = fields["logprobs"]
-        has_news = fields["text"] or fields.get("token_ids") or (scored and scored["tokens"])
-        if not (has_news or choice.is_done or is_first):
-            return b""
+        fields = self._choice(generation, choice, news, with_prompt=is_first)
         # The template opens the object with the index; the rest follows it.
         rest = encode_json(fields)[1:]
         return b"%b%d,%b]%b" % (
@@ -85,7 +99,10 @@ class CompletionWire:
         """The completion object."""
         identity = self._identity
         choices = [
-            {"index": choice.index, **self._choice(generation, choice, with_prompt=True)}
+            {
+                "index": choice.index,
+                **self._choice(generation, choice, _News.of(choice), with_prompt=True),
+            }
             for choice in generation.choices
         ]
         return (
@@ -100,13 +117,12 @@ class CompletionWire:
         )
 
     def _choice(
-        self, generation: Generation, choice: Choice, *, with_prompt: bool
+        self, generation: Generation, choice: Choice, news: _News, *, with_prompt: bool
     ) -> dict[str, Any]:
         prompt = generation.work.requests[choice.prompt_index].prompt
         echoed = self._prompts[choice.prompt_index] if self._prompts is not None else ""
-        text = choice.take()
         fields: dict[str, Any] = {
-            "text": (echoed if with_prompt else "") + text,
+            "text": (echoed if with_prompt else "") + news.text,
             "logprobs": None,
             **stop_fields(choice),
         }
@@ -114,11 +130,11 @@ class CompletionWire:
             columns = _Columns(self._tokenizer)
             if with_prompt and self._prompts is not None:
                 columns.add_prompt(prompt, _scored_prompt(generation, choice))
-            for token in choice.take_scored():
+            for token in news.scored:
                 columns.add(token.logprobs, len(echoed) + token.start)
             fields["logprobs"] = columns.fields
         if self._identity.with_ids:
-            fields["token_ids"] = choice.take_ids()
+            fields["token_ids"] = news.ids
             fields["prompt_token_ids"] = list(prompt) if with_prompt else None
         return fields
 
@@ -153,12 +169,13 @@ class _Columns:
             offset += len(detokenizer.feed((token,)))
 
     def add(self, scored: TokenLogprobs, offset: int) -> None:
-        """One token; the chosen one is always among the alternatives shown."""
+        """One token; the chosen one is among the alternatives, if any were asked for."""
         top = {
             token_name(self._tokenizer, token): finite(logprob)
             for token, logprob in zip(scored.top_tokens, scored.top_logprobs, strict=True)
         }
-        top.setdefault(token_name(self._tokenizer, scored.token), finite(scored.logprob))
+        if top:
+            top.setdefault(token_name(self._tokenizer, scored.token), finite(scored.logprob))
         self._row(scored.token, finite(scored.logprob), top, offset)
 
     def _row(

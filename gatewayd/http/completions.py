@@ -58,7 +58,9 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         )
         tokenizer = services.text.tokenizer
         echoed = [_shown(prompt, tokenizer) for prompt in prompts] if request.echo else None
-        identity = identity_of(request, "cmpl-", request_id, name)
+        identity = identity_of(
+            request, "cmpl-", request_id, name, with_logprobs=request.logprobs is not None
+        )
         return Prepared(
             requests=[
                 EngineRequest(

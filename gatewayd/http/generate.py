@@ -62,7 +62,9 @@ async def receive_request(
     return parse(table, body)
 
 
-def identity_of(request: GenerationTable, prefix: str, request_id: str, model: str) -> Identity:
+def identity_of(
+    request: GenerationTable, prefix: str, request_id: str, model: str, *, with_logprobs: bool
+) -> Identity:
     """What every chunk of the answer will repeat."""
     stream = request.stream_options
     wants_usage = bool(request.stream and stream and stream.include_usage)
@@ -73,7 +75,7 @@ def identity_of(request: GenerationTable, prefix: str, request_id: str, model: s
         include_usage=wants_usage,
         continuous_usage=bool(wants_usage and stream and stream.continuous_usage_stats),
         with_ids=bool(request.return_token_ids),
-        with_logprobs=getattr(request, "logprobs", None) not in (None, False),
+        with_logprobs=with_logprobs,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from gatewayd.http.services import Limits
 from gatewayd.text.model import TextModel
-from tests.gatewayd.fake_fleet import FakeFleet, says
+from tests.gatewayd.fake_fleet import FakeFleet, Job, says
 from tests.gatewayd.gateway import COMPLETION, running
 
 
@@ -84,16 +85,62 @@ async def test_logprobs_of_echo_and_answer_are_one_text(text: TextModel) -> None
     async with running(text, FakeFleet(says(ids))) as gateway:
         whole = (await gateway.http.post("/v1/completions", json=body)).json()["choices"][0]
         raw = await gateway.http.post("/v1/completions", json={**body, "stream": True})
-    streamed: dict[str, list[Any]] = {}
-    for line in raw.text.split("\n\n")[:-2]:
-        columns = json.loads(line.removeprefix("data: "))["choices"][0]["logprobs"]
-        for name, values in columns.items():
-            streamed.setdefault(name, []).extend(values)
     columns = whole["logprobs"]
     assert whole["text"] == "".join(columns["tokens"]) == "hello world"
     starts = [len("".join(columns["tokens"][:at])) for at in range(len(columns["tokens"]))]
     assert columns["text_offset"] == starts
-    assert streamed == columns
+    assert _columns(raw.text) == columns
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_no_alternatives_is_the_chosen_token_alone(text: TextModel, is_stream: bool) -> None:
+    ids = text.tokenizer.encode("hello world")
+    body = {**COMPLETION, "logprobs": 0, "stream": is_stream}
+    async with running(text, FakeFleet(says(ids))) as gateway:
+        response = await gateway.http.post("/v1/completions", json=body)
+    columns = _columns(response.text) if is_stream else response.json()["choices"][0]["logprobs"]
+    assert "".join(columns["tokens"]) == "hello world"
+    assert columns["token_logprobs"] == [-0.5] * len(ids)
+    assert columns["top_logprobs"] == [{}] * len(ids)
+
+
+async def test_a_wake_up_before_the_prompt_is_scored_does_not_open_its_choice(
+    text: TextModel,
+) -> None:
+    """A sibling's tokens and a ping both wake the stream while a prompt is being computed."""
+    prompts, told = ["hello", "x y z"], asyncio.Event()
+
+    async def script(job: Job) -> None:
+        if list(job.request.prompt) == text.tokenizer.encode(prompts[1]):
+            await told.wait()
+        await says([100])(job)
+
+    body = {**COMPLETION, "prompt": prompts, "echo": True, "logprobs": 1, "stream": True}
+    limits = Limits(ping_seconds=0.02)
+    async with (
+        running(text, FakeFleet(script), limits=limits) as gateway,
+        gateway.http.stream("POST", "/v1/completions", json=body) as response,
+    ):
+        raw = ""
+        async for part in response.aiter_text():
+            raw += part
+            if ": ping" in raw:
+                told.set()
+    for index, prompt in enumerate(prompts):
+        columns = _columns(raw, index)
+        assert columns["token_logprobs"] == [None] + [-0.5] * len(text.tokenizer.encode(prompt))
+
+
+def _columns(raw: str, index: int = 0) -> dict[str, list[Any]]:
+    """The log-probabilities of a stream's choice, all chunks together."""
+    columns: dict[str, list[Any]] = {}
+    for event in raw.split("\n\n"):
+        if event.startswith("data: {"):
+            choice = json.loads(event.removeprefix("data: "))["choices"][0]
+            if choice["index"] == index:
+                for name, values in choice["logprobs"].items():
+                    columns.setdefault(name, []).extend(values)
+    return columns
 
 
 async def test_half_a_character_is_named_by_its_bytes(text: TextModel) -> None:

@@ -247,14 +247,13 @@ class EngineFleet:
                     priority=request.priority,
                     tenant=request.tenant,
                     queued_seconds=time.monotonic() - job.arrived,
-                    has_returned=job.was_sent,
+                    has_returned=job.last_replica is not None,
                 )
             )
         except FrameError as error:
             self.backlog.leave(job)
             raise InvalidRequest(f"the request is too large: {error}") from error
-        job.replica = index
-        job.was_sent = True
+        job.replica = job.last_replica = index
         if is_suspect:
             self._trial = job
         self._flights[index].add(job)
@@ -299,3 +298,8 @@ class JobHandle:
     def cancel(self, choice: int | None = None) -> None:
         """See ``seam.Handle``."""
         self._fleet.cancel(self._job, choice)
+
+    @property
+    def replica(self) -> int | None:
+        """See ``seam.Handle``."""
+        return self._job.last_replica

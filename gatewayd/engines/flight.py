@@ -94,6 +94,7 @@ class Flight:
             self._admit(admitted)
         for sequence, logprobs in _by_sequence(step.prompt_logprobs).items():
             if choice := self._choices.get(sequence):
+                choice.is_scored = True
                 self._call(choice, choice.sink.prompt_logprobs, logprobs)
         if runs:
             self._tokens(runs, _by_sequence(step.logprobs))

@@ -25,6 +25,7 @@ class Choice:
         sequence: its id at the engine that has it now.
         is_queued: whether it waits in that engine's queue.
         is_started: whether it has got tokens.
+        is_scored: whether its sink was told log-probabilities of the prompt, perhaps not all.
         was_admitted: whether its sink was told that it left the queue.
         is_over: ended or cancelled; its sink is not called any more.
     """
@@ -35,6 +36,7 @@ class Choice:
     sequence: int = -1
     is_queued: bool = False
     is_started: bool = False
+    is_scored: bool = False
     was_admitted: bool = False
     is_over: bool = False
 
@@ -67,8 +69,8 @@ class Job:
         is_waiting: whether none of them has been admitted yet; it then counts as backlog.
         losses: engines lost while they had it.
         deaths: of these, the losses that it may have caused.
-        was_sent: whether an engine had it before.
         replica: index of the replica that has it; None while it is pending.
+        last_replica: index of the replica that has it or had it last; None if none had it yet.
     """
 
     number: int
@@ -79,8 +81,8 @@ class Job:
     is_waiting: bool = False
     losses: int = 0
     deaths: int = 0
-    was_sent: bool = False
     replica: int | None = None
+    last_replica: int | None = None
 
     @classmethod
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
@@ -113,6 +115,6 @@ class Job:
     def restart(self) -> None:
         """Forget what the lost engine had made of it."""
         for choice in self.choices:
-            if choice.is_started and not choice.is_over:
-                choice.is_started = False
+            if (choice.is_started or choice.is_scored) and not choice.is_over:
+                choice.is_started = choice.is_scored = False
                 choice.call(choice.sink.restarted)

@@ -54,7 +54,7 @@ class TokenSink(Protocol):
         """New tokens."""
 
     def restarted(self) -> None:
-        """The engine was lost and the sequence starts over: forget the tokens so far."""
+        """The engine was lost and the sequence starts over: forget what came so far."""
 
     def finished(self, reason: str, stop_token: int | None) -> None:
         """It ended: ``stop``, ``length`` or ``abort``."""
@@ -68,6 +68,10 @@ class Handle(Protocol):
 
     def cancel(self, choice: int | None = None) -> None:
         """Stop one choice, or all; their pages are free within a step. May be repeated."""
+
+    @property
+    def replica(self) -> int | None:
+        """Index of the replica that has it or had it last; None if none had it yet."""
 
 
 class ReplicaState(StrEnum):

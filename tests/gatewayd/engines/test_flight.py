@@ -1,0 +1,33 @@
+"""What one engine has in flight, without an engine."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.engines.backlog import Backlog, QueueLimits
+from gatewayd.engines.flight import Flight
+from gatewayd.engines.job import Job
+from gatewayd_engine.messages import EngineStats, StepOutput, TokenLogprobs
+
+
+def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
+    make_sink: type, make_request: Any
+) -> None:
+    told, untold = make_sink(), make_sink()
+    job = Job.make(0, make_request([7, 8, 9]), [told, untold])
+    for at, choice in enumerate(job.choices):
+        choice.sequence = at
+    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight.add(job)
+    flight.deliver(
+        StepOutput(
+            stats=EngineStats(),
+            prompt_logprobs=[TokenLogprobs(0, 8, -0.5, 1, [8], [-0.5])],
+        )
+    )
+    assert flight.lose() == [job]
+    assert not job.is_started, "its client has seen nothing, so it may be sent again"
+    job.restart()
+    job.restart()
+    assert told.calls == ["prompt_logprobs", "restarted"]
+    assert untold.calls == []

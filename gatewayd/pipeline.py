@@ -18,7 +18,8 @@ import msgspec
 
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle
 from gatewayd.errors import GatewayError
-from gatewayd.metrics import Ended, Metrics
+from gatewayd.metrics import Metrics
+from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
@@ -112,7 +113,6 @@ class Generation:
     """
 
     __slots__ = (
-        "_first",
         "_handles",
         "_is_admitted",
         "_is_closed",
@@ -124,7 +124,6 @@ class Generation:
         "error",
         "is_abandoned",
         "is_awake",
-        "observe_gap",
         "prompt_tokens",
         "work",
     )
@@ -134,7 +133,6 @@ class Generation:
         self.work = work
         self.prompt_tokens = sum([len(request.prompt) for request in work.requests])
         self.clock = pipeline.clock
-        self.observe_gap = pipeline.metrics.observe_gap
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
@@ -143,7 +141,6 @@ class Generation:
         self.is_awake = False
         self._is_admitted = False
         self._is_closed = False
-        self._first: float | None = None
         self.choices = [
             Choice(prompt * work.num_choices + at, prompt, work.options, self)
             for prompt in range(len(work.requests))
@@ -182,10 +179,9 @@ class Generation:
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
-    def note_first(self, now: float) -> None:
-        """Keep the time of the first token of all."""
-        if self._first is None:
-            self._first = now
+    def gap_observer(self, choice: Choice) -> Callable[[float], None]:
+        """Who is told the seconds between two chunks of a choice that has got its first."""
+        return self._pipeline.metrics.gap_observer(self._handles[choice.prompt_index].replica)
 
     def stop_choice(self, choice: Choice) -> None:
         """Give the pages of a choice back that its stop string ended."""
@@ -275,42 +271,56 @@ class Generation:
             return "error"
         if self.is_abandoned or not self.is_done:
             return "abort"
-        reasons = [choice.finish_reason for choice in self.choices]
-        return "length" if "length" in reasons else "stop"
+        return _reason(self.choices)
 
     def _cancel(self) -> None:
         for handle in self._handles:
             handle.cancel()
 
     def _account(self) -> None:
-        work, now, first = self.work, self.clock(), self._first
-        ended = Ended(
-            self.outcome,
-            self.prompt_tokens,
-            self.cached_tokens,
-            self.completion_tokens,
-            work.num_choices,
-            work.requests[0].params.max_tokens,
-            work.arrival,
-            first,
-            max([one.last for one in self.choices if one.last is not None], default=None),
-            now,
-            self.choices[0].queue_seconds,
-        )
-        self._pipeline.metrics.ended(ended)
+        work, outcome, now = self.work, self.outcome, self.clock()
+        is_answered = outcome not in ("error", "abort")
+        n = work.num_choices
+        for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
+            choices = self.choices[at * n : (at + 1) * n]
+            ended = Ended(
+                outcome=_reason(choices) if is_answered else outcome,
+                prompt_tokens=len(request.prompt),
+                cached_tokens=choices[0].cached_tokens,
+                completion_tokens=sum([choice.completion_tokens for choice in choices]),
+                num_choices=n,
+                max_tokens=request.params.max_tokens,
+                queue_seconds=choices[0].queue_seconds,
+                arrival=work.arrival,
+                first=_first(choices),
+                last=max([one.last for one in choices if one.last is not None], default=None),
+                end=now,
+            )
+            self._pipeline.metrics.ended(handle.replica, ended)
         tell = self._pipeline.observers.finished
         if tell is not nobody:
+            first = _first(self.choices)
             event = RequestFinished(
                 request_id=work.request_id,
                 tenant=work.requests[0].tenant,
-                outcome=ended.outcome,
-                prompt_tokens=ended.prompt_tokens,
-                cached_tokens=ended.cached_tokens,
-                completion_tokens=ended.completion_tokens,
+                outcome=outcome,
+                prompt_tokens=self.prompt_tokens,
+                cached_tokens=self.cached_tokens,
+                completion_tokens=self.completion_tokens,
                 ttft_seconds=None if first is None else first - work.arrival,
                 seconds=now - work.arrival,
             )
             _guarded(tell, event)
+
+
+def _reason(choices: Sequence[Choice]) -> str:
+    """How an answered request ended."""
+    return "length" if "length" in [choice.finish_reason for choice in choices] else "stop"
+
+
+def _first(choices: Sequence[Choice]) -> float | None:
+    """When the first token of all came."""
+    return min([choice.first for choice in choices if choice.first is not None], default=None)
 
 
 def _guarded(tell: Callable[[EventT], None], event: EventT) -> None:

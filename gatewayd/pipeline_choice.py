@@ -56,12 +56,8 @@ class ChoiceOwner(Protocol):
     def wake(self) -> None:
         """There is something to take."""
 
-    def note_first(self, now: float) -> None:
-        """The first tokens of a choice came."""
-
-    @property
-    def observe_gap(self) -> Callable[[float], None]:
-        """Is told the seconds between two chunks of a choice."""
+    def gap_observer(self, choice: Choice) -> Callable[[float], None]:
+        """Who is told the seconds between two chunks of a choice that has got its first."""
 
     def stop_choice(self, choice: Choice) -> None:
         """A choice ended by itself; the engine may stop."""
@@ -84,8 +80,9 @@ class Choice:
         stop_reason: the stop string or stop token of the request that ended it.
         completion_tokens: generated so far.
         cached_tokens: prompt tokens found in the prefix cache.
-        queue_seconds: spent in the engine's queue.
+        queue_seconds: spent in the engine's queue; None before it left it.
         scored_prompt: log-probabilities of the prompt, if asked for.
+        first: when its first tokens came.
         last: when its latest tokens came.
         ids: generated since the last ``take_ids``, if wanted.
     """
@@ -107,6 +104,7 @@ class Choice:
         "cached_tokens",
         "completion_tokens",
         "finish_reason",
+        "first",
         "ids",
         "index",
         "is_done",
@@ -125,11 +123,10 @@ class Choice:
         self._options = options
         self._owner = owner
         self._clock = owner.clock
-        self._observe_gap = owner.observe_gap
         self._wakes = options.wakes
         self._is_plain = not (options.stop or options.keep_ids or options.discard)
         self.cached_tokens = 0
-        self.queue_seconds = 0.0
+        self.queue_seconds: float | None = None
         self.scored_prompt: list[TokenLogprobs] = []
         self._start_over()
 
@@ -144,6 +141,7 @@ class Choice:
         self._scored: list[ScoredToken] = []
         self._seen_chars = 0  # decoded
         self._taken_chars = 0
+        self.first: float | None = None
         self.last: float | None = None
         self.ids: list[int] = []
         self.completion_tokens = 0
@@ -168,7 +166,8 @@ class Choice:
             return
         now = self._clock()
         if self.last is None:
-            self._owner.note_first(now)
+            self.first = now
+            self._observe_gap = self._owner.gap_observer(self)
         else:
             self._observe_gap(now - self.last)
         self.last = now

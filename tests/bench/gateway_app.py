@@ -58,6 +58,8 @@ class Running:
 class FreeHandle:
     """A submitted request of the fake fleet."""
 
+    replica = 0
+
     def __init__(self, fleet: FreeFleet, mine: Sequence[Running]) -> None:
         self._fleet = fleet
         self._mine = mine

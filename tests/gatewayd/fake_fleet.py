@@ -39,6 +39,7 @@ class Job:
     cancelled: set[int] = field(default_factory=set)
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
+    replica: int | None = 0
 
     def cancel(self, choice: int | None = None) -> None:
         self.cancelled.update(range(len(self.sinks)) if choice is None else [choice])

@@ -1,0 +1,75 @@
+"""Histograms that take many values at once, and the bounds of those on ``/metrics``."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Sequence
+from itertools import repeat
+
+from prometheus_client.core import HistogramMetricFamily
+
+# The bounds are those of vLLM's histograms, so that quantiles of both can be compared.
+LATENCY = (.3, .5, .8, 1, 1.5, 2, 2.5, 5, 10, 15, 20, 30, 40, 50, 60, 120, 240, 480, 960, 1920, 7680)  # fmt: skip # noqa: E501
+FIRST_TOKEN = (.001, .005, .01, .02, .04, .06, .08, .1, .25, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640, 2560)  # fmt: skip # noqa: E501
+NEXT_TOKEN = (.01, .025, .05, .075, .1, .15, .2, .3, .4, .5, .75, 1, 2.5, 5, 7.5, 10, 20, 40, 80)  # fmt: skip # noqa: E501
+NUM_CHOICES = (1, 2, 5, 10, 20)
+
+
+def token_bounds(max_model_len: int) -> list[int]:
+    """1, 2, 5, 10, 20, 50 ... up to the context."""
+    bounds: list[int] = []
+    scale = 1
+    while True:
+        for step in (1, 2, 5):
+            if step * scale > max_model_len:
+                return bounds
+            bounds.append(step * scale)
+        scale *= 10
+
+
+class Histogram:
+    """Counts values between bounds, one by one or many at once."""
+
+    def __init__(self, bounds: Sequence[float]) -> None:
+        self._bounds = list(bounds)
+        self._counts = [0] * (len(bounds) + 1)
+        self._sum = 0.0
+
+    def observe(self, value: float) -> None:
+        """Count a value."""
+        self._counts[bisect_left(self._bounds, value)] += 1
+        self._sum += value
+
+    def observe_all(self, values: Sequence[float]) -> None:
+        """Count many values, at a tenth of the cost for each."""
+        for at, count in Counter(map(bisect_left, repeat(self._bounds), values)).items():
+            self._counts[at] += count
+        self._sum += sum(values)
+
+    def show(self, family: HistogramMetricFamily, labels: Sequence[str]) -> None:
+        """Add it to what is scraped."""
+        add_histogram(family, labels, self._bounds, self._counts, self._sum)
+
+
+def add_histogram(
+    family: HistogramMetricFamily,
+    labels: Sequence[str],
+    bounds: Sequence[float],
+    counts: Sequence[int],
+    total: float,
+) -> None:
+    """Add counts between bounds, as Prometheus has them: cumulative.
+
+    Args:
+        family: what to add to.
+        labels: values of its labels.
+        bounds: upper ends.
+        counts: for each bound, and those above the last.
+        total: sum of all values.
+    """
+    below, buckets = 0, []
+    for bound, count in zip([*map(float, bounds), None], counts, strict=True):
+        below += count
+        buckets.append(("+Inf" if bound is None else repr(bound), float(below)))
+    family.add_metric(labels, buckets, total)

@@ -21,11 +21,11 @@ class Buffer:
         kv: keys and values, shape ``[layers, 2, lines, kv_heads, capacity, head_dim]``: what one
             head reads lies in one piece, and all keys of a layer are one batch of matrices.
         rows: the same by layer, for writing tokens, shape ``[.., head_dim]``.
-        keys, values: the same by layer, shape ``[lines * kv_heads, capacity, head_dim]``.
+        by_head: the same for reading, shape ``[layers, 2, lines * kv_heads, capacity, head_dim]``.
         owners: the sequence of each line.
     """
 
-    __slots__ = ("capacity", "keys", "kv", "num_lines", "owners", "rows", "values")
+    __slots__ = ("by_head", "capacity", "kv", "num_lines", "owners", "rows")
 
     def __init__(self, kv: torch.Tensor) -> None:
         self.capacity = kv.shape[4]
@@ -36,10 +36,8 @@ class Buffer:
         """Keep the contexts in this tensor from now on."""
         self.kv = kv
         self.num_lines = kv.shape[2]
-        # Taken once: in a step of one sequence, making views costs as much as the arithmetic.
         self.rows = [layer.view(-1, kv.shape[-1]) for layer in kv]
-        self.keys = [layer[0].view(-1, *kv.shape[-2:]) for layer in kv]
-        self.values = [layer[1].view(-1, *kv.shape[-2:]) for layer in kv]
+        self.by_head = kv.flatten(2, 3)
 
 
 class Buffers:

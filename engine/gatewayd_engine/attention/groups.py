@@ -6,6 +6,7 @@ those have no room, from the pages, in groups of similar length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -32,6 +33,8 @@ class Group:
         pages: their block tables, flat, shape ``[count * pages_each]``; unused with a copy.
         copy: their dense contexts, if they have them.
         prefix: what comes before those, if they share it.
+        keys: of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
+        values: of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
         write: where this step's tokens go in the copy, shape ``[count * 2 * kv_heads]``.
     """
 
@@ -42,6 +45,8 @@ class Group:
     pages: torch.Tensor
     copy: Buffer | None
     prefix: Prefix | None
+    keys: Sequence[torch.Tensor]
+    values: Sequence[torch.Tensor]
     write: torch.Tensor
 
 
@@ -88,10 +93,12 @@ class Groups:
         if prefix is not None:
             now = now - prefix.num_tokens
         heads = np.arange(now.size * self._shape.num_kv_heads).reshape(now.size, -1)
-        keys = heads * buffer.capacity + now
-        half = buffer.kv[0, 0].numel() // self._shape.head_dim
-        write = self._tensor(np.concatenate([keys, keys + half], 1).ravel())
+        at = heads * buffer.capacity + now
+        half = buffer.num_lines * self._shape.num_kv_heads * buffer.capacity
+        write = self._tensor(np.concatenate([at, at + half], 1).ravel())
         length, masks = self._masks(now, buffer.capacity)
+        # For all layers at once: making views one by one costs as much as a small product.
+        keys, values = buffer.by_head[:, :, : heads.size, :length].unbind(1)
         return Group(
             lines=self._lines(batch, lines),
             count=now.size,
@@ -100,6 +107,8 @@ class Groups:
             pages=self._none,
             copy=buffer,
             prefix=prefix,
+            keys=keys.transpose(2, 3).unbind(),
+            values=values.unbind(),
             write=write,
         )
 
@@ -120,6 +129,8 @@ class Groups:
             pages=self._tensor(table.ravel() * (self._shape.num_layers * 2)),
             copy=None,
             prefix=None,
+            keys=(),
+            values=(),
             write=self._none,
         )
 

@@ -117,15 +117,14 @@ class ReferenceAttention:
         if group.copy is None:
             k, v = self._read(group.pages, layer, count, group.length)
             k, v = k.reshape(count * kv_heads, -1, dim), v.reshape(count * kv_heads, -1, dim)
+            k = k.transpose(1, 2)
         else:
-            copy, lines = group.copy, count * kv_heads
-            copy.rows[layer].index_copy_(0, group.write, new.view(-1, dim))
-            k = copy.keys[layer][:lines, : group.length]
-            v = copy.values[layer][:lines, : group.length]
+            group.copy.rows[layer].index_copy_(0, group.write, new.view(-1, dim))
+            k, v = group.keys[layer], group.values[layer]
         # The query heads that share a key head stand where queries do: nothing is repeated.
         q = query.reshape(count * kv_heads, self._per_group, dim)
         mask = group.masks[self._shape.windows[layer]]
-        scores = self._scores(q, k.transpose(1, 2), mask)
+        scores = self._scores(q, k, mask)
         if group.prefix is not None:
             return self._with_prefix(group, group.prefix, layer, query, scores, v)
         return torch.bmm(torch.softmax(scores, -1), v).view(count, -1)

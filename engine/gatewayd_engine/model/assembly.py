@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
-from gatewayd_engine.model.decoder import Attention, Decoder, Layer
+from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
+from gatewayd_engine.model.heads import HeadBuffers
 from gatewayd_engine.model.layers import FeedForward, Linear, RMSNorm, activation
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.moe import MixtureOfExperts
@@ -32,16 +32,19 @@ def assemble(spec: ModelSpec, weights: Weights) -> Decoder:
     """Build the decoder of a spec from named weights."""
     embedding = weights.take("model.embed_tokens.weight")
     rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
-    layers = [_layer(spec, weights, rotary, index) for index in range(spec.num_layers)]
+    buffers = HeadBuffers(spec, rotary)
+    layers = [_layer(spec, weights, rotary, buffers, index) for index in range(spec.num_layers)]
     norm = _norm(spec, weights, "model.norm")
     head = embedding if spec.tie_word_embeddings else weights.take("lm_head.weight")
     return Decoder(spec, embedding, rotary, layers, norm, Linear(head), weights.num_parameters)
 
 
-def _layer(spec: ModelSpec, weights: Weights, rotary: Rotary, index: int) -> Layer:
+def _layer(
+    spec: ModelSpec, weights: Weights, rotary: Rotary, buffers: HeadBuffers, index: int
+) -> Layer:
     prefix = f"model.layers.{index}"
-    attention = _attention(spec, weights, rotary, index, f"{prefix}.self_attn")
-    mlp: Callable[[torch.Tensor], torch.Tensor]
+    attention = _attention(spec, weights, rotary, buffers, index, f"{prefix}.self_attn")
+    mlp: Mlp
     if spec.moe is not None and spec.moe.layers[index]:
         mlp = _experts(spec, spec.moe, weights, expert_prefix(spec, prefix, weights))
     else:
@@ -62,7 +65,12 @@ def _norm(spec: ModelSpec, weights: Weights, name: str) -> RMSNorm:
 
 
 def _attention(
-    spec: ModelSpec, weights: Weights, rotary: Rotary, index: int, prefix: str
+    spec: ModelSpec,
+    weights: Weights,
+    rotary: Rotary,
+    buffers: HeadBuffers,
+    index: int,
+    prefix: str,
 ) -> Attention:
     weight, bias = _join(weights, prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
     qkv = Linear(_reorder(spec, weight), None if bias is None else _reorder(spec, bias))
@@ -73,7 +81,7 @@ def _attention(
         key = weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
         norms = side_by_side(torch.cat((query, key)), spec.rope.rotary_dim)
         qk_norm = RMSNorm(norms, spec.norm_eps)
-    return Attention(index, spec, rotary, qkv, out, qk_norm)
+    return Attention(index, rotary, buffers, qkv, out, qk_norm)
 
 
 def _reorder(spec: ModelSpec, rows: torch.Tensor) -> torch.Tensor:

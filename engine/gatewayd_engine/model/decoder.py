@@ -6,12 +6,13 @@ knows. The caller holds ``torch.inference_mode``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
 
+from gatewayd_engine.model.heads import HeadBuffers
 from gatewayd_engine.model.layers import Linear, RMSNorm
 from gatewayd_engine.model.rotary import Rotary
 
@@ -23,35 +24,42 @@ if TYPE_CHECKING:
 class Attention:
     """Projections, norms of heads and rotation around what ``attend`` does."""
 
-    __slots__ = ("_heads", "_index", "_out", "_qk_norm", "_qkv", "_rotary", "_shape", "_split")
+    __slots__ = ("_buffers", "_index", "_qk_norm", "_qkv", "_rotary", "out")
 
     def __init__(
         self,
         index: int,
-        spec: ModelSpec,
         rotary: Rotary,
+        buffers: HeadBuffers,
         qkv: Linear,
         out: Linear,
         qk_norm: RMSNorm | None,
     ) -> None:
         self._index = index
         self._rotary = rotary
+        self._buffers = buffers
         self._qkv = qkv
-        self._out = out
         self._qk_norm = qk_norm
-        self._split = (spec.num_heads, 2 * spec.num_kv_heads)
-        self._shape = (-1, sum(self._split), spec.head_dim)
-        self._heads = spec.num_heads + spec.num_kv_heads
+        self.out = out
 
     def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> torch.Tensor:
-        """Map ``[num_tokens, hidden]`` to a new tensor of that shape."""
-        qkv = self._qkv(x).view(self._shape)  # [num_tokens, q + k + v heads, head_dim]
-        query_key = qkv[:, : self._heads]
+        """Map ``[num_tokens, hidden]`` to what ``out`` projects back to that shape."""
+        heads = self._buffers.like(x)
+        self._qkv(x, out=heads.flat)
         if self._qk_norm is not None:
-            query_key.copy_(self._qk_norm(query_key))
-        self._rotary.rotate(query_key, rotation)
-        query, key_value = torch.split_with_sizes(qkv, self._split, 1)
-        return self._out(attend(self._index, query, key_value))
+            heads.query_key.copy_(self._qk_norm(heads.query_key))
+        self._rotary.rotate(heads.rotated, rotation)
+        return attend(self._index, heads.query, heads.key_value)
+
+
+class Mlp(Protocol):
+    """A feed-forward part, of one matrix or of many experts."""
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
+        """Add what ``x`` is mapped to onto ``[n, hidden]``, in place."""
 
 
 class Layer:
@@ -69,7 +77,7 @@ class Layer:
     def __init__(
         self,
         attention: Attention,
-        mlp: Callable[[torch.Tensor], torch.Tensor],
+        mlp: Mlp,
         before_attention: RMSNorm,
         before_mlp: RMSNorm,
         after_attention: RMSNorm | None,
@@ -84,14 +92,15 @@ class Layer:
 
     def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> None:
         """Advance the residual stream ``[num_tokens, hidden]`` in place."""
-        change = self._attention(self._before_attention(x), rotation, attend)
-        if self._after_attention is not None:
-            change = self._after_attention(change)
-        x.add_(change)
-        change = self._mlp(self._before_mlp(x))
-        if self._after_mlp is not None:
-            change = self._after_mlp(change)
-        x.add_(change)
+        attended = self._attention(self._before_attention(x), rotation, attend)
+        if self._after_attention is None:
+            self._attention.out.add_to(x, attended)
+        else:
+            x.add_(self._after_attention(self._attention.out(attended)))
+        if self._after_mlp is None:
+            self._mlp.add_to(x, self._before_mlp(x))
+        else:
+            x.add_(self._after_mlp(self._mlp(self._before_mlp(x))))
 
 
 class Decoder:

@@ -33,15 +33,25 @@ class Rotary:
         """
         return self._table.index_select(0, positions).unsqueeze(1)
 
-    def rotate(self, heads: torch.Tensor, rotation: torch.Tensor) -> None:
-        """Rotate ``[num_tokens, num_heads, head_dim]`` in place, in float32."""
-        if self._rotary_dim != heads.shape[-1]:
-            heads = heads[..., : self._rotary_dim]
-        if heads.dtype == torch.float32:
-            torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2))).mul_(rotation)
+    def view(self, heads: torch.Tensor) -> torch.Tensor:
+        """What ``rotate`` wants of heads ``[num_tokens, num_heads, head_dim]``.
+
+        Returns:
+            A view, shape ``[num_tokens, num_heads, rotary_dim]``, or half of that in complex
+            numbers if the heads are float32.
+        """
+        heads = heads[..., : self._rotary_dim]
+        if heads.dtype != torch.float32:
+            return heads
+        return torch.view_as_complex(torch.unflatten(heads, -1, (-1, 2)))
+
+    def rotate(self, view: torch.Tensor, rotation: torch.Tensor) -> None:
+        """Rotate what ``view`` gave in place, in float32."""
+        if view.is_complex():
+            view.mul_(rotation)
             return
-        pairs = torch.view_as_complex(torch.unflatten(heads.float(), -1, (-1, 2)))
-        heads.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
+        pairs = torch.view_as_complex(torch.unflatten(view.float(), -1, (-1, 2)))
+        view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
 
 
 def side_by_side(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:

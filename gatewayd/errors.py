@@ -150,11 +150,21 @@ class TooManyConnections(GatewayError):
 
 
 class QueueFull(GatewayError):
-    """The caps on waiting work are reached."""
+    """The caps on waiting work are reached.
+
+    Attributes:
+        by_tokens: whether it is the cap on prompt tokens; else that on requests.
+    """
 
     status = 503
     type = "server_error"
     code = "overloaded"
+
+    def __init__(
+        self, message: str, *, retry_after: float | None = None, by_tokens: bool = False
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.by_tokens = by_tokens
 
 
 class EngineUnavailable(GatewayError):

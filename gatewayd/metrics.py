@@ -14,15 +14,21 @@ from gatewayd.metrics_fleet import FleetCollector
 from gatewayd.metrics_requests import RequestCollector
 
 
-class AnswerCollector(Collector):
-    """Counts HTTP answers; gives the counts when somebody scrapes."""
+class GatewayCollector(Collector):
+    """Counts what needs no engine: HTTP answers, and requests refused because too many wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, model_name: str) -> None:
+        self._model_name = model_name
         self._answers: Counter[tuple[str, str, int]] = Counter()
+        self._rejections = Counter(max_num_queued_reqs=0, max_num_queued_tokens=0)
 
     def answered(self, endpoint: str, method: str, status: int) -> None:
         """Count an HTTP answer."""
         self._answers[endpoint, method, status] += 1
+
+    def rejected(self, *, by_tokens: bool) -> None:
+        """Count a request that found no room: the cap on tokens is reached, or that on requests."""
+        self._rejections["max_num_queued_tokens" if by_tokens else "max_num_queued_reqs"] += 1
 
     def collect(self) -> Iterator[Metric]:
         """Give all counts."""
@@ -33,7 +39,14 @@ class AnswerCollector(Collector):
         )
         for (endpoint, method, status), count in self._answers.items():
             answers.add_metric([endpoint, method, str(status)], count)
-        yield answers
+        rejections = CounterMetricFamily(
+            "vllm:admission_rejections",
+            "Requests refused because too many wait, by the cap that was reached.",
+            labels=["model_name", "reason"],
+        )
+        for reason, count in self._rejections.items():
+            rejections.add_metric([self._model_name, reason], count)
+        yield from (answers, rejections)
 
 
 class Metrics:
@@ -42,6 +55,7 @@ class Metrics:
     Attributes:
         registry: for ``/metrics`` and for plugins to add to.
         answered: told each HTTP answer: endpoint and method, from closed lists, and the status.
+        rejected: told each request that found no room to wait.
         ended: told each prompt that the engines had taken, once, at its end, and the engine.
         gap_observer: of an engine; told the seconds between chunks of tokens of one choice.
     """
@@ -60,10 +74,12 @@ class Metrics:
             "gatewayd_build_info", "Always 1; the version.", ["version"], registry=self.registry
         )
         build.labels(version).set(1)
-        requests, answers = RequestCollector(fleet, model_name, max_model_len), AnswerCollector()
+        requests = RequestCollector(fleet, model_name, max_model_len)
+        gateway = GatewayCollector(model_name)
         self.registry.register(FleetCollector(fleet, model_name))
         self.registry.register(requests)
-        self.registry.register(answers)
-        self.answered = answers.answered
+        self.registry.register(gateway)
+        self.answered = gateway.answered
+        self.rejected = gateway.rejected
         self.ended = requests.ended
         self.gap_observer = requests.gap_observer

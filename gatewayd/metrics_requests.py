@@ -40,6 +40,9 @@ class Ended(NamedTuple):
         prompt_tokens: of the prompt.
         cached_tokens: of these, found in the prefix cache.
         completion_tokens: of all choices.
+        longest: tokens of the choice that has most.
+        is_prefilled: whether the prompt was computed to its end.
+        is_corrupted: whether it failed because the model's logits were not numbers.
         num_choices: asked for.
         max_tokens: asked for, of each choice.
         queue_seconds: spent in the engine's queue; None if it never left it.
@@ -53,6 +56,9 @@ class Ended(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    longest: int
+    is_prefilled: bool
+    is_corrupted: bool
     num_choices: int
     max_tokens: int
     queue_seconds: float | None
@@ -73,7 +79,7 @@ class EngineRequests:
     def __init__(self, max_model_len: int) -> None:
         self._waiting: list[Ended] = []
         self.outcomes: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
-        self.prompt_tokens = self.cached_tokens = self.generated_tokens = 0
+        self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.corrupted = 0
         tokens = token_bounds(max_model_len)
         self.inter_token = Histogram(NEXT_TOKEN)
         self.ttft = Histogram(FIRST_TOKEN)
@@ -84,9 +90,17 @@ class EngineRequests:
         self.decode = Histogram(LATENCY)
         self.inference = Histogram(LATENCY)
         self.prompt_len = Histogram(tokens)
+        self.computed_len = Histogram(tokens)
         self.output_len = Histogram(tokens)
+        self.longest = Histogram(tokens)
         self.n = Histogram(NUM_CHOICES)
         self.max_tokens = Histogram(tokens)
+
+    @property
+    def sources(self) -> dict[str, int]:
+        """Prompt tokens by where they came from."""
+        cached = self.cached_tokens
+        return {"local_compute": self.prompt_tokens - cached, "local_cache_hit": cached}
 
     def ended(self, request: Ended) -> None:
         """Note a request; it is counted with others."""
@@ -95,20 +109,24 @@ class EngineRequests:
             self.fold()
 
     def fold(self) -> None:
-        """Count what waits, column by column."""
+        """Count what waits, figure by figure."""
         requests, self._waiting = self._waiting, []
         if not requests:
             return
-        columns = list(zip(*requests, strict=True))
-        outcomes, prompt, cached, completion, num_choices, max_tokens, queued = columns[:7]
-        self.outcomes.update(outcomes)
-        self.prompt_tokens += sum(prompt)
-        self.cached_tokens += sum(cached)
+        self.outcomes.update([one.outcome for one in requests])
+        self.corrupted += sum([one.is_corrupted for one in requests])
+        self.prompt_len.observe_all([one.prompt_tokens for one in requests])
+        self.n.observe_all([one.num_choices for one in requests])
+        self.max_tokens.observe_all([one.max_tokens for one in requests])
+        completion = [one.completion_tokens for one in requests]
         self.generated_tokens += sum(completion)
-        self.prompt_len.observe_all(prompt)
         self.output_len.observe_all(completion)
-        self.n.observe_all(num_choices)
-        self.max_tokens.observe_all(max_tokens)
+        self.longest.observe_all([one.longest for one in requests])
+        prefilled = [one for one in requests if one.is_prefilled]
+        self.prompt_tokens += sum([one.prompt_tokens for one in prefilled])
+        self.cached_tokens += sum([one.cached_tokens for one in prefilled])
+        self.computed_len.observe_all([one.prompt_tokens - one.cached_tokens for one in prefilled])
+        queued = [one.queue_seconds for one in requests]
         self.queue.observe_all([seconds for seconds in queued if seconds is not None])
         self.e2e.observe_all([one.end - one.arrival for one in requests])
         self._fold_times(requests)
@@ -142,15 +160,23 @@ _HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
     ("request_decode_time_seconds", "decode", "First to last token."),
     ("request_inference_time_seconds", "inference", "Queue to last token."),
     ("request_prompt_tokens", "prompt_len", "Prompt tokens."),
+    ("request_prefill_kv_computed_tokens", "computed_len", "Prompt tokens not from the cache."),
     ("request_generation_tokens", "output_len", "Tokens made, of all choices."),
+    ("request_max_num_generation_tokens", "longest", "Tokens of the longest choice."),
     ("request_params_n", "n", "Choices asked for."),
     ("request_params_max_tokens", "max_tokens", "Tokens asked for."),
 )
 
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
-    ("prompt_tokens", "prompt_tokens", "Prompt tokens."),
+    ("prompt_tokens", "prompt_tokens", "Tokens of prompts that were computed to their end."),
     ("prompt_tokens_cached", "cached_tokens", "Of these, found in the cache."),
     ("generation_tokens", "generated_tokens", "Tokens generated."),
+    ("corrupted_requests", "corrupted", "Requests whose logits were not numbers."),
+)
+
+_SPLIT_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
+    ("request_success", "outcomes", "finished_reason", "Requests by how they ended."),
+    ("prompt_tokens_by_source", "sources", "source", "Prompt tokens, computed or found."),
 )
 
 
@@ -197,12 +223,9 @@ class RequestCollector(Collector):
             for key, counts in engines:
                 counter.add_metric(key, getattr(counts, attribute))
             yield counter
-        outcomes = CounterMetricFamily(
-            "vllm:request_success",
-            "Requests by how they ended.",
-            labels=[*_LABELS, "finished_reason"],
-        )
-        for key, counts in engines:
-            for outcome, count in counts.outcomes.items():
-                outcomes.add_metric([*key, outcome], count)
-        yield outcomes
+        for name, attribute, label, text in _SPLIT_COUNTERS:
+            counter = CounterMetricFamily(f"vllm:{name}", text, labels=[*_LABELS, label])
+            for key, counts in engines:
+                for part, count in getattr(counts, attribute).items():
+                    counter.add_metric([*key, part], count)
+            yield counter

@@ -17,9 +17,9 @@ from typing import TypeVar
 import msgspec
 
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle
-from gatewayd.errors import GatewayError
+from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.metrics import Metrics
-from gatewayd.metrics_requests import Ended
+from gatewayd.pipeline_account import account, first_token, reason
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
@@ -96,7 +96,11 @@ class Pipeline:
             EngineUnavailable: there is no engine.
         """
         generation = Generation(self, work)
-        generation.submit()
+        try:
+            generation.submit()
+        except QueueFull as error:
+            self.metrics.rejected(by_tokens=error.by_tokens)
+            raise
         return generation
 
 
@@ -271,7 +275,7 @@ class Generation:
             return "error"
         if self.is_abandoned or not self.is_done:
             return "abort"
-        return _reason(self.choices)
+        return reason(self.choices)
 
     def _cancel(self) -> None:
         for handle in self._handles:
@@ -279,27 +283,14 @@ class Generation:
 
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
-        is_answered = outcome not in ("error", "abort")
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]
-            ended = Ended(
-                outcome=_reason(choices) if is_answered else outcome,
-                prompt_tokens=len(request.prompt),
-                cached_tokens=choices[0].cached_tokens,
-                completion_tokens=sum([choice.completion_tokens for choice in choices]),
-                num_choices=n,
-                max_tokens=request.params.max_tokens,
-                queue_seconds=choices[0].queue_seconds,
-                arrival=work.arrival,
-                first=_first(choices),
-                last=max([one.last for one in choices if one.last is not None], default=None),
-                end=now,
-            )
+            ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
         tell = self._pipeline.observers.finished
         if tell is not nobody:
-            first = _first(self.choices)
+            first = first_token(self.choices)
             event = RequestFinished(
                 request_id=work.request_id,
                 tenant=work.requests[0].tenant,
@@ -311,16 +302,6 @@ class Generation:
                 seconds=now - work.arrival,
             )
             _guarded(tell, event)
-
-
-def _reason(choices: Sequence[Choice]) -> str:
-    """How an answered request ended."""
-    return "length" if "length" in [choice.finish_reason for choice in choices] else "stop"
-
-
-def _first(choices: Sequence[Choice]) -> float | None:
-    """When the first token of all came."""
-    return min([choice.first for choice in choices if choice.first is not None], default=None)
 
 
 def _guarded(tell: Callable[[EventT], None], event: EventT) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from gatewayd.errors import EngineUnavailable, GatewayError
+from gatewayd.errors import EngineUnavailable, GatewayError, NumericalError
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.stop import StopMatcher
 from gatewayd_engine.messages import TokenLogprobs
@@ -76,6 +76,7 @@ class Choice:
     Attributes:
         index: within the answer.
         is_done: whether it has ended.
+        is_corrupted: whether it failed because the model's logits were not numbers.
         finish_reason: ``stop`` or ``length`` once it has.
         stop_reason: the stop string or stop token of the request that ended it.
         completion_tokens: generated so far.
@@ -107,6 +108,7 @@ class Choice:
         "first",
         "ids",
         "index",
+        "is_corrupted",
         "is_done",
         "last",
         "prompt_index",
@@ -125,6 +127,7 @@ class Choice:
         self._clock = owner.clock
         self._wakes = options.wakes
         self._is_plain = not (options.stop or options.keep_ids or options.discard)
+        self.is_corrupted = False
         self.cached_tokens = 0
         self.queue_seconds: float | None = None
         self.scored_prompt: list[TokenLogprobs] = []
@@ -236,6 +239,7 @@ class Choice:
 
     def failed(self, error: GatewayError) -> None:
         """End the request."""
+        self.is_corrupted = isinstance(error, NumericalError)
         self._owner.fail(error)
 
     def _end(self, reason: str, stop_reason: str | int | None) -> None:

@@ -42,7 +42,8 @@ class Backlog:
                 when to try again.
         """
         limits = self.limits
-        if self.num_requests >= limits.max_waiting_requests:
+        by_tokens = self.num_requests < limits.max_waiting_requests
+        if not by_tokens:
             reason = (
                 f"{self.num_requests} requests are waiting; the limit is "
                 f"{limits.max_waiting_requests}"
@@ -56,7 +57,7 @@ class Backlog:
             return
         low, high = _RETRY_SECONDS
         wait = min(high, max(low, self._last_wait_seconds))
-        raise QueueFull(f"{reason}; try again later", retry_after=wait)
+        raise QueueFull(f"{reason}; try again later", retry_after=wait, by_tokens=by_tokens)
 
     def enter(self, job: Job) -> None:
         """The job waits from now on; no effect if it does already."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,19 +10,23 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.errors import EngineLost, GatewayError, NumericalError, QueueFull
 from gatewayd.metrics import Metrics
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline import Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
-from tests.gatewayd.fake_fleet import FakeFleet, Job, says
+from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
 
 ENDED = Ended(
     outcome="length",
     prompt_tokens=7,
     cached_tokens=4,
     completion_tokens=6,
+    longest=4,
+    is_prefilled=True,
+    is_corrupted=False,
     num_choices=2,
     max_tokens=3,
     queue_seconds=0.5,
@@ -84,7 +89,9 @@ def test_an_idle_engine_shows_zeros() -> None:
         ("request_time_per_output_token_seconds", 1.0),  # three tokens for each choice
         ("e2e_request_latency_seconds", 4.0),
         ("request_prompt_tokens", 7),
+        ("request_prefill_kv_computed_tokens", 3),
         ("request_generation_tokens", 6),
+        ("request_max_num_generation_tokens", 4),
         ("request_params_n", 2),
         ("request_params_max_tokens", 3),
     ],
@@ -108,27 +115,101 @@ def test_buckets_are_cumulative_and_a_bound_belongs_to_its_bucket() -> None:
     assert counts == [1, 3, 3, 3, 4]
 
 
+def test_prompt_tokens_are_told_by_their_source_once_they_are_computed() -> None:
+    made = metrics()
+    made.ended(0, ENDED)
+    made.ended(0, ENDED._replace(is_prefilled=False, outcome="abort"))
+    found = {
+        source: value(made.registry, "prompt_tokens_by_source_total", source=source)
+        for source in ("local_compute", "local_cache_hit")
+    }
+    assert found == {"local_compute": 3, "local_cache_hit": 4}
+    assert value(made.registry, "prompt_tokens_total") == 7
+    assert value(made.registry, "prompt_tokens_cached_total") == 4
+    assert value(made.registry, "request_prefill_kv_computed_tokens_count") == 1
+    assert value(made.registry, "request_prompt_tokens_count") == 2
+
+
+def work_of(text: TextModel, *prompts: list[int], max_tokens: int = 2) -> Work:
+    params = SamplingParams(max_tokens=max_tokens)
+    return Work(
+        request_id="r",
+        endpoint="/x",
+        requests=[EngineRequest("r", prompt, params) for prompt in prompts],
+        num_choices=2,
+        options=ChoiceOptions(detokenizer=text.tokenizer.detokenizer),
+        arrival=0.0,
+    )
+
+
+async def counted(fleet: FakeFleet, work: Work) -> CollectorRegistry:
+    """Run a request to its end."""
+    made = Metrics(fleet, "m", version="1", max_model_len=100)
+    generation = Pipeline(fleet=fleet, metrics=made).start(work)
+    with contextlib.suppress(GatewayError):
+        await generation.finish()
+    generation.close()
+    return made.registry
+
+
 async def test_prompts_of_one_request_count_where_each_was_served(text: TextModel) -> None:
     async def script(job: Job) -> None:
         job.replica = len(job.request.prompt) - 1
         await says([100, 101])(job)
 
-    fleet = FakeFleet(script)
-    made = Metrics(fleet, "m", version="1", max_model_len=100)
-    params = SamplingParams(max_tokens=2)
-    work = Work(
-        request_id="r",
-        endpoint="/x",
-        requests=[EngineRequest("r", prompt, params) for prompt in ([7], [7, 8])],
-        num_choices=2,
-        options=ChoiceOptions(detokenizer=text.tokenizer.detokenizer),
-        arrival=0.0,
-    )
-    generation = Pipeline(fleet=fleet, metrics=made).start(work)
-    await generation.finish()
-    generation.close()
+    registry = await counted(FakeFleet(script), work_of(text, [7], [7, 8]))
     for engine, prompt in (("0", 1), ("1", 2)):
-        assert value(made.registry, "request_prompt_tokens_sum", engine) == prompt
-        assert value(made.registry, "request_prompt_tokens_count", engine) == 1
-        assert value(made.registry, "generation_tokens_total", engine) == 4
-        assert value(made.registry, "inter_token_latency_seconds_count", engine) == 2
+        assert value(registry, "request_prompt_tokens_sum", engine) == prompt
+        assert value(registry, "request_prompt_tokens_count", engine) == 1
+        assert value(registry, "generation_tokens_total", engine) == 4
+        assert value(registry, "inter_token_latency_seconds_count", engine) == 2
+
+
+async def test_the_longest_choice_and_all_choices_are_told(text: TextModel) -> None:
+    async def script(job: Job) -> None:
+        for sink, count in zip(job.sinks, (3, 5), strict=True):
+            sink.tokens([100] * count, None)
+            sink.finished("length", None)
+
+    registry = await counted(FakeFleet(script), work_of(text, [7]))
+    assert value(registry, "request_max_num_generation_tokens_sum") == 5
+    assert value(registry, "request_generation_tokens_sum") == 8
+
+
+async def test_a_prompt_that_ends_at_once_was_computed(text: TextModel) -> None:
+    registry = await counted(FakeFleet(says([])), work_of(text, [7, 8, 9]))
+    assert value(registry, "prompt_tokens_total") == 3
+    assert value(registry, "time_to_first_token_seconds_count") == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "corrupted"), [(NumericalError("not finite"), 1), (EngineLost("lost"), 0)]
+)
+async def test_a_failed_prompt_is_not_counted_as_computed(
+    text: TextModel, error: GatewayError, corrupted: int
+) -> None:
+    registry = await counted(FakeFleet(fails(error)), work_of(text, [7], [8]))
+    assert value(registry, "corrupted_requests_total") == corrupted
+    assert value(registry, "request_success_total", finished_reason="error") == 2
+    assert value(registry, "prompt_tokens_total") == 0
+
+
+@pytest.mark.parametrize(
+    ("by_tokens", "reason"), [(False, "max_num_queued_reqs"), (True, "max_num_queued_tokens")]
+)
+async def test_a_refused_request_counts_by_the_cap_alone(
+    text: TextModel, by_tokens: bool, reason: str
+) -> None:
+    fleet = FakeFleet()
+    fleet.refusal = QueueFull("full", by_tokens=by_tokens)
+    made = Metrics(fleet, "m", version="1", max_model_len=100)
+    with pytest.raises(QueueFull):
+        Pipeline(fleet=fleet, metrics=made).start(work_of(text, [7]))
+    found = {
+        key: made.registry.get_sample_value(
+            "vllm:admission_rejections_total", {"model_name": "m", "reason": key}
+        )
+        for key in ("max_num_queued_reqs", "max_num_queued_tokens")
+    }
+    assert found == {**dict.fromkeys(found, 0), reason: 1}
+    assert value(made.registry, "request_success_total", finished_reason="error") == 0

@@ -110,14 +110,17 @@ async def test_the_cap_on_requests_refuses_with_a_hint(make_fleet: Make) -> None
         setup.generate([1, 2], 1)
     with pytest.raises(QueueFull, match="3 requests are waiting; the limit is 3") as caught:
         setup.generate([1, 2], 1)
-    assert caught.value.retry_after == 1.0
+    assert (caught.value.retry_after, caught.value.by_tokens) == (1.0, False)
 
 
 async def test_the_cap_on_tokens_takes_one_large_prompt_alone(make_fleet: Make) -> None:
     setup = await make_fleet(FAKE_FAULTS="hold", limits=QueueLimits(30, 100))
     setup.generate([1] * 200, 1)
-    with pytest.raises(QueueFull, match="200 prompt tokens are waiting and this request brings 5"):
+    with pytest.raises(
+        QueueFull, match="200 prompt tokens are waiting and this request brings 5"
+    ) as caught:
         setup.generate([1] * 5, 1)
+    assert caught.value.by_tokens
 
 
 async def test_running_requests_do_not_count_as_waiting(make_fleet: Make) -> None:

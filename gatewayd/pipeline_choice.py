@@ -43,11 +43,19 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
 
 
 class ScoredToken(NamedTuple):
-    """A generated token with its log-probabilities; characters of the text before and after."""
+    """A generated token with its log-probabilities.
+
+    Attributes:
+        logprobs: its own and of its alternatives.
+        start: characters of the text before it.
+        end: characters with it.
+        opens: whether a text begins with it.
+    """
 
     logprobs: TokenLogprobs
     start: int
     end: int
+    opens: bool
 
 
 class ChoiceOwner(Protocol):
@@ -192,14 +200,14 @@ class Choice:
         self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None
     ) -> None:
         for at, token in enumerate(ids):
-            start = self._seen_chars
+            start, opens = self._seen_chars, self._detokenizer.is_opening
             text = self._detokenizer.feed((token,))
             self._seen_chars += len(text)
             self.completion_tokens += 1
             if self._options.keep_ids:
                 self.ids.append(token)
             if logprobs is not None:
-                self._scored.append(ScoredToken(logprobs[at], start, self._seen_chars))
+                self._scored.append(ScoredToken(logprobs[at], start, self._seen_chars, opens))
             if self._stop is None or self.completion_tokens <= self._options.min_tokens:
                 self._pending.append(text)
             elif self._feed_stop(text):

@@ -17,7 +17,6 @@ from gatewayd.http.wire import (
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_choice import Choice, ScoredToken
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import TokenLogprobs
 
 _CHUNK = b"chat.completion.chunk"
 _AFTER_TEXT = b'},"logprobs":null,"finish_reason":null}]'
@@ -125,18 +124,16 @@ class ChatWire:
     def _logprobs(self, scored: list[ScoredToken]) -> dict[str, Any] | None:
         if not self._identity.with_logprobs:
             return None
-        return {"content": [self._scored(token.logprobs) for token in scored], "refusal": None}
+        return {"content": [self._scored(token) for token in scored], "refusal": None}
 
-    def _scored(self, token: TokenLogprobs) -> dict[str, Any]:
+    def _scored(self, scored: ScoredToken) -> dict[str, Any]:
+        token, opens = scored.logprobs, scored.opens
         top = zip(token.top_tokens, token.top_logprobs, strict=True)
         return {
-            **self._token(token.token, token.logprob),
-            "top_logprobs": [self._token(one, logprob) for one, logprob in top],
+            **self._token(token.token, token.logprob, opens=opens),
+            "top_logprobs": [self._token(one, logprob, opens=opens) for one, logprob in top],
         }
 
-    def _token(self, token: int, logprob: float) -> dict[str, Any]:
-        return {
-            "token": token_text(self._tokenizer, token),
-            "logprob": finite(logprob),
-            "bytes": list(self._tokenizer.piece(token)),
-        }
+    def _token(self, token: int, logprob: float, *, opens: bool) -> dict[str, Any]:
+        piece = self._tokenizer.piece(token, opens=opens)
+        return {"token": token_text(piece), "logprob": finite(logprob), "bytes": list(piece)}

@@ -162,27 +162,32 @@ class _Columns:
         """The prompt's tokens; nothing comes before the first, so it has no probability."""
         detokenizer, offset = self._tokenizer.detokenizer(), 0
         for at, token in enumerate(ids):
+            opens = detokenizer.is_opening
             if at == 0 or at > len(scored):
-                self._row(token, None, None, offset)
+                self._row(self._name(token, opens=opens), None, None, offset)
             else:
-                self.add(scored[at - 1], offset)
+                self.add(scored[at - 1], offset, opens=opens)
             offset += len(detokenizer.feed((token,)))
 
-    def add(self, scored: TokenLogprobs, offset: int) -> None:
+    def add(self, scored: TokenLogprobs, offset: int, *, opens: bool = False) -> None:
         """One token; the chosen one is among the alternatives, if any were asked for."""
+        name = self._name(scored.token, opens=opens)
         top = {
-            token_name(self._tokenizer, token): finite(logprob)
+            self._name(token, opens=opens): finite(logprob)
             for token, logprob in zip(scored.top_tokens, scored.top_logprobs, strict=True)
         }
         if top:
-            top.setdefault(token_name(self._tokenizer, scored.token), finite(scored.logprob))
-        self._row(scored.token, finite(scored.logprob), top, offset)
+            top.setdefault(name, finite(scored.logprob))
+        self._row(name, finite(scored.logprob), top, offset)
+
+    def _name(self, token: int, *, opens: bool) -> str:
+        return token_name(self._tokenizer.piece(token, opens=opens))
 
     def _row(
-        self, token: int, logprob: float | None, top: dict[str, float] | None, offset: int
+        self, name: str, logprob: float | None, top: dict[str, float] | None, offset: int
     ) -> None:
         fields = self.fields
-        fields["tokens"].append(token_name(self._tokenizer, token))
+        fields["tokens"].append(name)
         fields["token_logprobs"].append(logprob)
         fields["top_logprobs"].append(top)
         fields["text_offset"].append(offset)

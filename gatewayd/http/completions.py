@@ -73,7 +73,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                 for at, prompt in enumerate(prompts)
             ],
             num_choices=request.n or 1,
-            options=choice_options(request, tokenizer, discard=is_score),
+            options=choice_options(request, tokenizer, continues=True, discard=is_score),
             wire=CompletionWire(identity, tokenizer, echoed),
         )
 

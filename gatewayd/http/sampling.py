@@ -116,14 +116,25 @@ def sampling_params(
 
 
 def choice_options(
-    request: GenerationTable, tokenizer: Tokenizer, *, discard: bool = False
+    request: GenerationTable,
+    tokenizer: Tokenizer,
+    *,
+    continues: bool = False,
+    discard: bool = False,
 ) -> ChoiceOptions:
-    """What the choices of a request need to know."""
+    """What the choices of a request need to know.
+
+    Args:
+        request: the request.
+        tokenizer: of the model.
+        continues: whether the answer goes on where the prompt's text ends.
+        discard: whether the prompt alone is wanted.
+    """
     stop = request.stop
     stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
     skip_special = request.skip_special_tokens
     return ChoiceOptions(
-        detokenizer=lambda: tokenizer.detokenizer(skip_special=skip_special),
+        detokenizer=lambda: tokenizer.detokenizer(skip_special=skip_special, continues=continues),
         stop=stops,
         include_stop=request.include_stop_str_in_output,
         min_tokens=request.min_tokens,

@@ -48,7 +48,8 @@ class Tokenize:
             "tokens": ids,
         }
         if request.return_token_strs:
-            answer["token_strs"] = [token_text(services.text.tokenizer, token) for token in ids]
+            piece = services.text.tokenizer.piece
+            answer["token_strs"] = [token_text(piece(token)) for token in ids]
         await send_json(send, answer, headers=ignored_header(ignored))
 
 

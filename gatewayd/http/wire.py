@@ -13,7 +13,6 @@ from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import encode_json
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_choice import Choice
-from gatewayd.text.tokenizer import Tokenizer
 
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
@@ -105,14 +104,13 @@ def finite(logprob: float) -> float:
     return logprob if logprob > LEAST_LOGPROB else LEAST_LOGPROB
 
 
-def token_text(tokenizer: Tokenizer, token: int) -> str:
+def token_text(piece: bytes) -> str:
     """A token as text; U+FFFD where it is not whole characters."""
-    return tokenizer.piece(token).decode(errors="replace")
+    return piece.decode(errors="replace")
 
 
-def token_name(tokenizer: Tokenizer, token: int) -> str:
+def token_name(piece: bytes) -> str:
     r"""A token as a unique key: ``bytes:\xe2\x82`` where it is not whole characters."""
-    piece = tokenizer.piece(token)
     try:
         return piece.decode()
     except UnicodeDecodeError:

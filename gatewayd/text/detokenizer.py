@@ -1,7 +1,8 @@
 """Token ids to text, piece by piece, without ever giving half a character.
 
-The pieces, joined, equal the tokenizer's decoding of all ids at once. The prompt is never
-decoded here, so none of its text can appear in an answer.
+The pieces, joined, equal the tokenizer's decoding of all ids at once, except where bytes are no
+characters: there the tokenizer may take back what it has decoded. The prompt is never decoded
+here, so none of its text can appear in an answer.
 """
 
 from __future__ import annotations
@@ -17,6 +18,10 @@ _utf8 = codecs.getincrementaldecoder("utf-8")
 class Detokenizer(Protocol):
     """Decodes one sequence."""
 
+    @property
+    def is_opening(self) -> bool:
+        """Whether the next token begins a text, so that spaces before it may be dropped."""
+
     def feed(self, ids: Sequence[int]) -> str:
         """Take more ids; give the characters that are complete."""
 
@@ -26,7 +31,7 @@ class Detokenizer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ByteTable:
-    """What each token id of a byte-level vocabulary stands for.
+    """What each token id stands for, wherever it stands.
 
     Attributes:
         pieces: the bytes of each id, shape ``[vocab_size]``; empty for ids to skip.
@@ -50,16 +55,28 @@ def _whole(piece: bytes) -> str | None:
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies: a table and an incremental UTF-8 decoder."""
+    """For tokens that are bytes: a table and an incremental UTF-8 decoder."""
 
-    __slots__ = ("_decoder", "_is_whole", "_pieces", "_size", "_texts")
+    __slots__ = ("_decoder", "_is_whole", "_num_stripped", "_pieces", "_size", "_texts")
 
-    def __init__(self, table: ByteTable) -> None:
+    def __init__(self, table: ByteTable, *, num_stripped: int = 0) -> None:
+        """Start at the beginning of a sequence.
+
+        Args:
+            table: of the vocabulary.
+            num_stripped: spaces to drop at the beginning of the text.
+        """
         self._pieces = table.pieces
         self._texts = table.texts
         self._size = len(table.pieces)
         self._decoder = _utf8(errors="replace")
-        self._is_whole = True
+        self._num_stripped = num_stripped
+        self._is_whole = not num_stripped
+
+    @property
+    def is_opening(self) -> bool:
+        """Until a text has begun."""
+        return self._num_stripped > 0
 
     def feed(self, ids: Sequence[int]) -> str:
         """Decode; ids beyond the tokenizer's vocabulary have no text."""
@@ -69,50 +86,70 @@ class ByteDetokenizer:
                 return text
         pieces, size = self._pieces, self._size
         text = self._decoder.decode(b"".join([pieces[i] for i in ids if 0 <= i < size]))
-        self._is_whole = not self._decoder.getstate()[0]
+        if self._num_stripped:
+            text = self._strip(text)
+        self._is_whole = not (self._num_stripped or self._decoder.getstate()[0])
         return text
 
     def finish(self) -> str:
         """Give U+FFFD if the last character is incomplete."""
-        self._is_whole = True
         return self._decoder.decode(b"", final=True)
+
+    def _strip(self, text: str) -> str:
+        """Drop spaces until the first other character has come."""
+        while self._num_stripped and text.startswith(" "):
+            text = text[1:]
+            self._num_stripped -= 1
+        if text:
+            self._num_stripped = 0
+        return text
+
+
+_PATIENCE = 16
+"""Ids that may wait for the rest of a character, which has at most four bytes."""
 
 
 class WindowDetokenizer:
     """For other vocabularies, whose decoding of a token depends on its neighbours.
 
-    Decodes a short window twice, without and with the new ids, and gives the difference. The
-    window starts at the last place where the text was whole.
+    Decodes the ids before the new ones twice, without and with them, and gives the difference.
     """
 
-    __slots__ = ("_decode", "_ids", "_start", "_whole")
+    __slots__ = ("_before", "_decode", "_waiting")
 
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+    def __init__(self, decode: Callable[[Sequence[int]], str], before: Sequence[int] = ()) -> None:
         """Start at the beginning of a sequence.
 
         Args:
             decode: the tokenizer's own decoding of a run of ids.
+            before: ids to decode the first ones after; empty for the beginning of a text.
         """
         self._decode = decode
-        self._ids: list[int] = []
-        self._start = 0  # of the window
-        self._whole = 0  # ids before this have been given
+        self._before = list(before)
+        self._waiting: list[int] = []
+
+    @property
+    def is_opening(self) -> bool:
+        """Until something was fed."""
+        return not (self._before or self._waiting)
 
     def feed(self, ids: Sequence[int]) -> str:
-        """Decode; a text that ends in U+FFFD may be incomplete, so it waits."""
-        self._ids.extend(ids)
-        return self._advance(final=False)
+        """Decode; a text that ends in U+FFFD may be incomplete, so it waits for a few ids."""
+        self._waiting.extend(ids)
+        return self._advance(is_final=False)
 
     def finish(self) -> str:
         """Give what waited."""
-        return self._advance(final=True)
+        return self._advance(is_final=True)
 
-    def _advance(self, *, final: bool) -> str:
-        window = self._ids[self._start :]
-        before = self._decode(window[: self._whole - self._start])
-        after = self._decode(window)
-        if after.endswith("\ufffd") and not final:
-            return ""
-        if len(after) > len(before):
-            self._start, self._whole = self._whole, len(self._ids)
-        return after[len(before) :]
+    def _advance(self, *, is_final: bool) -> str:
+        together = [*self._before, *self._waiting]
+        text = self._decode(together)[len(self._decode(self._before)) :]
+        is_late = len(self._waiting) > _PATIENCE
+        if text and (is_final or is_late or not text.endswith("\ufffd")):
+            self._before, self._waiting = self._waiting, []
+            return text
+        if is_late:
+            # Special tokens, which have no text. Were they to stay, each step would cost more.
+            del self._waiting[: _PATIENCE // 2]
+        return ""

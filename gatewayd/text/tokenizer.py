@@ -9,16 +9,11 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from tokenizers import Tokenizer as Backend
 
-from gatewayd.text.detokenizer import (
-    ByteDetokenizer,
-    ByteTable,
-    Detokenizer,
-    WindowDetokenizer,
-)
+from gatewayd.text.detokenizer import Detokenizer
+from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_CHARS = 2048
 """Longer texts are encoded in a thread: about half a millisecond of the event loop."""
@@ -45,19 +40,17 @@ class Tokenizer:
             backend.no_truncation()
             backend.no_padding()
         self._plain.encode_special_tokens = True
-        self._spec: dict[str, Any] = json.loads(serialized)
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-tokenize")
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
         self._special_starts = {text[0] for text in self.special_texts}
         # Made now, not at the first request: a large vocabulary takes a tenth of a second.
-        self._pieces = self._all_pieces()
-        self._full_table = ByteTable.of(self._pieces)
-        self._visible_table = ByteTable.of(
-            [b"" if i in self.special_ids else piece for i, piece in enumerate(self._pieces)]
-        )
-        self.longest_token = max(map(len, self._pieces))
+        decoder = json.loads(serialized).get("decoder") or {}
+        self._vocabulary = vocabulary_of(self._trusting, decoder, self.special_ids)
+        self.vocab_size = len(self._vocabulary.pieces)
+        """Ids that the tokenizer knows; the model may have more."""
+        self.longest_token = max(map(len, self._vocabulary.pieces))
         """Bytes of the longest token: a text has at least ``len / longest`` tokens."""
 
     @classmethod
@@ -69,11 +62,6 @@ class Tokenizer:
             ValueError: it cannot be read as one.
         """
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"))
-
-    @property
-    def vocab_size(self) -> int:
-        """Ids that the tokenizer knows; the model may have more."""
-        return max(self._trusting.get_vocab(with_added_tokens=True).values()) + 1
 
     @cached_property
     def special_pattern(self) -> re.Pattern[str] | None:
@@ -117,50 +105,23 @@ class Tokenizer:
         text: str = self._trusting.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        """Start decoding a sequence piece by piece."""
-        if self.is_byte_level:
-            return ByteDetokenizer(self._visible_table if skip_special else self._full_table)
-        return WindowDetokenizer(lambda ids: self.decode(ids, skip_special=skip_special))
+    def detokenizer(self, *, skip_special: bool = True, continues: bool = False) -> Detokenizer:
+        """Start decoding a sequence piece by piece.
 
-    def piece(self, token: int) -> bytes:
-        """The bytes of one token, special or not; empty for an unknown id."""
-        return self._pieces[token] if 0 <= token < len(self._pieces) else b""
+        Args:
+            skip_special: special tokens have no text.
+            continues: the text goes on after another, so it keeps the space that SentencePiece
+                vocabularies drop at the beginning of a text.
+        """
+        return self._vocabulary.detokenizer(skip_special=skip_special, continues=continues)
 
-    @cached_property
-    def is_byte_level(self) -> bool:
-        """Whether a token is a run of bytes, whatever its neighbours."""
-        decoder = self._spec.get("decoder") or {}
-        if decoder.get("type") == "Sequence":
-            inner = decoder.get("decoders", [])
-            return len(inner) == 1 and inner[0].get("type") == "ByteLevel"
-        return bool(decoder.get("type") == "ByteLevel")
+    def piece(self, token: int, *, opens: bool = False) -> bytes:
+        """The bytes of one token, special or not; empty for an unknown id.
 
-    def _all_pieces(self) -> list[bytes]:
-        pieces = [b""] * self.vocab_size
-        for token, i in self._trusting.get_vocab(with_added_tokens=True).items():
-            pieces[i] = _token_bytes(token) if self.is_byte_level else self.decode([i]).encode()
-        return pieces
-
-
-def _byte_alphabet() -> dict[str, int]:
-    """The character that stands for each byte in byte-level vocabularies (GPT-2's).
-
-    Printable bytes stand for themselves, the others for the characters from U+0100 on.
-    """
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    alphabet = {chr(byte): byte for byte in printable}
-    others = (byte for byte in range(256) if byte not in set(printable))
-    alphabet.update({chr(0x100 + n): byte for n, byte in enumerate(others)})
-    return alphabet
-
-
-_ALPHABET = _byte_alphabet()
-
-
-def _token_bytes(token: str) -> bytes:
-    """A token with a character outside the alphabet (an added one) is plain text."""
-    try:
-        return bytes(_ALPHABET[char] for char in token)
-    except KeyError:
-        return token.encode()
+        Args:
+            token: its id.
+            opens: whether it begins a text, rather than going on after another token.
+        """
+        if not 0 <= token < self.vocab_size:
+            return b""
+        return self._vocabulary.opening(token) if opens else self._vocabulary.pieces[token]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tokenizers import Tokenizer as Backend
-from tokenizers import decoders, models, pre_tokenizers
 
 from gatewayd.text.detokenizer import Detokenizer, WindowDetokenizer
 from gatewayd.text.model import TextModel
-from gatewayd.text.tokenizer import Tokenizer
+from tests.gatewayd.vocabularies import FIRST_BYTE, metaspace, sentencepiece, wordpiece
 
 CORPUS = [
     "plain words, and more",
@@ -76,45 +76,99 @@ def test_ids_beyond_the_vocabulary_have_no_text(text: TextModel) -> None:
     assert detokenizer.feed([-1, *text.tokenizer.encode("a")]) == "a"
 
 
-@pytest.fixture(scope="module")
-def metaspace() -> Tokenizer:
-    """A vocabulary with byte fallback whose spaces depend on the neighbours."""
-    words = ["\u2581hello", "\u2581world", "\u2581", "h", "i", "!"]
-    vocab = {token: i for i, token in enumerate(words)}
-    vocab.update({f"<0x{byte:02X}>": len(words) + byte for byte in range(256)})
-    backend = Backend(models.BPE(vocab, [], byte_fallback=True))
-    backend.pre_tokenizer = pre_tokenizers.Metaspace()
-    backend.decoder = decoders.Sequence(
-        [
-            decoders.Replace("\u2581", " "),
-            decoders.ByteFallback(),
-            decoders.Fuse(),
-            decoders.Strip(" ", 1, 0),
-        ]
-    )
-    return Tokenizer(backend.to_str())
+KINDS = {
+    "sentencepiece": sentencepiece(),
+    "gemma": sentencepiece(strips=False),
+    "metaspace": metaspace(),
+    "wordpiece": wordpiece(),
+}
 
 
-def test_another_vocabulary_is_decoded_by_windows(metaspace: Tokenizer) -> None:
-    assert isinstance(metaspace.detokenizer(), WindowDetokenizer)
-    ids = [0, 1, 5, 0]
-    assert pieces(metaspace.detokenizer(), ids) == ["hello", " world", "!", " hello", ""]
+def whole_ids(kind: str) -> st.SearchStrategy[list[int]]:
+    """Ids, special ones among them, in which every character is whole."""
+    size = KINDS[kind].vocab_size if kind != "gemma" else FIRST_BYTE
+    size = FIRST_BYTE if kind == "sentencepiece" else size
+    part = st.integers(0, size - 1).map(lambda i: [i])
+    if kind in ("sentencepiece", "gemma"):
+        chars = st.sampled_from(" \n\u00e9\u4f60\U0001f469").map(
+            lambda char: [FIRST_BYTE + byte for byte in char.encode()]
+        )
+        part = part | chars
+    return st.lists(part, max_size=30).map(lambda parts: [i for part in parts for i in part])
 
 
-@settings(max_examples=200)
-@given(
-    parts=st.lists(
-        st.one_of(
-            st.integers(0, 5).map(lambda i: [i]),
-            st.sampled_from("\u00e9\u4f60\U0001f469").map(
-                lambda char: [6 + byte for byte in char.encode()]
-            ),
-        ),
-        max_size=12,
-    )
-)
-def test_windows_join_to_the_full_decoding(metaspace: Tokenizer, parts: list[list[int]]) -> None:
-    ids = [i for part in parts for i in part]
-    found = pieces(metaspace.detokenizer(), ids)
-    assert "".join(found) == metaspace.decode(ids)
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150)
+@given(data=st.data(), step=st.integers(1, 5), skip=st.booleans())
+def test_pieces_join_to_the_full_decoding_in_every_vocabulary(
+    kind: str, data: st.DataObject, step: int, skip: bool
+) -> None:
+    tokenizer, ids = KINDS[kind], data.draw(whole_ids(kind))
+    found = pieces(tokenizer.detokenizer(skip_special=skip), ids, step)
+    assert "".join(found) == tokenizer.decode(ids, skip_special=skip)
     assert not any("\ufffd" in piece for piece in found)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=150)
+@given(data=st.data())
+def test_the_bytes_of_tokens_join_to_the_text(kind: str, data: st.DataObject) -> None:
+    tokenizer, ids = KINDS[kind], data.draw(whole_ids(kind))
+    ids = [i for i in ids if i not in tokenizer.special_ids]
+    detokenizer = tokenizer.detokenizer()
+    joined = b""
+    for i in ids:
+        joined += tokenizer.piece(i, opens=detokenizer.is_opening)
+        detokenizer.feed([i])
+    assert joined.decode() == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=100)
+@given(data=st.data())
+def test_a_text_that_continues_is_what_follows_the_other_one(
+    kind: str, data: st.DataObject
+) -> None:
+    tokenizer, ids = KINDS[kind], data.draw(whole_ids(kind))
+    word = next(i for i in range(3, tokenizer.vocab_size) if b"hello" in tokenizer.piece(i))
+    joined = "".join(pieces(tokenizer.detokenizer(continues=True), ids))
+    before = tokenizer.decode([word], skip_special=True)
+    assert before + joined == tokenizer.decode([word, *ids], skip_special=True)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "texts"),
+    [
+        ([0x4F60, 0xE9], ["", "", "\u4f60", "", "\u00e9", ""]),
+        ([0x4F60], ["", "", "\u4f60", ""]),
+    ],
+)
+def test_bytes_of_a_character_are_held_until_it_is_whole(
+    tokens: list[int], texts: list[str]
+) -> None:
+    ids = [FIRST_BYTE + byte for char in tokens for byte in chr(char).encode()]
+    assert pieces(KINDS["sentencepiece"].detokenizer(), ids) == texts
+
+
+def test_a_first_space_is_dropped_and_no_other() -> None:
+    hello, world, space = 3, 4, 5
+    detokenizer = KINDS["sentencepiece"].detokenizer
+    assert pieces(detokenizer(), [hello, world]) == ["hello", " world", ""]
+    assert pieces(detokenizer(), [space, hello, world]) == ["", " hello", " world", ""]
+    assert pieces(detokenizer(continues=True), [hello, world]) == [" hello", " world", ""]
+
+
+@pytest.mark.parametrize("ids", [[0] * 3000, [2] * 3000, [0, 1] * 1500])
+def test_a_run_that_never_settles_is_decoded_in_windows_of_a_few_ids(ids: list[int]) -> None:
+    """Bytes that are no characters, and tokens without text."""
+    texts = ["\ufffd", "a", ""]
+    sizes: list[int] = []
+
+    def decode(window: Sequence[int]) -> str:
+        sizes.append(len(window))
+        text = "".join(texts[i] for i in window)
+        return text if text.replace("\ufffd", "") == "" else text.replace("\ufffd", "?") + "\ufffd"
+
+    pieces(WindowDetokenizer(decode), ids)
+    assert max(sizes) < 50
+    assert sum(sizes) < 50 * 2 * len(ids)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import numpy as np
 
@@ -15,6 +16,9 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+
+_MAX_DOUBLINGS = 16
+"""Beyond any context; more would only overflow."""
 
 
 class Admission:
@@ -45,8 +49,9 @@ class Admission:
     def admit(self, slot: int, grant: int) -> int:
         """Move a waiting sequence into the batch; returns the tokens it computes, 0 for no room.
 
-        There is room when the pages for all its tokens are to be had beside those that the
-        running ones still need for theirs: half-admitted prompts would preempt one another.
+        There is room when the pages for all its tokens, and some to grow into, are to be had
+        beside those that were promised to the running ones: half-admitted prompts would preempt
+        one another, and so would those that fill their last page together.
         """
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
@@ -59,12 +64,16 @@ class Admission:
         pages = self._pages
         revived = sum(not pages.is_held(page) for page in shared)
         copies = len(shared) > computed // size and pages.is_shared(shared[-1])
-        needed = -(-num_tokens // size) - len(shared) + copies
+        # Each preemption doubles the room to grow that a sequence waits for.
+        reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
+        reserved = min(reserved, -(-sequence.limit // size))
+        needed = reserved - len(shared) + copies
         if needed > pages.num_available - revived - self._promised():
             # With nobody running, only pages kept for forks can be in the way.
-            if not queue.running and self._drop_inherited():
+            if not queue.running and self.drop_inherited():
                 return self.admit(slot, grant)
             return 0
+        queue.num_reserved[slot] = reserved
         self._strategies.plan.dequeue(slot)
         count = min(grant, num_tokens - computed)
         self._rows.take(sequence, num_tokens)
@@ -109,21 +118,36 @@ class Admission:
         while len(sequence.pages) * size < reach:
             self._holdings.append(sequence, self._pages.take())
 
-    def _drop_inherited(self) -> bool:
-        """Let waiting forks compute their prompt again; whether there were any."""
+    def drop_inherited(self) -> bool:
+        """Let waiting forks compute their prompt again, where nobody else holds its pages.
+
+        Returns:
+            Whether any page came free.
+        """
+        pages = self._pages
         heirs = [sequence for sequence in self._queue if sequence.inherited]
+        held = Counter(page for sequence in heirs for page in sequence.inherited)
+        is_spare = {page for page, count in held.items() if count == pages.num_holders(page)}
         for sequence in heirs:
-            self._pages.give_back(sequence.inherited[::-1])
-            sequence.inherited = []
-        return bool(heirs)
+            if not is_spare.isdisjoint(sequence.inherited):
+                inherited, sequence.inherited = sequence.inherited, []
+                pages.give_back(inherited[::-1])
+        return bool(is_spare)
 
     def _promised(self) -> int:
-        """Pages that running sequences will still take for the tokens they already have."""
-        running = self._queue.view.running
+        """Pages that running sequences may still take before another is admitted.
+
+        They are those that each was admitted with, and always one more than its tokens fill.
+        """
+        queue, size = self._queue, self._page_size
+        running = queue.view.running
         if not len(running):
             return 0
-        whole = -(-self._queue.view.num_tokens[running] // self._page_size)
-        return int(np.maximum(whole - self._queue.num_pages[running], 0).sum())
+        grown = np.minimum(
+            -(-queue.view.num_tokens[running] // size) + 1, -(-queue.limit[running] // size)
+        )
+        promised = np.maximum(grown, queue.num_reserved[running])
+        return int(np.maximum(promised - queue.num_pages[running], 0).sum())
 
     def _note_admission(self, sequence: Sequence, cached: int) -> None:
         self._prefixes.count(sequence, cached)

@@ -20,6 +20,9 @@ from gatewayd_hooks.preemption import Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
+_MAX_PREEMPTIONS = 3
+"""Times a sequence gives way to others before it is spared."""
+
 
 class Placement:
     """Moves sequences between the queue and the batch.
@@ -110,6 +113,8 @@ class Placement:
             try:
                 return self._pages.take()
             except OutOfPages:
+                if self._admission.drop_inherited():
+                    continue
                 victim = self._victim()
                 self.preempt(victim)
                 preempted.add(victim)
@@ -117,11 +122,15 @@ class Placement:
                     return None
 
     def _victim(self) -> int:
-        candidates = self._queue.view.running
+        """Choose who gives way; whoever did so often is spared while there are others."""
+        queue = self._queue
+        running = queue.view.running
+        tired = [queue[slot].preemptions >= _MAX_PREEMPTIONS for slot in running.tolist()]
+        candidates = running if all(tired) else running[~np.array(tired)]
         with blame(Kind.PREEMPTION):
-            victim: Victim = self._strategies.plan.preempt(self._queue.view, candidates)
-            if victim.slot not in self._queue.running:
-                raise ValueError(f"chose slot {victim.slot}, which does not run")
+            victim: Victim = self._strategies.plan.preempt(queue.view, candidates)
+            if victim.slot not in candidates:
+                raise ValueError(f"chose slot {victim.slot}, which is no candidate")
             return int(victim.slot)
 
     def _unshare(self, sequence: Sequence, position: int, preempted: set[int]) -> None:
@@ -146,6 +155,7 @@ class Placement:
     def preempt(self, slot: int) -> None:
         """Put a running sequence back into the queue; it keeps its tokens, not its pages."""
         self.preemptions += 1
+        self._queue[slot].preemptions += 1
         self._admission.put_back(slot)
 
     def release(self, sequence: Sequence) -> None:

@@ -20,6 +20,7 @@ class Queue:
         limit: tokens each may reach, shape ``[slots]``.
         prompt_len: shape ``[slots]``.
         num_pages: pages each holds, shape ``[slots]``.
+        num_reserved: pages each was admitted with or promised, shape ``[slots]``.
         num_published: full pages that the prefix cache was told of, shape ``[slots]``.
         row: row of the batch, -1 for waiting ones, shape ``[slots]``.
         ids: the gateway's numbers, shape ``[slots]``.
@@ -42,6 +43,7 @@ class Queue:
         self.limit = np.zeros(slots, np.int32)
         self.prompt_len = np.zeros(slots, np.int32)
         self.num_pages = np.zeros(slots, np.int32)
+        self.num_reserved = np.zeros(slots, np.int32)
         self.num_published = np.zeros(slots, np.int32)
         self.row = np.full(slots, -1, np.int32)
         self.ids = np.zeros(slots, np.int64)
@@ -93,6 +95,7 @@ class Queue:
         self.limit[slot] = sequence.limit
         self.prompt_len[slot] = sequence.prompt_len
         self.num_pages[slot] = 0
+        self.num_reserved[slot] = 0
         self.num_published[slot] = 0
         self.row[slot] = -1
         self.ids[slot] = sequence.id
@@ -139,7 +142,10 @@ class Queue:
         view = self.view
         for owner, names in (
             (view, ("num_tokens", "num_computed", "priority", "tenant", "arrival")),
-            (self, ("limit", "prompt_len", "num_pages", "num_published", "row", "ids")),
+            (
+                self,
+                ("limit", "prompt_len", "num_pages", "num_reserved", "num_published", "row", "ids"),
+            ),
         ):
             for name in names:
                 column = getattr(owner, name)

@@ -30,6 +30,7 @@ class Sequence:
         seed: of its random numbers.
         forks: sequences that share its prompt and wait until it is computed.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
+        preemptions: how often it had to give up its pages.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         submitted: ``time.monotonic`` when the engine got it.
@@ -42,6 +43,7 @@ class Sequence:
         "limit",
         "pages",
         "params",
+        "preemptions",
         "priority",
         "prompt_len",
         "reported",
@@ -84,6 +86,7 @@ class Sequence:
         self.seed = seed
         self.forks: list[Sequence] = []
         self.inherited: list[int] = []
+        self.preemptions = 0
         self.reported = 0
         self.was_admitted = False
         self.submitted = submitted

@@ -41,5 +41,6 @@ class PreemptionStrategy(Strategy, Protocol):
         Args:
             view: the queue as the scheduler sees it.
             candidates: running slots that may be preempted, in order of admission, at least
-                one; the sequence in need is among them and may be its own victim.
+                one. The sequence in need may be among them and its own victim. Who was
+                preempted several times already is missing while there are others.
         """

@@ -111,6 +111,10 @@ class Pages:
         """Whether more than one sequence holds it, so that a writer must copy it first."""
         return self._refs[page] > 1
 
+    def num_holders(self, page: int) -> int:
+        """How many sequences hold it."""
+        return self._refs[page]
+
     def is_held(self, page: int) -> bool:
         """Whether anyone holds it."""
         return self._refs[page] > 0

@@ -296,7 +296,7 @@ def test_a_broken_strategy_loses_nothing(
 ) -> None:
     kind, method, broken = BREAKS[what]
     # Few pages, so that eviction and preemption have something to do.
-    engine = make_engine(kv_pages=26, max_batch_tokens=96)
+    engine = make_engine(page_size=4, kv_pages=104, max_batch_tokens=96)
     strategies = engine.core.strategies
     left = times
 

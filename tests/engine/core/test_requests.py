@@ -182,7 +182,7 @@ def test_logprobs_are_those_of_the_raw_logits(
 
 
 def test_prompt_logprobs_are_told_once_though_preempted(make_engine: Make) -> None:
-    engine = make_engine(max_batch_tokens=16, kv_pages=24, max_running=8)
+    engine = make_engine(page_size=4, max_batch_tokens=16, kv_pages=96, max_running=8)
     wishes = {"max_tokens": 40, "ignore_eos": True, "prompt_logprobs": 0}
     for i in range(6):
         engine.submit([9 + i, *PROMPT] * 4, **wishes)

@@ -68,7 +68,7 @@ def test_tokens_equal_transformers(
 ) -> None:
     folder = checkpoint(architecture)
     # So few pages that sequences must make room for one another.
-    engine = make_engine(folder, kv_pages=40, max_batch_tokens=64, max_running=16)
+    engine = make_engine(folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=16)
     # Among the prompts of seed 0 one visits two experts whose scores differ by 5e-6: there the
     # order of additions decides, in transformers as here.
     seed = 1 if architecture == "qwen3_moe" else 0
@@ -82,5 +82,5 @@ def test_nano_tokens_equal_transformers(
     prompts: Callable[..., list[list[int]]],
 ) -> None:
     folder = embedded.folder("nano")
-    engine = make_engine(folder, kv_pages=80, max_batch_tokens=64, max_running=16)
+    engine = make_engine(folder, page_size=2, kv_pages=400, max_batch_tokens=64, max_running=16)
     compare(engine, oracle(folder), prompts(NUM_PROMPTS, 4096, 200), 16, must_preempt=True)

@@ -62,15 +62,16 @@ class Stream:
             generation.is_awake = False
             if generation.is_abandoned:
                 return
-            if generation.error is not None:
-                if not self._has_begun:
-                    raise generation.error
-                await self._write(error_events(generation.error), more=False)
-                return
+            error = generation.error
+            if error is not None and not self._has_begun:
+                raise error
             events, has_ended = b"", False
             for choice in open_choices:
                 events += wire.chunk(generation, choice)
                 has_ended |= choice.is_done
+            if error is not None:  # after what came with it
+                await self._write(events + error_events(error), more=False)
+                return
             if has_ended:
                 open_choices = [choice for choice in open_choices if not choice.is_done]
             if not open_choices:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -274,6 +275,20 @@ async def test_a_failure_mid_stream_is_an_error_event(text: TextModel) -> None:
     assert caught.value.code == "engine_restarted"
     assert events(raw.text)[-1]["error"]["code"] == "engine_restarted"
     assert [event.outcome for event in finished] == ["error", "error"]
+
+
+async def test_text_that_comes_with_a_failure_is_told_before_it(text: TextModel) -> None:
+    async def script(job: Job) -> None:
+        job.sinks[0].tokens(text.tokenizer.encode("first"), None)
+        await asyncio.sleep(0.02)
+        job.sinks[0].tokens(text.tokenizer.encode(" second"), None)
+        job.sinks[0].failed(EngineLost("the engine was lost"))
+
+    async with running(text, FakeFleet(script)) as gateway:
+        raw = await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
+    *told, last = events(raw.text)
+    assert "".join(one["choices"][0]["delta"].get("content", "") for one in told) == "first second"
+    assert last["error"]["code"] == "engine_restarted"
 
 
 async def test_a_full_queue_and_a_missing_engine_say_when_to_come_back(text: TextModel) -> None:

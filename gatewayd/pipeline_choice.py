@@ -217,6 +217,7 @@ class Choice:
     def _feed_stop(self, text: str) -> bool:
         stop = self._stop
         if stop is None:
+            self._pending.append(text)
             return False
         self._pending.append(stop.feed(text))
         if stop.matched is None:

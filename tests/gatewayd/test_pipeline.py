@@ -123,3 +123,15 @@ async def test_a_choice_that_stops_lets_its_sibling_go_on(text: TextModel) -> No
     assert [choice.stop_reason for choice in generation.choices] == [" two", None]
     generation.close()
     assert [event.outcome for event in finished] == ["length"]
+
+
+@pytest.mark.parametrize("stop", [(), ("zz",)])
+async def test_half_a_character_at_the_end_is_told_with_and_without_stop_strings(
+    text: TextModel, stop: tuple[str, ...]
+) -> None:
+    half = text.tokenizer.encode("a \U0001f469")[:-1]
+    fleet = FakeFleet(says(half, reason="length"))
+    generation = pipeline(fleet, lambda event: None).start(work(text, stop=stop))
+    await generation.finish()
+    assert [choice.take() for choice in generation.choices] == [text.tokenizer.decode(half)] * 2
+    generation.close()

@@ -1,6 +1,11 @@
-"""Checks a scheduler's plan against the rules of ``Plan``: refuse, never repair."""
+"""Checks a scheduler's plan against the rules of ``Plan``: refuse, never repair.
+
+A scheduler may also hold back, but not for long.
+"""
 
 from __future__ import annotations
+
+import time
 
 import numpy as np
 
@@ -8,6 +13,35 @@ from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.queue import Queue
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
+
+MAX_IDLE_SECONDS = 1.0
+
+
+class Patience:
+    """Waits for a scheduler that plans nothing while sequences wait."""
+
+    def __init__(self) -> None:
+        self._since: float | None = None
+
+    def restart(self) -> None:
+        """Nobody has waited so far."""
+        self._since = None
+
+    def note(self, *, is_idle: bool) -> None:
+        """Note what a plan comes to.
+
+        Raises:
+            StrategyFault: there has been nothing to compute for too long.
+        """
+        if not is_idle:
+            self._since = None
+            return
+        now = time.monotonic()
+        if self._since is None:
+            self._since = now
+        elif now - self._since > MAX_IDLE_SECONDS:
+            self._since = None
+            _refuse(f"nothing was planned for {MAX_IDLE_SECONDS:g} s while sequences wait")
 
 
 def check(plan: Plan, queue: Queue) -> None:

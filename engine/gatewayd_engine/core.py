@@ -15,10 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
-from gatewayd_engine.check import check
+from gatewayd_engine.check import Patience, check
 from gatewayd_engine.ends import find_ends
 from gatewayd_engine.families import Families
-from gatewayd_engine.faults import RequestFault, StrategyFault, blame
+from gatewayd_engine.faults import RequestFault, blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import (
@@ -43,8 +43,6 @@ from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 _FIRST_SLOTS = 256
-_MAX_IDLE_STEPS = 256
-"""Steps in a row without a token while sequences wait; a scheduler may hold back for a few."""
 
 
 class EngineCore:
@@ -89,7 +87,8 @@ class EngineCore:
         self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
         self._runner = make_runner(self._rows, strategies)
         self._stats = EngineStats()
-        self._steps = self._computed = self._idle_steps = 0
+        self._steps = self._computed = 0
+        self._patience = Patience()
         self._finished: list[Finished] = []
         self._families = Families()
 
@@ -109,6 +108,8 @@ class EngineCore:
             raise Refused("a sequence id is in use")
         seed = message.params.seed
         sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
+        if not self.has_work:
+            self._patience.restart()
         parent = self._families.found(sequences)
         self._enqueue(parent, front=message.has_returned)
 
@@ -198,13 +199,9 @@ class EngineCore:
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         slots, counts = self._placement.take(plan)
+        self._patience.note(is_idle=not len(slots))
         if not len(slots):
-            self._idle_steps += 1
-            if self._idle_steps > _MAX_IDLE_STEPS:
-                self._idle_steps = 0
-                raise StrategyFault(Kind.SCHEDULER, f"planned nothing for {_MAX_IDLE_STEPS} steps")
             return None
-        self._idle_steps = 0
         return gather(
             self._rows,
             slots,

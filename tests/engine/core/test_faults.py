@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -285,6 +286,43 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
 }
 
 
+class Clock:
+    """A time that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def test_a_scheduler_may_hold_back_for_a_while_however_many_steps_that_is(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, clock = make_engine(), Clock()
+    monkeypatch.setattr("gatewayd_engine.check.time", clock)
+    nothing = Plan(np.zeros(0, np.int32), np.zeros(0, np.int32))
+    plan = dataclasses.replace(engine.core.strategies.plan, schedule=lambda view: nothing)
+    engine.core.strategies.plan = plan
+    (first,) = engine.submit(PROMPTS[0], max_tokens=2)
+    for _ in range(1000):
+        engine.step()
+    clock.now += 0.9
+    engine.step()
+    # Time without anybody who waits does not count.
+    engine.core.abort([first])
+    clock.now += 60
+    (second,) = engine.submit(PROMPTS[0], max_tokens=2)
+    engine.step()
+    clock.now += 0.9
+    engine.step()
+    assert engine.core.stats.faults == 0
+    clock.now += 0.2
+    engine.step()
+    assert engine.core.stats.faults == 1
+    assert len(engine.run()[second].tokens) == 2
+
+
 @pytest.mark.parametrize("what", BREAKS)
 @pytest.mark.parametrize("times", [1, 10_000])
 def test_a_broken_strategy_loses_nothing(
@@ -295,6 +333,7 @@ def test_a_broken_strategy_loses_nothing(
     times: int,
 ) -> None:
     kind, method, broken = BREAKS[what]
+    monkeypatch.setattr("gatewayd_engine.check.MAX_IDLE_SECONDS", 0.001)
     # Few pages, so that eviction and preemption have something to do.
     engine = make_engine(page_size=4, kv_pages=104, max_batch_tokens=96)
     strategies = engine.core.strategies

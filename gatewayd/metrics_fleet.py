@@ -4,10 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+)
 from prometheus_client.registry import Collector
 
 from gatewayd.engines.seam import Fleet, ReplicaState, ReplicaStatus
+from gatewayd.metrics_histograms import add_histogram
+from gatewayd_engine.messages import STEP_SIZES
 
 
 class FleetCollector(Collector):
@@ -22,11 +29,17 @@ class FleetCollector(Collector):
         replicas = self._fleet.status()
         yield from self._gauges(replicas)
         yield from self._counters(replicas)
+        yield self._step_sizes(replicas)
         yield from self._states(replicas)
 
     def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
         waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        reasons = self._gauge(
+            "vllm:num_requests_waiting_by_reason",
+            "Sequences that wait for room, or for a sibling to compute their prompt.",
+            "reason",
+        )
         usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
         pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
         config = self._gauge(
@@ -36,6 +49,8 @@ class FleetCollector(Collector):
             key, stats = [self._model_name, str(replica.index)], replica.stats
             running.add_metric(key, stats.num_running)
             waiting.add_metric(key, stats.num_waiting)
+            reasons.add_metric([*key, "capacity"], stats.num_waiting - stats.num_deferred)
+            reasons.add_metric([*key, "deferred"], stats.num_deferred)
             states = {
                 "free": stats.free_pages,
                 "cached": stats.cached_pages,
@@ -47,7 +62,7 @@ class FleetCollector(Collector):
             if replica.model is not None:
                 sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
                 config.add_metric([*key, *sizes], 1)
-        yield from (running, waiting, usage, pages, config)
+        yield from (running, waiting, reasons, usage, pages, config)
 
     def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         for name, text, attribute in (
@@ -63,6 +78,18 @@ class FleetCollector(Collector):
                 value = getattr(replica.stats, attribute)
                 family.add_metric([self._model_name, str(replica.index)], value)
             yield family
+
+    def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = HistogramMetricFamily(
+            "vllm:iteration_tokens_total",
+            "Tokens computed in a step.",
+            labels=["model_name", "engine"],
+        )
+        for replica in replicas:
+            key, stats = [self._model_name, str(replica.index)], replica.stats
+            counts = stats.step_sizes or [0] * (len(STEP_SIZES) + 1)
+            add_histogram(family, key, STEP_SIZES, counts, stats.computed_tokens)
+        return family
 
     def _states(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         state = self._gauge("gatewayd_replica_state", "1 for the replica's state.", "state")

@@ -39,10 +39,12 @@ from gatewayd_engine.runner import Runner, StepResult
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
+from gatewayd_engine.tally import Tally
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 _FIRST_SLOTS = 256
+_NO_STATS = EngineStats()  # until the step is over
 
 
 class EngineCore:
@@ -86,8 +88,7 @@ class EngineCore:
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
         self._runner = make_runner(self._rows, strategies)
-        self._stats = EngineStats()
-        self._steps = self._computed = 0
+        self._tally = Tally()
         self._patience = Patience()
         self._finished: list[Finished] = []
         self._families = Families()
@@ -142,8 +143,9 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """The state now."""
         placement, queue, pages = self._placement, self._queue, self._pages
+        tally = self._tally
         return EngineStats(
-            step=self._steps,
+            step=tally.steps,
             num_running=len(queue.running),
             num_waiting=len(queue.waiting) + len(self._families),
             free_pages=pages.num_free,
@@ -152,10 +154,12 @@ class EngineCore:
             preemptions=placement.preemptions,
             prefix_queries=placement.prefixes.queries,
             prefix_hits=placement.prefixes.hits,
-            computed_tokens=self._computed,
-            step_tokens=self._stats.step_tokens,
-            step_seconds=self._stats.step_seconds,
+            computed_tokens=tally.tokens,
+            step_tokens=tally.last_tokens,
+            step_seconds=tally.last_seconds,
             faults=self.strategies.num_faults,
+            num_deferred=len(self._families),
+            step_sizes=list(tally.sizes),
         )
 
     def check(self) -> None:
@@ -173,14 +177,12 @@ class EngineCore:
         began = time.perf_counter()
         self._recovery.retry_strategies()
         batch = self._recovery.fenced(self._next_batch, redo=True)
-        output = StepOutput(stats=self._stats)
+        output = StepOutput(stats=_NO_STATS)
         num_tokens = 0
         if batch is not None and len(batch):
             num_tokens = len(batch.ids)
             output = self._commit(batch, run_apart(self._runner.run, batch))
-        self._steps += 1
-        self._computed += num_tokens
-        self._stats = EngineStats(step_tokens=num_tokens, step_seconds=time.perf_counter() - began)
+        self._tally.add(num_tokens, time.perf_counter() - began)
         finished, self._finished = self._finished, []
         return StepOutput(
             stats=self.stats,
@@ -253,7 +255,7 @@ class EngineCore:
             self._finish(sequence, ERROR, error=(code, sentence))
         told = set(result.lines[visible].tolist())
         return StepOutput(
-            stats=self._stats,
+            stats=_NO_STATS,
             sequences=ids[result.lines][visible].tobytes(),
             tokens=tokens[visible].tobytes(),
             logprobs=_named([r for r in result.logprobs if r.sequence in told], ids),

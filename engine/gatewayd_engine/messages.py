@@ -14,6 +14,8 @@ import msgspec
 PROTOCOL_VERSION = 1
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
+STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
+
 FINISH_REASONS = ("stop", "length", "abort", "error")
 STOP, LENGTH, ABORT, ERROR = range(4)
 
@@ -130,6 +132,10 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     step_seconds: float = 0.0
     faults: int = 0
     """Strategy faults answered by the default."""
+    num_deferred: int = 0
+    """Of the waiting, those that wait for a sibling to compute their prompt."""
+    step_sizes: list[int] = []
+    """Steps that computed tokens, by how many: up to each of ``STEP_SIZES``, then more."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

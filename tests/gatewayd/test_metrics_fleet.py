@@ -1,0 +1,55 @@
+"""Engines on ``/metrics``: what each said after its last step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+
+from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd.metrics_fleet import FleetCollector
+from gatewayd_engine.messages import EngineStats
+
+
+class Fleet:
+    """A fleet whose engines have said so."""
+
+    def __init__(self, stats: Sequence[EngineStats]) -> None:
+        self._stats = stats
+
+    def status(self) -> list[ReplicaStatus]:
+        return [
+            ReplicaStatus(index, ReplicaState.READY, 1, 1.0, 0, "", None, stats)
+            for index, stats in enumerate(self._stats)
+        ]
+
+
+def value(stats: Sequence[EngineStats], name: str, engine: int = 0, **labels: str) -> float | None:
+    fleet: Any = Fleet(stats)
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(fleet, "m"))
+    labels = {"model_name": "m", "engine": str(engine), **labels}
+    found: float | None = registry.get_sample_value(name, labels)
+    return found
+
+
+def test_waiting_sequences_are_told_by_reason() -> None:
+    stats = [EngineStats(num_waiting=5, num_deferred=3)]
+    name = "vllm:num_requests_waiting"
+    assert value(stats, name) == 5
+    assert value(stats, f"{name}_by_reason", reason="capacity") == 2
+    assert value(stats, f"{name}_by_reason", reason="deferred") == 3
+
+
+def test_steps_are_told_by_the_tokens_they_computed() -> None:
+    name = "vllm:iteration_tokens_total"
+    stats = [
+        EngineStats(),
+        EngineStats(computed_tokens=20_012, step_sizes=[4, 1, *[0] * 11, 1]),
+    ]
+    assert value(stats, f"{name}_count", 0) == 0
+    assert value(stats, f"{name}_count", 1) == 6
+    assert value(stats, f"{name}_sum", 1) == 20_012
+    bounds = ("1.0", "8.0", "16384.0", "+Inf")
+    assert [value(stats, f"{name}_bucket", 1, le=le) for le in bounds] == [4, 5, 5, 6]

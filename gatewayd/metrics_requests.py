@@ -19,6 +19,7 @@ from gatewayd.metrics_histograms import (
     LATENCY,
     NEXT_TOKEN,
     NUM_CHOICES,
+    NUM_PREEMPTIONS,
     Histogram,
     token_bounds,
 )
@@ -43,6 +44,7 @@ class Ended(NamedTuple):
         longest: tokens of the choice that has most.
         is_prefilled: whether the prompt was computed to its end.
         is_corrupted: whether it failed because the model's logits were not numbers.
+        num_preemptions: how often its choices gave up their memory for others.
         num_choices: asked for.
         max_tokens: asked for, of each choice.
         queue_seconds: spent in the engine's queue; None if it never left it.
@@ -59,6 +61,7 @@ class Ended(NamedTuple):
     longest: int
     is_prefilled: bool
     is_corrupted: bool
+    num_preemptions: int
     num_choices: int
     max_tokens: int
     queue_seconds: float | None
@@ -93,6 +96,7 @@ class EngineRequests:
         self.computed_len = Histogram(tokens)
         self.output_len = Histogram(tokens)
         self.longest = Histogram(tokens)
+        self.preemptions = Histogram(NUM_PREEMPTIONS)
         self.n = Histogram(NUM_CHOICES)
         self.max_tokens = Histogram(tokens)
 
@@ -116,6 +120,7 @@ class EngineRequests:
         self.outcomes.update([one.outcome for one in requests])
         self.corrupted += sum([one.is_corrupted for one in requests])
         self.prompt_len.observe_all([one.prompt_tokens for one in requests])
+        self.preemptions.observe_all([one.num_preemptions for one in requests])
         self.n.observe_all([one.num_choices for one in requests])
         self.max_tokens.observe_all([one.max_tokens for one in requests])
         completion = [one.completion_tokens for one in requests]
@@ -163,6 +168,7 @@ _HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
     ("request_prefill_kv_computed_tokens", "computed_len", "Prompt tokens not from the cache."),
     ("request_generation_tokens", "output_len", "Tokens made, of all choices."),
     ("request_max_num_generation_tokens", "longest", "Tokens of the longest choice."),
+    ("request_num_preemptions", "preemptions", "Times that its choices had to wait again."),
     ("request_params_n", "n", "Choices asked for."),
     ("request_params_max_tokens", "max_tokens", "Tokens asked for."),
 )

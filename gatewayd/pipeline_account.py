@@ -36,6 +36,7 @@ def account(
         # Some models end at once, without a token.
         is_prefilled=any([choice.first is not None or choice.is_done for choice in choices]),
         is_corrupted=any([choice.is_corrupted for choice in choices]),
+        num_preemptions=sum([choice.num_preemptions for choice in choices]),
         num_choices=len(choices),
         max_tokens=request.params.max_tokens,
         queue_seconds=choices[0].queue_seconds,

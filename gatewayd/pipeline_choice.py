@@ -90,6 +90,7 @@ class Choice:
         completion_tokens: generated so far.
         cached_tokens: prompt tokens found in the prefix cache.
         queue_seconds: spent in the engine's queue; None before it left it.
+        num_preemptions: how often it gave up its memory for others.
         scored_prompt: log-probabilities of the prompt, if asked for.
         first: when its first tokens came.
         last: when its latest tokens came.
@@ -119,6 +120,7 @@ class Choice:
         "is_corrupted",
         "is_done",
         "last",
+        "num_preemptions",
         "prompt_index",
         "queue_seconds",
         "scored_prompt",
@@ -136,6 +138,7 @@ class Choice:
         self._wakes = options.wakes
         self._is_plain = not (options.stop or options.keep_ids or options.discard)
         self.is_corrupted = False
+        self.num_preemptions = 0
         self.cached_tokens = 0
         self.queue_seconds: float | None = None
         self.scored_prompt: list[TokenLogprobs] = []
@@ -166,6 +169,10 @@ class Choice:
         """Note the cache hit and the wait."""
         self.cached_tokens = cached_tokens
         self.queue_seconds = queue_seconds
+
+    def preempted(self) -> None:
+        """Count it."""
+        self.num_preemptions += 1
 
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Keep them."""

@@ -189,6 +189,7 @@ class EngineCore:
             sequences=output.sequences,
             tokens=output.tokens,
             admitted=self._placement.take_admitted(),
+            preempted=self._placement.take_preempted(),
             finished=finished,
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,

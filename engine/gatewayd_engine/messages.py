@@ -187,6 +187,8 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """In the order of ``tokens``, for those sequences that asked."""
     prompt_logprobs: list[TokenLogprobs] = []
     """In prompt order; a sequence's own are complete before its first token."""
+    preempted: list[int] = []
+    """Sequences that had to give up their pages, once for each time."""
 
 
 class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False):

@@ -43,6 +43,7 @@ class Placement:
         self.prefixes = Prefixes(queue, pages, strategies, pool.page_size)
         self._admission = Admission(queue, rows, pages, self._holdings, self.prefixes, strategies)
         self.preemptions = 0
+        self._preempted: list[int] = []
 
     # Into the queue
 
@@ -148,14 +149,21 @@ class Placement:
         admitted, self._admission.admitted = self._admission.admitted, []
         return admitted
 
+    def take_preempted(self) -> list[int]:
+        """Who was put back into the queue since the last call, once for each time."""
+        preempted, self._preempted = self._preempted, []
+        return preempted
+
     def scrub(self, sequence: Sequence) -> None:
         """See ``Holdings``."""
         self._holdings.scrub(sequence)
 
     def preempt(self, slot: int) -> None:
         """Put a running sequence back into the queue; it keeps its tokens, not its pages."""
+        sequence = self._queue[slot]
+        sequence.preemptions += 1
         self.preemptions += 1
-        self._queue[slot].preemptions += 1
+        self._preempted.append(sequence.id)
         self._admission.put_back(slot)
 
     def release(self, sequence: Sequence) -> None:

@@ -92,6 +92,9 @@ class Flight:
             raise FrameError("a sequence finished for a reason that does not exist")
         for admitted in step.admitted:
             self._admit(admitted)
+        for sequence in step.preempted:
+            if choice := self._choices.get(sequence):
+                self._call(choice, choice.sink.preempted)
         for sequence, logprobs in _by_sequence(step.prompt_logprobs).items():
             if choice := self._choices.get(sequence):
                 choice.is_scored = True

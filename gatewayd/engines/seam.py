@@ -2,8 +2,8 @@
 
 The HTTP side makes an ``EngineRequest`` and one ``TokenSink`` per choice and gives both to
 ``Fleet.submit``. The fleet calls the sinks from the event loop, synchronously, as frames arrive:
-``admitted`` at most once, ``tokens`` any number of times, then ``finished`` or ``failed`` exactly
-once. After ``cancel`` nothing is called.
+``admitted`` at most once, ``preempted`` and ``tokens`` any number of times, then ``finished`` or
+``failed`` exactly once. After ``cancel`` nothing is called.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ class TokenSink(Protocol):
 
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
         """It left the engine's queue; ``cached_tokens`` prompt tokens were in the cache."""
+
+    def preempted(self) -> None:
+        """It had to give up its memory for others, and waits again; may be repeated."""
 
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Log-probabilities of prompt tokens, in order; only if they were asked for."""

@@ -27,6 +27,7 @@ ENDED = Ended(
     longest=4,
     is_prefilled=True,
     is_corrupted=False,
+    num_preemptions=5,
     num_choices=2,
     max_tokens=3,
     queue_seconds=0.5,
@@ -92,6 +93,7 @@ def test_an_idle_engine_shows_zeros() -> None:
         ("request_prefill_kv_computed_tokens", 3),
         ("request_generation_tokens", 6),
         ("request_max_num_generation_tokens", 4),
+        ("request_num_preemptions", 5),
         ("request_params_n", 2),
         ("request_params_max_tokens", 3),
     ],
@@ -174,6 +176,18 @@ async def test_the_longest_choice_and_all_choices_are_told(text: TextModel) -> N
     registry = await counted(FakeFleet(script), work_of(text, [7]))
     assert value(registry, "request_max_num_generation_tokens_sum") == 5
     assert value(registry, "request_generation_tokens_sum") == 8
+
+
+async def test_preemptions_of_all_choices_are_counted(text: TextModel) -> None:
+    async def script(job: Job) -> None:
+        for sink, count in zip(job.sinks, (2, 1), strict=True):
+            for _ in range(count):
+                sink.preempted()
+        await says([100])(job)
+
+    registry = await counted(FakeFleet(script), work_of(text, [7]))
+    assert value(registry, "request_num_preemptions_sum") == 3
+    assert value(registry, "request_num_preemptions_count") == 1
 
 
 async def test_a_prompt_that_ends_at_once_was_computed(text: TextModel) -> None:

@@ -29,6 +29,20 @@ def test_steps_are_counted_by_the_tokens_they_computed(make_engine: Make) -> Non
     assert stats.computed_tokens == sum(sizes)
 
 
+def test_every_preemption_is_told_with_the_step_that_made_it(make_engine: Make) -> None:
+    engine = make_engine(kv_pages=12, max_running=8)
+    for k in range(6):
+        engine.submit([7 + k] * 20, max_tokens=100, ignore_eos=True)
+    told: Counter[int] = Counter()
+    while engine.core.has_work:
+        before = engine.core.stats.preemptions
+        output = engine.step()
+        assert output.stats.preemptions - before == len(output.preempted)
+        told.update(output.preempted)
+    assert 0 < told.total() == engine.core.stats.preemptions
+    assert set(told) <= set(engine.answers)
+
+
 def test_those_that_wait_for_a_siblings_prompt_are_told_apart(make_engine: Make) -> None:
     engine = make_engine(max_running=1)
     engine.submit([7] * 20, n=4, max_tokens=30)

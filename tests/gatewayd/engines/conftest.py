@@ -118,6 +118,9 @@ class Sink:
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
         self.calls.append("admitted")
 
+    def preempted(self) -> None:
+        self.calls.append("preempted")
+
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         self.calls.append("prompt_logprobs")
 

@@ -31,3 +31,14 @@ def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
     job.restart()
     assert told.calls == ["prompt_logprobs", "restarted"]
     assert untold.calls == []
+
+
+def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request: Any) -> None:
+    sinks = [make_sink(), make_sink()]
+    job = Job.make(0, make_request([7]), sinks)
+    for at, choice in enumerate(job.choices):
+        choice.sequence = at
+    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight.add(job)
+    flight.deliver(StepOutput(stats=EngineStats(), preempted=[1, 99, 1]))
+    assert [sink.calls for sink in sinks] == [[], ["preempted", "preempted"]]

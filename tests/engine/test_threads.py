@@ -15,7 +15,7 @@ settle(1)
 import torch
 def work():
     return torch.zeros(512, 2048).mul_(2.0).sum()
-for _ in range(3):
+for _ in range(50):  # until the heap has grown to what is needed
     work()
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 for _ in range(20):

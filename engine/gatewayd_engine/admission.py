@@ -84,6 +84,7 @@ class Admission:
         except BaseException:
             self.put_back(slot)
             raise
+        self._prefixes.forget(sequence)
         self._note_admission(sequence, computed)
         return count
 

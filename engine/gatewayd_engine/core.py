@@ -130,7 +130,9 @@ class EngineCore:
         heirs = self._families.dissolve(sequence)
         self._recovery.fenced(lambda: self._placement.release(sequence), redo=False)
         if heirs:
-            self._enqueue(self._families.found(heirs), front=sequence.was_admitted)
+            heir = self._families.found(heirs)
+            heir.was_counted = sequence.was_counted
+            self._enqueue(heir, front=sequence.was_admitted)
 
     # Steps
 

@@ -47,11 +47,14 @@ class Placement:
 
     # Into the queue
 
-    def enqueue(self, sequence: Sequence, *, front: bool) -> None:
-        """A new sequence waits."""
+    def enqueue(self, sequence: Sequence, *, front: bool, parent: Sequence | None = None) -> None:
+        """A new sequence waits; its prompt is that of ``parent``, if it has one."""
         slot = self._queue.add(sequence)
         try:
-            self.prefixes.begin(sequence)
+            if parent is None:
+                self.prefixes.begin(sequence)
+            else:
+                self.prefixes.fork(parent, sequence)
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
 
@@ -169,6 +172,7 @@ class Placement:
     def release(self, sequence: Sequence) -> None:
         """A sequence has ended, running or waiting: everything it holds is given back."""
         inherited, sequence.inherited = sequence.inherited, []
+        self.prefixes.forget(sequence)
         try:
             if sequence.row >= 0:
                 self._admission.leave(sequence, 0)
@@ -189,7 +193,8 @@ class Placement:
         for page in child.inherited:
             self._pages.share(page)
         self._holdings.forked.add(parent.slot)
-        self.enqueue(child, front=True)
+        child.was_counted = True
+        self.enqueue(child, front=True, parent=parent)
 
     def rebuild(self, kind: Kind) -> None:
         """Another strategy fills a slot: let it learn what the engine knows."""

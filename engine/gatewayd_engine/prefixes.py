@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -17,7 +19,8 @@ class Prefixes:
     """Trails of sequences, and the pages that the cache knows for them.
 
     Attributes:
-        queries, hits: prompt tokens that were looked up and found, totals since the start.
+        queries, hits: prompt tokens that were looked up and found, totals since the start. A
+            request counts once, however many answers it has and however often it is admitted.
     """
 
     def __init__(self, queue: Queue, pages: Pages, strategies: Strategies, page_size: int) -> None:
@@ -25,6 +28,9 @@ class Prefixes:
         self._pages = pages
         self._strategies = strategies
         self._page_size = page_size
+        # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
+        # not known any more: until then what matched still does, and nothing more.
+        self._matched: dict[int, list[int]] = {}
         self.queries = 0
         self.hits = 0
 
@@ -34,6 +40,18 @@ class Prefixes:
         sequence.trail = None
         if begin is not None:
             sequence.trail = begin(sequence.tokens[: sequence.prompt_len], sequence.salt)
+
+    def fork(self, parent: Sequence, child: Sequence) -> None:
+        """Let a sequence with the same prompt start from a copy of its parent's trail."""
+        if parent.trail is None:
+            self.begin(child)
+            return
+        with blame(Kind.PREFIX_CACHE):
+            child.trail = copy.copy(parent.trail)
+
+    def forget(self, sequence: Sequence) -> None:
+        """The sequence waits no more, or begins anew."""
+        self._matched.pop(sequence.id, None)
 
     def uncached(self, slot: int) -> int:
         """Tokens that a waiting sequence would compute if admitted now; see ``QueueView``."""
@@ -48,14 +66,21 @@ class Prefixes:
         match = self._strategies.plan.match
         if match is None or sequence.trail is None or sequence.params.prompt_logprobs is not None:
             return []
-        with blame(Kind.PREFIX_CACHE):
-            pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
-            if not all(self._pages.is_known(page) for page in pages):
-                raise ValueError("matched a page that holds no prefix")
+        is_known = self._pages.is_known
+        pages = self._matched.get(sequence.id)
+        if pages is None or not all(map(is_known, pages)):
+            with blame(Kind.PREFIX_CACHE):
+                pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
+                if not all(map(is_known, pages)):
+                    raise ValueError("matched a page that holds no prefix")
+            self._matched[sequence.id] = pages
         return pages
 
     def count(self, sequence: Sequence, cached: int) -> None:
         """Count an admission: so many tokens need not be computed."""
+        if sequence.was_counted:
+            return
+        sequence.was_counted = True
         self.queries += sequence.prompt_len
         self.hits += min(cached, sequence.prompt_len)
 
@@ -77,10 +102,13 @@ class Prefixes:
                 known = insert(sequence.trail, sequence.tokens[: n * size], pages)
                 if not set(known) <= set(sequence.pages[:n]):
                     raise ValueError("took a page it was not offered")
-            self._pages.mark_known(known)
+            if len(known):
+                self._pages.mark_known(known)
+                self._matched.clear()
 
     def rebuild(self) -> None:
         """Another prefix cache, which knows nothing yet: let it begin with who lives."""
+        self._matched.clear()
         self._queue.num_published[:] = 0
         for sequence in self._queue:
             self.begin(sequence)

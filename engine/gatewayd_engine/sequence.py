@@ -33,6 +33,7 @@ class Sequence:
         preemptions: how often it had to give up its pages.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
+        was_counted: whether its request is in the prefix cache's statistics.
         submitted: ``time.monotonic`` when the engine got it.
     """
 
@@ -56,6 +57,7 @@ class Sequence:
         "tokens",
         "trail",
         "was_admitted",
+        "was_counted",
     )
 
     def __init__(
@@ -89,4 +91,5 @@ class Sequence:
         self.preemptions = 0
         self.reported = 0
         self.was_admitted = False
+        self.was_counted = False
         self.submitted = submitted

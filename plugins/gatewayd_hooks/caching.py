@@ -25,7 +25,9 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
     """Maps prefixes of token ids to pages, within one salt.
 
     A ``trail`` is the strategy's own note of one sequence (hashes, a tree node); the engine
-    keeps it and hands it back.
+    keeps it and hands it back. A sequence with the prompt of another starts from
+    ``copy.copy(trail)``, before anything but the prompt was inserted: what ``insert`` changes in
+    one must not show in the other.
     """
 
     def open(self, resources: EngineResources) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -121,6 +122,17 @@ class PrefixCacheConformance:
             cache.forget(2)
             assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))) == {2}
             assert list(cache.match(trail)) == [1, 2]
+
+    def test_a_copied_trail_goes_its_own_way(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1, 2, 3, 4, 5), b"")
+            cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
+            other = copy.copy(trail)
+            cache.insert(trail, _ids(1, 2, 3, 4, 5, 6), _ids(1, 2, 3))
+            cache.insert(other, _ids(1, 2, 3, 4, 5, 7), _ids(1, 2, 4))
+            for last, page in ((6, 3), (7, 4)):
+                found = cache.match(cache.begin(_ids(1, 2, 3, 4, 5, last), b""))
+                assert list(found) == [1, 2, page]
 
     def test_a_sequence_that_comes_again_with_other_pages_fills_the_gap(self) -> None:
         with self.opened() as cache:

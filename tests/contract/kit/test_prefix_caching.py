@@ -77,6 +77,18 @@ def looks_at_new_pages_only(cache: Any) -> None:
     cache.insert = broken
 
 
+class Unique(list[bytes]):
+    """A trail of which there is only one."""
+
+    def __copy__(self) -> Unique:
+        return self
+
+
+def keeps_one_trail_for_all_answers(cache: Any) -> None:
+    begin = cache.begin
+    cache.begin = lambda tokens, salt: Unique(begin(tokens, salt))
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -88,6 +100,7 @@ def looks_at_new_pages_only(cache: Any) -> None:
         never_takes_a_page_again,
         knows_a_page_by_its_own_tokens_alone,
         looks_at_new_pages_only,
+        keeps_one_trail_for_all_answers,
     ],
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:

@@ -1,0 +1,98 @@
+"""What the prefix cache is asked, how often, and what is counted of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewayd_prefix_hash.strategy import HashChain
+
+PROMPT = list(range(100, 180))
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+    """How often the methods of the cache were called."""
+    counted: Counter[str] = Counter()
+    for name in ("begin", "match"):
+        sound = getattr(HashChain, name)
+
+        def counting(self: Any, *args: Any, name: str = name, sound: Any = sound) -> Any:
+            counted[name] += 1
+            return sound(self, *args)
+
+        monkeypatch.setattr(HashChain, name, counting)
+    return counted
+
+
+def test_a_prompt_is_hashed_once_for_all_its_answers(
+    make_engine: Make, calls: Counter[str]
+) -> None:
+    engine = make_engine()
+    ids = engine.submit(PROMPT, n=4, max_tokens=40, temperature=1.0, seed=3, ignore_eos=True)
+    first = [engine.run()[i].tokens for i in ids]
+    assert calls["begin"] == 1
+    # What each of them generated was noted in a trail of its own.
+    for tokens in first:
+        engine.submit(PROMPT + tokens, max_tokens=1)
+        (*_, last) = engine.run()
+        assert engine.answers[last].admitted.cached_tokens == (80 + 39) // 16 * 16
+
+
+def test_one_who_waits_is_looked_up_again_only_when_the_cache_has_grown(
+    make_engine: Make, calls: Counter[str]
+) -> None:
+    engine = make_engine(max_running=1)
+    engine.submit(PROMPT[:40], max_tokens=30, ignore_eos=True)
+    engine.step()
+    (other,) = engine.submit(PROMPT, max_tokens=2, ignore_eos=True)
+    before = calls["match"]
+    while engine.answers[other].admitted is None:
+        engine.step()
+    assert calls["match"] - before == 1
+    assert engine.answers[other].admitted.cached_tokens == 32
+    engine.run()
+
+
+def test_whoever_finds_no_pages_is_not_looked_up_in_every_step(
+    make_engine: Make, calls: Counter[str]
+) -> None:
+    engine = make_engine(kv_pages=8)
+    engine.submit(PROMPT[:40], max_tokens=60, ignore_eos=True)
+    engine.step()
+    (other,) = engine.submit(PROMPT[::-1], max_tokens=2, ignore_eos=True)
+    before, steps = calls["match"], engine.core.stats.step
+    while engine.answers[other].admitted is None:
+        engine.step()
+    waited = engine.core.stats.step - steps
+    assert waited > 50
+    # Once, and once more for each page that the other one filled meanwhile.
+    assert calls["match"] - before <= 1 + 60 // 16 + 1
+    engine.run()
+
+
+def test_each_request_is_counted_once(make_engine: Make) -> None:
+    engine = make_engine(page_size=4, kv_pages=60, max_running=8)
+    for i in range(6):
+        engine.submit([i + 2, *PROMPT[:39]], n=2, max_tokens=40, ignore_eos=True)
+    engine.run()
+    stats = engine.core.stats
+    assert stats.preemptions > 0
+    assert (stats.prefix_queries, stats.prefix_hits) == (6 * 40, 0)
+    engine.submit([7, *PROMPT[:39]], n=3, max_tokens=40, ignore_eos=True)
+    cached = engine.run()[12].admitted.cached_tokens
+    stats = engine.core.stats
+    assert (stats.prefix_queries, stats.prefix_hits) == (7 * 40, cached)
+
+
+def test_an_answer_that_takes_over_its_request_is_not_another_one(make_engine: Make) -> None:
+    engine = make_engine(max_batch_tokens=16)
+    ids = engine.submit(PROMPT, n=2, max_tokens=4, ignore_eos=True)
+    engine.step()
+    engine.core.abort(ids[:1])
+    engine.run()
+    assert engine.core.stats.prefix_queries == 80

@@ -71,21 +71,31 @@ class TextModel:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions", param="messages"
             )
-        if any(map(self.tokenizer.spells_special, _texts(messages))):
-            return await self._encode_marked(messages, limit, add_generation_prompt)
         text = self.template.render(messages, add_generation_prompt=add_generation_prompt)
         self._check_length(text, limit, "messages")
-        return await self.tokenizer.encode_async(text, trusted=True)
+        if not any(map(self.tokenizer.spells_special, _texts(messages))):
+            return await self.tokenizer.encode_async(text, trusted=True)
+        template = self.template
+        return await self.tokenizer.apart(
+            len(text),
+            lambda: self._encode_marked(
+                template, messages, add_generation_prompt=add_generation_prompt
+            ),
+        )
 
-    async def _encode_marked(
-        self, messages: Sequence[Mapping[str, Any]], limit: int, add_generation_prompt: bool
+    def _encode_marked(
+        self,
+        template: ChatTemplate,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        add_generation_prompt: bool,
     ) -> list[int]:
         """Encode messages that spell special tokens.
 
         A numbered mark stands for each spelled token while the template writes genuine ones.
         """
-        special, template = self.tokenizer.special_pattern, self.template
-        if special is None or template is None:
+        special = self.tokenizer.special_pattern
+        if special is None:
             raise RuntimeError("there is nothing to mark")
         mark = _unused_character(messages)
         spelled: list[str] = []
@@ -102,19 +112,9 @@ class TextModel:
             for message in messages
         ]
         text = template.render(hidden, add_generation_prompt=add_generation_prompt)
-        self._check_length(text, limit, "messages")
         marked = re.compile(f"{mark}([0-9]+){mark}")
-        ids: list[int] = []
-        at = 0
-        for genuine in [*special.finditer(text), None]:
-            part = text[at : genuine.start() if genuine else len(text)]
-            ids += await self.tokenizer.encode_async(
-                marked.sub(lambda found: spelled[int(found[1])], part)
-            )
-            if genuine:
-                ids.append(self.tokenizer.special_texts[genuine[0]])
-                at = genuine.end()
-        return ids
+        disguised = self.tokenizer.disguise(text)
+        return self.tokenizer.encode(marked.sub(lambda found: spelled[int(found[1])], disguised))
 
     def _check_length(self, text: str, limit: int, param: str) -> None:
         at_least = len(text) // self.tokenizer.longest_token

@@ -5,18 +5,22 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
+from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
 
 from gatewayd.text.detokenizer import Detokenizer
+from gatewayd.text.disguise import Disguise
 from gatewayd.text.vocabulary import vocabulary_of
 
-INLINE_CHARS = 2048
-"""Longer texts are encoded in a thread: about half a millisecond of the event loop."""
+INLINE_SIZE = 2048
+"""Texts of more characters or tokens go to a thread: half a millisecond of the event loop."""
+
+T = TypeVar("T")
 
 
 class Tokenizer:
@@ -33,21 +37,22 @@ class Tokenizer:
         """
         try:
             self._trusting = Backend.from_str(serialized)
-            self._plain = Backend.from_str(serialized)
+            spec = json.loads(serialized)
+            self._disguise = Disguise(spec)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"not a tokenizer.json: {error}") from error
-        for backend in (self._trusting, self._plain):
+        for backend in (self._trusting, self._disguise.backend):
             backend.no_truncation()
             backend.no_padding()
-        self._plain.encode_special_tokens = True
         self._pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-tokenize")
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
         self._special_starts = {text[0] for text in self.special_texts}
         # Made now, not at the first request: a large vocabulary takes a tenth of a second.
-        decoder = json.loads(serialized).get("decoder") or {}
-        self._vocabulary = vocabulary_of(self._trusting, decoder, self.special_ids)
+        self._vocabulary = vocabulary_of(
+            self._trusting, spec.get("decoder") or {}, self.special_ids
+        )
         self.vocab_size = len(self._vocabulary.pieces)
         """Ids that the tokenizer knows; the model may have more."""
         self.longest_token = max(map(len, self._vocabulary.pieces))
@@ -84,21 +89,28 @@ class Tokenizer:
             add_special: add what the tokenizer puts around a text, such as BOS.
             trusted: whether spelled special tokens become special tokens.
         """
-        backend = self._trusting if trusted else self._plain
+        backend = self._trusting if trusted else self._disguise.backend
         # encode_batch_fast takes 2 us less, but starts a thread pool that complains at each fork.
         ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
         return ids
+
+    def disguise(self, text: str) -> str:
+        """Write special tokens so that ``encode`` finds them although the text is not trusted."""
+        return self._disguise.apply(text)
 
     async def encode_async(
         self, text: str, *, add_special: bool = False, trusted: bool = False
     ) -> list[int]:
         """Encode; a long text in a thread."""
-        if len(text) <= INLINE_CHARS:
-            return self.encode(text, add_special=add_special, trusted=trusted)
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(
-            self._pool, lambda: self.encode(text, add_special=add_special, trusted=trusted)
+        return await self.apart(
+            len(text), lambda: self.encode(text, add_special=add_special, trusted=trusted)
         )
+
+    async def apart(self, size: int, work: Callable[[], T]) -> T:
+        """Work on so many characters or tokens: here if they are few, else in a thread."""
+        if size <= INLINE_SIZE:
+            return work()
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Decode all ids at once; ids without a token have no text."""

@@ -13,6 +13,7 @@ from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import BadSettings, Conflict, LoadFailed, NotInstalled, SpecMismatch
 from gatewayd_hooks.loading import PluginHost, PluginRow
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.version import SPEC_VERSION
 
 SCHEDULER = """
 from gatewayd_hooks.markers import hookimpl
@@ -186,7 +187,7 @@ def test_a_strategy_of_another_contract_is_refused_in_one_sentence(
     with pytest.raises(SpecMismatch) as caught:
         host().strategy(Kind.SCHEDULER, "mine", {})
     assert str(caught.value) == (
-        "scheduler.mine needs plugin contract >=2,<3, but this gatewayd has 1.0"
+        f"scheduler.mine needs plugin contract >=2,<3, but this gatewayd has {SPEC_VERSION}"
     )
 
 

@@ -15,16 +15,36 @@ from gatewayd_hooks.logits import LogitsProcessor
 _log = logging.getLogger(__name__)
 
 
+class Quarantined(Exception):
+    """A request asks for a processor that is out of service."""
+
+
 class Processors:
     """A chain of processors over the rows of the batch.
 
     A processor that raises costs only the requests that asked for it: it is tried again row by
-    row, and the rows on which it raises are reported. All are called in inference mode, for a
-    tensor made in it cannot be changed outside.
+    row, and the rows on which it raises are reported. One that is quarantined gets no new rows:
+    a request that asks for it is refused, for an answer without it would be another. All are
+    called in inference mode, for a tensor made in it cannot be changed outside.
+
+    Args:
+        names: of the processors.
+        processors: opened.
+        max_running: rows of the batch.
+        record: counts a fault of the named one; whether it is to be quarantined now.
     """
 
-    def __init__(self, processors: Sequence[LogitsProcessor], max_running: int) -> None:
+    def __init__(
+        self,
+        names: Sequence[str],
+        processors: Sequence[LogitsProcessor],
+        max_running: int,
+        record: Callable[[str], bool],
+    ) -> None:
+        self._names = tuple(names)
         self._processors = tuple(processors)
+        self._record = record
+        self._quarantined: set[int] = set()
         self._wants = np.zeros((len(self._processors), max_running), np.bool_)
 
     @torch.inference_mode()
@@ -35,9 +55,42 @@ class Processors:
         prompt: NDArray[np.int32],
         output: NDArray[np.int32],
     ) -> None:
-        """A sequence takes a row; see ``LogitsProcessor.admit``."""
+        """A sequence takes a row; see ``LogitsProcessor.admit``.
+
+        What this raises is no fault of a processor: it looks at the client's parameters.
+
+        Raises:
+            Quarantined: the request asks for a processor that is out of service.
+        """
         for i, processor in enumerate(self._processors):
-            self._wants[i, row] = processor.admit(row, params, prompt, output)
+            if i in self._quarantined:
+                self._refuse(i, row, params, prompt, output)
+            else:
+                self._wants[i, row] = processor.admit(row, params, prompt, output)
+
+    def _refuse(
+        self,
+        i: int,
+        row: int,
+        params: SamplingParams,
+        prompt: NDArray[np.int32],
+        output: NDArray[np.int32],
+    ) -> None:
+        """Find out whether a request asks for a quarantined processor; nobody else knows."""
+        try:
+            asks = self._processors[i].admit(row, params, prompt, output)
+            if asks:
+                self._processors[i].remove(row)
+        except Exception as error:  # noqa: BLE001 - it may not stop those who do not ask for it
+            _log.warning("a quarantined logits processor raised: %r", error)
+            return
+        if asks:
+            raise Quarantined(f"{self._names[i]} is out of service after repeated faults")
+
+    def _note_fault(self, i: int, error: Exception) -> None:
+        _log.warning("logits processor %s failed: %r", self._names[i], error)
+        if self._record(self._names[i]):
+            self._quarantined.add(i)
 
     @torch.inference_mode()
     def remove(self, row: int) -> None:
@@ -47,7 +100,7 @@ class Processors:
             try:
                 self._processors[i].remove(row)
             except Exception as error:  # noqa: BLE001 - the row is given back whatever it says
-                _log.warning("a logits processor failed to give a row back: %r", error)
+                self._note_fault(i, error)
 
     def wanted(self, rows: NDArray[np.int64]) -> bool:
         """Whether any of the rows wants any processor."""
@@ -78,7 +131,8 @@ class Processors:
                 continue
             try:
                 self._call(processor, logits, lines, rows)
-            except Exception:  # noqa: BLE001 - a plugin may raise anything; found out per row below
+            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                self._note_fault(i, error)
                 return self._apply_singly(logits, rows, again)
         return failed
 
@@ -97,7 +151,7 @@ class Processors:
                 try:
                     self._call(processor, logits, np.array([line]), rows)
                 except Exception as error:  # noqa: BLE001 - fails this request alone
-                    failed[line] = f"logits processor {type(processor).__name__}: {error}"
+                    failed[line] = f"logits processor {self._names[i]}: {error}"
                     break
         return failed
 
@@ -117,7 +171,8 @@ class Processors:
             try:
                 processor.append(torch.from_numpy(rows[lines]), ids)
             except Exception as error:  # noqa: BLE001 - fails those who asked for it
-                sentence = f"logits processor {type(processor).__name__}: {error}"
+                self._note_fault(i, error)
+                sentence = f"logits processor {self._names[i]}: {error}"
                 failed.update(dict.fromkeys(lines.tolist(), sentence))
         return failed
 

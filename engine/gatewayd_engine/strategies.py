@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from gatewayd_engine.config import EngineConfig, StrategyChoice
@@ -59,7 +60,12 @@ class Strategies:
         self._chain = [
             self._open(Kind.LOGITS_PROCESSOR, choice) for choice in config.logits_processors
         ]
-        self.processors = Processors(self._chain, resources.max_running)
+        self.processors = Processors(
+            [choice.name for choice in config.logits_processors],
+            self._chain,
+            resources.max_running,
+            partial(self._record, Kind.LOGITS_PROCESSOR),
+        )
         self.plan: StepPlan = self._bind()
 
     @property
@@ -100,15 +106,20 @@ class Strategies:
 
     def fall_back(self, kind: Kind) -> None:
         """Count a fault of a kind's strategy and let the default take its place."""
-        self.num_faults += 1
         choice = self._choices[kind]
-        name = "default" if choice is None else choice.name
-        if self._fence.record(kind, name):
-            _log.error("%s strategy %s is quarantined: too many faults", kind, name)
+        if self._record(kind, "default" if choice is None else choice.name):
             self._choices[kind] = DEFAULTS[kind]
         else:
             self._retries.add(kind)
         self._replace(kind, DEFAULTS[kind])
+
+    def _record(self, kind: Kind, name: str) -> bool:
+        """Count a fault; whether the strategy is to be quarantined now."""
+        self.num_faults += 1
+        is_last = self._fence.record(kind, name)
+        if is_last:
+            _log.error("%s strategy %s is quarantined: too many faults", kind, name)
+        return is_last
 
     def take_retries(self) -> set[Kind]:
         """Kinds whose configured strategy may come back now."""

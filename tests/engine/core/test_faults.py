@@ -166,6 +166,57 @@ def test_a_processor_that_raises_anywhere_hurts_nobody_else(
             assert done[i].tokens == undisturbed[k]
 
 
+@pytest.mark.parametrize("method", ["apply", "append", "remove"])
+def test_a_processor_that_fails_again_and_again_is_quarantined(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+) -> None:
+    engine = make_engine(fault_limit=3)
+    bias = engine.core.strategies.processors._processors[1]
+
+    def raises(*args: Any) -> Any:
+        raise ValueError("not to my taste")
+
+    def ask() -> Any:
+        (i,) = engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)])
+        return engine.run()[i].finished.error
+
+    monkeypatch.setattr(bias, method, raises)
+    errors = [ask() for _ in range(3)]
+    if method == "remove":
+        assert errors == [None] * 3
+    else:
+        assert errors == [("strategy_error", "logits processor bias: not to my taste")] * 3
+    assert engine.core.stats.faults == 3
+    monkeypatch.undo()
+    sentence = "bias is out of service after repeated faults"
+    assert ask() == ("strategy_error", f"a logits processor refused the request: {sentence}")
+    monkeypatch.setattr(bias, "admit", raises)
+    assert answers(engine) == undisturbed  # nobody else notices
+    assert engine.core.stats.faults == 3
+
+
+def test_a_request_that_a_processor_refuses_is_no_fault_of_the_processor(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(fault_limit=1)
+    bias = engine.core.strategies.processors._processors[1]
+    sound = bias.admit
+
+    def picky(row: int, params: Any, *rest: Any) -> Any:
+        if params.logit_bias == [(9, 1.0)]:
+            raise ValueError("no ones")
+        return sound(row, params, *rest)
+
+    monkeypatch.setattr(bias, "admit", picky)
+    for value in (1.0, 1.0, 2.0):
+        (i,) = engine.submit(PROMPTS[0], max_tokens=3, ignore_eos=True, logit_bias=[(9, value)])
+        assert (engine.run()[i].finished.error is None) == (value == 2.0)
+    assert engine.core.stats.faults == 0
+
+
 def test_a_nan_in_a_long_prompt_is_not_shared(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,8 +48,10 @@ class Tokenize:
             "tokens": ids,
         }
         if request.return_token_strs:
-            piece = services.text.tokenizer.piece
-            answer["token_strs"] = [token_text(piece(token)) for token in ids]
+            tokenizer = services.text.tokenizer
+            answer["token_strs"] = await tokenizer.apart(
+                len(ids), lambda: [token_text(tokenizer.piece(token)) for token in ids]
+            )
         await send_json(send, answer, headers=ignored_header(ignored))
 
 
@@ -66,6 +68,14 @@ class Detokenize:
         services = self._services
         request, ignored = await receive_request(services, DetokenizeRequest, scope, receive)
         services.check_model(request.model)
-        check_ids(request.tokens, services.loaded_model().vocab_size, "tokens")
-        text = services.text.tokenizer.decode(request.tokens)
+        model, ids = services.loaded_model(), request.tokens
+        if len(ids) > model.max_model_len:
+            raise InvalidRequest(
+                f"tokens has {len(ids)} ids; the maximum is the model's context, "
+                f"{model.max_model_len}: send them in parts",
+                param="tokens",
+            )
+        check_ids(ids, model.vocab_size, "tokens")
+        tokenizer = services.text.tokenizer
+        text = await tokenizer.apart(len(ids), lambda: tokenizer.decode(ids))
         await send_json(send, {"prompt": text}, headers=ignored_header(ignored))

@@ -37,4 +37,6 @@ class DetokenizeRequest(RequestTable):
     """Token ids to text."""
 
     model: Annotated[Model | None, Field(description="A served model's name.")] = None
-    tokens: Annotated[list[TokenId], Field(description="Ids of the vocabulary.")]
+    tokens: Annotated[
+        list[TokenId], Field(description="Ids of the vocabulary; at most the model's context.")
+    ]

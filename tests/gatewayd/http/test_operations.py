@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from gatewayd.http.schema import docs
 from gatewayd.http.schema.openapi import OPERATIONS, TABLES, document
 from gatewayd.text.model import TextModel
-from tests.gatewayd.fake_fleet import FakeFleet, says
+from gatewayd.text.tokenizer import Tokenizer
+from tests.gatewayd.fake_fleet import FakeFleet, model_info, says
 from tests.gatewayd.gateway import CHAT, running
 from tests.gatewayd.http.test_guard import routes
 
@@ -52,6 +54,37 @@ async def test_messages_are_tokenized_as_a_chat_would(text: TextModel) -> None:
         beyond = await gateway.http.post("/detokenize", json={"tokens": [4096]})
     assert shown.json()["tokens"] == sent
     assert [both.status_code, none.status_code, beyond.status_code] == [400, 400, 400]
+
+
+async def test_long_work_on_tokens_is_bounded_and_leaves_the_event_loop(
+    text: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: dict[str, threading.Thread] = {}
+
+    def noted(name: str) -> None:
+        method = getattr(Tokenizer, name)
+
+        def call(self: Tokenizer, *args: Any, **options: Any) -> Any:
+            threads[name] = threading.current_thread()
+            return method(self, *args, **options)
+
+        monkeypatch.setattr(Tokenizer, name, call)
+
+    for name in ("encode", "decode", "piece"):
+        noted(name)
+    limit, one = 3000, text.tokenizer.decode([7])
+    body = {"prompt": "a b " * limit, "return_token_strs": True}
+    async with running(text, FakeFleet(model=model_info(limit))) as gateway:
+        most = await gateway.http.post("/detokenize", json={"tokens": [7] * limit})
+        over = await gateway.http.post("/detokenize", json={"tokens": [7] * (limit + 1)})
+        there = await gateway.http.post("/tokenize", json=body)
+    assert most.json() == {"prompt": one * limit}
+    assert over.status_code == 400
+    assert over.json()["error"]["param"] == "tokens"
+    assert "3001 ids; the maximum is the model's context, 3000" in over.json()["error"]["message"]
+    assert "".join(there.json()["token_strs"]) == body["prompt"]
+    assert set(threads) == {"encode", "decode", "piece"}
+    assert threading.main_thread() not in threads.values()
 
 
 async def test_readiness_tells_the_truth_and_liveness_does_not_care(text: TextModel) -> None:

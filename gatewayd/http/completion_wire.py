@@ -51,6 +51,7 @@ class CompletionWire:
         self._tokenizer = tokenizer
         self._prompts = prompts
         self._opened: set[int] = set()
+        self._prompt_columns: dict[int, _Columns] = {}
         same = (encode_json(identity.id), identity.created, encode_json(identity.model))
         self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,' % same
         self._head += b'"choices":[{"index":'
@@ -129,14 +130,23 @@ class CompletionWire:
         if self._identity.with_logprobs:
             columns = _Columns(self._tokenizer)
             if with_prompt and self._prompts is not None:
-                columns.add_prompt(prompt, _scored_prompt(generation, choice))
+                columns.extend(self._columns_of_prompt(generation, choice))
             for token in news.scored:
-                columns.add(token.logprobs, len(echoed) + token.start)
+                columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
             fields["logprobs"] = columns.fields
         if self._identity.with_ids:
             fields["token_ids"] = news.ids
             fields["prompt_token_ids"] = list(prompt) if with_prompt else None
         return fields
+
+    def _columns_of_prompt(self, generation: Generation, choice: Choice) -> _Columns:
+        """Made once for all choices of a prompt."""
+        columns = self._prompt_columns.get(choice.prompt_index)
+        if columns is None:
+            columns = self._prompt_columns[choice.prompt_index] = _Columns(self._tokenizer)
+            prompt = generation.work.requests[choice.prompt_index].prompt
+            columns.add_prompt(prompt, _scored_prompt(generation, choice))
+        return columns
 
 
 def _scored_prompt(generation: Generation, choice: Choice) -> Sequence[TokenLogprobs]:
@@ -158,6 +168,11 @@ class _Columns:
             "text_offset": [],
         }
 
+    def extend(self, other: _Columns) -> None:
+        """Put the rows of another one after these."""
+        for name, column in self.fields.items():
+            column.extend(other.fields[name])
+
     def add_prompt(self, ids: Sequence[int], scored: Sequence[TokenLogprobs]) -> None:
         """The prompt's tokens; nothing comes before the first, so it has no probability."""
         detokenizer, offset = self._tokenizer.detokenizer(), 0
@@ -169,7 +184,7 @@ class _Columns:
                 self.add(scored[at - 1], offset, opens=opens)
             offset += len(detokenizer.feed((token,)))
 
-    def add(self, scored: TokenLogprobs, offset: int, *, opens: bool = False) -> None:
+    def add(self, scored: TokenLogprobs, offset: int, *, opens: bool) -> None:
         """One token; the chosen one is among the alternatives, if any were asked for."""
         name = self._name(scored.token, opens=opens)
         top = {

@@ -57,7 +57,9 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             prompt_logprobs=request.logprobs if request.echo else None,
         )
         tokenizer = services.text.tokenizer
-        echoed = [_shown(prompt, tokenizer) for prompt in prompts] if request.echo else None
+        echoed = None
+        if request.echo:
+            echoed = [await _shown(prompt, tokenizer) for prompt in prompts]
         identity = identity_of(
             request, "cmpl-", request_id, name, with_logprobs=request.logprobs is not None
         )
@@ -128,6 +130,10 @@ def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str
     return prompt
 
 
-def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
+async def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
     """The prompt as it is echoed."""
-    return tokenizer.decode(prompt.ids, skip_special=True) if prompt.text is None else prompt.text
+    if prompt.text is not None:
+        return prompt.text
+    return await tokenizer.apart(
+        len(prompt.ids), lambda: tokenizer.decode(prompt.ids, skip_special=True)
+    )

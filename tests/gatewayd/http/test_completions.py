@@ -10,6 +10,7 @@ import pytest
 
 from gatewayd.http.services import Limits
 from gatewayd.text.model import TextModel
+from gatewayd.text.tokenizer import Tokenizer
 from tests.gatewayd.fake_fleet import FakeFleet, Job, says
 from tests.gatewayd.gateway import COMPLETION, running
 
@@ -129,6 +130,30 @@ async def test_a_wake_up_before_the_prompt_is_scored_does_not_open_its_choice(
     for index, prompt in enumerate(prompts):
         columns = _columns(raw, index)
         assert columns["token_logprobs"] == [None] + [-0.5] * len(text.tokenizer.encode(prompt))
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_the_columns_of_a_prompt_are_made_once_for_its_choices(
+    text: TextModel, is_stream: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    piece = Tokenizer.piece
+
+    def noted(self: Tokenizer, token: int, *, opens: bool = False) -> bytes:
+        asked.append(token)
+        return piece(self, token, opens=opens)
+
+    monkeypatch.setattr(Tokenizer, "piece", noted)
+    body = {**COMPLETION, "prompt": [300, 301, 302], "echo": True, "logprobs": 0, "n": 5}
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        response = await gateway.http.post("/v1/completions", json={**body, "stream": is_stream})
+    columns = (
+        [_columns(response.text, index) for index in range(5)]
+        if is_stream
+        else [choice["logprobs"] for choice in response.json()["choices"]]
+    )
+    assert all(column["token_logprobs"] == [None, -0.5, -0.5, -0.5] for column in columns)
+    assert [asked.count(token) for token in (300, 301, 302, 100)] == [1, 1, 1, 5]
 
 
 def _columns(raw: str, index: int = 0) -> dict[str, list[Any]]:

@@ -12,7 +12,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension
+from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
@@ -30,6 +32,18 @@ class _Environment(ImmutableSandboxedEnvironment):
         return super().getattr(obj, attribute)
 
 
+class _Generation(Extension):
+    """``{% generation %}`` marks what the model wrote, for training; here it changes nothing."""
+
+    tags = {"generation"}  # noqa: RUF012 - jinja2's
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Give the block's body, in a scope of its own as in training."""
+        scope = nodes.Scope(lineno=next(parser.stream).lineno)
+        scope.body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return scope
+
+
 class ChatTemplate:
     """Renders messages to the prompt the model was trained on."""
 
@@ -44,7 +58,9 @@ class ChatTemplate:
             ValueError: it does not compile.
         """
         environment = _Environment(
-            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse

@@ -106,6 +106,34 @@ def test_json_in_a_template_is_not_escaped_for_html() -> None:
     )
 
 
+def test_a_template_that_marks_generations_renders_as_transformers_does() -> None:
+    utils = pytest.importorskip("transformers.utils.chat_template_utils")
+    source = """{% set mark = 'outside' %}
+{% for message in messages %}
+    {% if message.role == 'assistant' %}
+    {% generation %}
+        {% set mark = 'inside' %}
+        {{- message.content + mark + loop.index|string }}
+        {%- if loop.first %}{% generation %}nested{% endgeneration %}{% endif %}
+
+    {% endgeneration %}
+    {% else %}
+{{ message.content }} {{ mark }}
+    {%- endif %}
+{% endfor %}
+end {{ mark }}
+"""
+    messages = chat(("assistant", "a"), ("user", "u"), ("assistant", "b"))
+    rendered, _ = utils.render_jinja_template([messages], chat_template=source)
+    assert ChatTemplate(source).render(messages, add_generation_prompt=False) == rendered[0]
+    assert "inside3" in rendered[0]
+
+
+def test_a_generation_that_is_not_closed_does_not_compile() -> None:
+    with pytest.raises(ValueError, match="endgeneration"):
+        ChatTemplate("{% generation %}a")
+
+
 def test_a_template_file_wins_over_the_configuration(tmp_path: Path) -> None:
     (tmp_path / "tokenizer_config.json").write_text(
         '{"chat_template": "old", "bos_token": {"content": "<s>"}}'

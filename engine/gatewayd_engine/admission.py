@@ -74,12 +74,12 @@ class Admission:
                 return self.admit(slot, grant)
             return 0
         queue.num_reserved[slot] = reserved
-        self._strategies.plan.dequeue(slot)
         count = min(grant, num_tokens - computed)
         self._rows.take(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row
         try:
+            self._strategies.plan.dequeue(slot)
             self._seat(sequence, shared, computed, computed + count)
         except BaseException:
             self.put_back(slot)

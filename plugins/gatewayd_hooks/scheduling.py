@@ -96,7 +96,10 @@ class SchedulerStrategy(Strategy, Protocol):
         """
 
     def dequeue(self, slot: int) -> None:
-        """A waiting sequence was admitted or has gone. Unknown slots are ignored."""
+        """A waiting sequence was admitted or has gone. Unknown slots are ignored.
+
+        One that was admitted is already among those of ``view.running``.
+        """
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step.

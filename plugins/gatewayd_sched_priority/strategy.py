@@ -49,6 +49,7 @@ class WeightedClasses:
         self._backlogged = [False for _ in Priority]
         # Waiting sequences that the last plan granted, with their class and tokens.
         self._granted: dict[int, tuple[int, int]] = {}
+        self._view: QueueView | None = None
 
     def open(self, resources: EngineResources) -> None:
         """The view says all that is needed."""
@@ -65,14 +66,16 @@ class WeightedClasses:
         """A waiting sequence was admitted, so its tokens are charged, or has gone."""
         for line in self._lines:
             line.leave(slot)
-        if slot in self._granted:
-            self._shares.charge(*self._granted.pop(slot))
+        grant = self._granted.pop(slot, None)
+        if grant is not None and self._view is not None and slot in self._view.running:
+            self._shares.charge(*grant)
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
         for number, _ in self._granted.values():
             self._backlogged[number] = True  # no pages were found for them
         self._shares.forgive(self._backlogged)
+        self._view = view
 
         running = [wants(view, number) for number in range(len(self._lines))]
         candidates = self._candidates(view, running)

@@ -106,6 +106,18 @@ def test_shares_are_as_the_weights_where_pages_bind() -> None:
     assert load.shares() == pytest.approx(TEN_FIVE_ONE, rel=0.02)
 
 
+def test_clients_that_leave_while_they_wait_cost_their_class_nothing() -> None:
+    queue = queue_of(max_batch_tokens=512, max_running=64, num_pages=120)
+    load = Load(queue, (1, 100), (1, 60), depth=8)
+    for _ in range(4000):
+        load.run(1)
+        # Those that were granted tokens and found no pages are among them.
+        for sequence in queue.waiting[:]:
+            if sequence.priority == REALTIME and sequence.computed == 0:
+                queue.cancel(sequence)
+    assert load.shares() == pytest.approx(TEN_FIVE_ONE, rel=0.02)
+
+
 def test_weights_are_settings() -> None:
     config = PriorityConfig(realtime=1, standard=2, batch=5)
     load = Load(queue_of(config, max_batch_tokens=24), (1, 60), (1, 20), depth=8)

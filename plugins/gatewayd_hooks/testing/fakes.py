@@ -263,13 +263,13 @@ class FakeQueue:
             )
             if self._pages_for(num_tokens) > self.free_pages - promised:
                 return
-            self._scheduler.dequeue(slot)
             self.waiting.remove(sequence)
             self.running.append(sequence)
             sequence.is_running = True
             sequence.pages = self._pages_for(sequence.cached)
             self.view.num_computed[slot] = min(sequence.cached, num_tokens - 1)
             self._show_running()
+            self._scheduler.dequeue(slot)
 
     def _compute(self, sequence: FakeSequence, count: int) -> None:
         view, slot = self.view, sequence.slot

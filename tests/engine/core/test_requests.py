@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from gatewayd_engine import embedded
 from gatewayd_engine.messages import SamplingParams, Submit
 from gatewayd_engine.submission import Refused
+from gatewayd_hooks.strategy import Kind
 
 PROMPT = [1, 419, 204, 2061, 356, 1033, 17, 300, 301, 302, 303, 304, 305, 306, 307, 308, 309, 310]
 Make = Callable[..., Any]
@@ -69,6 +71,24 @@ def test_an_abort_frees_every_page_at_once(make_engine: Make, phase: str) -> Non
     assert engine.core.stats.free_pages == engine.info.num_pages
     engine.core.abort(ids)  # again, and unknown ones
     engine.core.abort([12345])
+
+
+def test_a_scheduler_can_tell_who_was_admitted_from_who_has_gone(make_engine: Make) -> None:
+    engine = make_engine(max_running=1)
+    strategies, view = engine.core.strategies, engine.core._queue.view
+    told: list[bool] = []
+
+    def dequeue(slot: int) -> None:
+        told.append(slot in view.running)
+        strategies.bound[Kind.SCHEDULER].dequeue(slot)
+
+    strategies.plan = dataclasses.replace(strategies.plan, dequeue=dequeue)
+    engine.submit(PROMPT, max_tokens=3)
+    (waiting,) = engine.submit(PROMPT, max_tokens=3)
+    engine.step()
+    engine.core.abort([waiting])
+    assert told == [True, False]
+    engine.run()
 
 
 def test_a_shared_prefix_is_computed_once(make_engine: Make) -> None:

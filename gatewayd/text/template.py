@@ -35,7 +35,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 class _Generation(Extension):
     """``{% generation %}`` marks what the model wrote, for training; here it changes nothing."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja2's
+    tags = {"generation"}
 
     def parse(self, parser: Parser) -> nodes.Node:
         """Give the block's body, in a scope of its own as in training."""

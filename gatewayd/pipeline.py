@@ -7,12 +7,10 @@ its client.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TypeVar
 
 import msgspec
 
@@ -21,28 +19,8 @@ from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, reason
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
+from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
-
-logger = logging.getLogger("gatewayd.pipeline")
-
-EventT = TypeVar("EventT")
-
-
-def nobody(event: object) -> None:
-    """Stands for an observer where there is none; events for it are not made."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Observers:
-    """Who is told about requests.
-
-    Attributes:
-        admitted: a request was sent to an engine.
-        finished: it ended; exactly once for each admitted one.
-    """
-
-    admitted: Callable[[RequestAdmitted], None] = nobody
-    finished: Callable[[RequestFinished], None] = nobody
 
 
 class Work(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +149,7 @@ class Generation:
                 prompt_tokens=self.prompt_tokens,
                 priority=self.work.requests[0].priority,
             )
-            _guarded(tell, event)
+            guarded(tell, event)
 
     # For the choices.
 
@@ -301,11 +279,4 @@ class Generation:
                 ttft_seconds=None if first is None else first - work.arrival,
                 seconds=now - work.arrival,
             )
-            _guarded(tell, event)
-
-
-def _guarded(tell: Callable[[EventT], None], event: EventT) -> None:
-    try:
-        tell(event)
-    except Exception:
-        logger.exception("an observer failed")
+            guarded(tell, event)

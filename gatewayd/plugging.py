@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry
 
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.launch import NO_PREFIX_CACHE
-from gatewayd.pipeline import Observers
+from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy

@@ -18,6 +18,7 @@ from gatewayd.engines.job import Job
 from gatewayd.engines.replica import Launch, Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
+from gatewayd.engines.suspicion import Suspicion
 from gatewayd.errors import EngineLost, EngineUnavailable, GatewayError, InvalidRequest
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import ModelInfo, StepOutput, Submit
@@ -26,9 +27,6 @@ from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
 _log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
-
-_SUSPECT_AFTER = 2
-"""Losses after which a request is sent with no other such request in the queue beside it."""
 
 
 class EngineFleet:
@@ -49,7 +47,7 @@ class EngineFleet:
         self._sequences = itertools.count(1)
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
-        self._trial: Job | None = None  # the suspect whose admission is awaited
+        self._suspicion = Suspicion()
         self._is_draining = False
         self._was_ready = asyncio.Event()
 
@@ -157,14 +155,13 @@ class EngineFleet:
     def on_step(self, replica: Replica, step: StepOutput) -> None:
         """See ``ReplicaOwner``."""
         self._flights[replica.index].deliver(step)
-        if self._trial is not None and not self._trial.is_waiting:
-            self._trial = None
+        if self._suspicion.end_trial():
             self._place_pending()
 
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
         jobs = self._flights[replica.index].lose()
-        self._blame(jobs)
+        self._suspicion.blame(jobs)
         kept = [job for job in jobs if self._survives(job)]
         kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
         if jobs:
@@ -176,24 +173,6 @@ class EngineFleet:
             )
         self._pending = sorted([*self._pending, *kept], key=lambda job: job.number)
         self._place_pending()
-
-    def _blame(self, jobs: Sequence[Job]) -> None:
-        """Count a death for those jobs of a lost engine that may have caused it.
-
-        An engine tells of an admission after the step, so a job that ends it at once is still
-        called waiting. Suspects are therefore tried one by one, and one on trial is the cause.
-        """
-        if self._trial in jobs:
-            blamed = [job for job in jobs if job is self._trial]
-            self._trial = None
-        elif len(jobs) == 1:
-            blamed = list(jobs)
-        else:
-            blamed = [job for job in jobs if not job.is_waiting]
-        for job in blamed:
-            job.deaths += 1
-        for job in jobs:
-            job.losses += 1
 
     def _survives(self, job: Job) -> bool:
         """Whether a job of a lost engine goes on; if not, it has failed now."""
@@ -226,8 +205,7 @@ class EngineFleet:
         # One that has fallen silent is asked only if no other is left.
         chosen = [replica for replica in serving if replica.is_responsive] or serving
         views = [self._view(replica) for replica in chosen]
-        is_suspect = job.losses >= _SUSPECT_AFTER
-        if not views or (is_suspect and self._trial is not None):
+        if not views or self._suspicion.must_wait(job):
             self._pending.append(job)
             return
         request = job.request
@@ -254,8 +232,7 @@ class EngineFleet:
             self.backlog.leave(job)
             raise InvalidRequest(f"the request is too large: {error}") from error
         job.replica = job.last_replica = index
-        if is_suspect:
-            self._trial = job
+        self._suspicion.sent(job)
         self._flights[index].add(job)
         # Submitted nevertheless: a choice's place among its siblings decides its seed.
         if over := [choice.sequence for choice in job.choices if choice.is_over]:

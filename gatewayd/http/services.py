@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import EngineUnavailable, ModelNotFound
 from gatewayd.metrics import Metrics
-from gatewayd.pipeline import Observers, Pipeline
+from gatewayd.pipeline import Pipeline
+from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
 

@@ -17,7 +17,7 @@ from gatewayd.http.app import build_app
 from gatewayd.http.edge import EdgeLimits, server_config
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
-from gatewayd.pipeline import Observers
+from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet

@@ -10,8 +10,9 @@ import pytest
 from gatewayd.engines.seam import EngineRequest, TokenSink
 from gatewayd.errors import EngineLost, EngineUnavailable, QueueFull
 from gatewayd.metrics import Metrics
-from gatewayd.pipeline import Generation, Observers, Pipeline, Work
+from gatewayd.pipeline import Generation, Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished

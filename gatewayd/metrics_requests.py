@@ -29,7 +29,7 @@ _LABELS = ("model_name", "engine")
 _NO_ENGINE = "none"
 """The ``engine`` of requests that ended while they waited for one to be ready."""
 
-_FOLD_AT = 256
+_FOLD_AT = 128
 """Ended requests that wait to be counted: half a millisecond of the event loop."""
 
 

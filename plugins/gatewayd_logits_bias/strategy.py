@@ -14,12 +14,16 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
+_NOBODY = torch.zeros(0, dtype=torch.int64)
+
+
 class Bias:
-    """One addition for all pairs of all rows."""
+    """One addition for all pairs of all rows, laid out anew only when the batch changes."""
 
     def __init__(self) -> None:
         self._device = torch.device("cpu")
         self._pairs: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self._lay_out(_NOBODY, _NOBODY)
 
     def open(self, resources: EngineResources) -> None:
         """Learn the device."""
@@ -28,6 +32,7 @@ class Bias:
     def close(self) -> None:
         """Give the pairs back."""
         self._pairs.clear()
+        self._lay_out(_NOBODY, _NOBODY)
 
     def admit(
         self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
@@ -41,6 +46,7 @@ class Bias:
             torch.tensor(tokens, dtype=torch.int64, device=self._device),
             torch.tensor(addends, dtype=torch.float32, device=self._device),
         )
+        self._lay_out(_NOBODY, _NOBODY)
         return True
 
     def remove(self, row: int) -> None:
@@ -52,9 +58,16 @@ class Bias:
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Add all pairs at once; pairs of one token add up."""
+        if not (torch.equal(index, self._index) and torch.equal(rows, self._rows)):
+            self._lay_out(index, rows)
+        logits.index_put_(self._where, self._addends, accumulate=True)
+
+    def _lay_out(self, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Put the pairs of these rows one after the other."""
+        self._index, self._rows = index.clone(), rows.clone()
         pairs = [self._pairs[row] for row in rows.tolist()]
-        counts = torch.tensor([len(tokens) for tokens, _ in pairs])
+        counts = torch.tensor([len(tokens) for tokens, _ in pairs], dtype=torch.int64)
         lines = index.repeat_interleave(counts.to(index.device)).to(self._device)
-        tokens = torch.cat([tokens for tokens, _ in pairs])
-        addends = torch.cat([addends for _, addends in pairs])
-        logits.index_put_((lines, tokens), addends, accumulate=True)
+        self._where = lines, torch.cat([_NOBODY.to(self._device), *(tokens for tokens, _ in pairs)])
+        none = torch.zeros(0, dtype=torch.float32, device=self._device)
+        self._addends = torch.cat([none, *(addends for _, addends in pairs)])

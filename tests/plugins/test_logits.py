@@ -197,3 +197,70 @@ def test_rows_with_and_without_enough_tokens_share_a_batch() -> None:
     logits = torch.zeros(2, VOCAB)
     processor.apply(logits, torch.tensor([0, 1]), torch.tensor([0, 1]))
     assert logits.isinf().nonzero().tolist() == [[1, 2], [1, 3], [1, 30]]
+
+
+class Layouts:
+    """How often a processor has laid out its pairs for a batch."""
+
+    def __init__(self, processor: object, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count = 0
+        lay_out = getattr(processor, "_lay_out")  # noqa: B009 - private, and of two classes
+
+        def counting(index: torch.Tensor, rows: torch.Tensor) -> None:
+            self.count += len(index) > 0
+            lay_out(index, rows)
+
+        monkeypatch.setattr(processor, "_lay_out", counting)
+
+
+def test_bias_and_min_tokens_of_a_changing_batch_are_those_of_a_dictionary() -> None:
+    draw = random.Random(5)
+    bias, minimum = opened(Bias()), opened(MinTokens())
+    wishes: dict[int, Sampling] = {}
+    lengths: dict[int, int] = {}
+    for _ in range(600):
+        row = draw.randrange(8)
+        if row in wishes and draw.random() < 0.2:
+            for processor in (bias, minimum):
+                processor.remove(row)
+            del wishes[row]
+        elif row not in wishes and draw.random() < 0.4:
+            pairs = [(draw.randrange(VOCAB), draw.uniform(-2, 2)) for _ in range(3)]
+            wishes[row] = Sampling(
+                logit_bias=pairs, min_tokens=draw.randrange(1, 12), stop_token_ids=[row + 10]
+            )
+            lengths[row] = 0
+            assert admit(bias, wishes[row], row=row)
+            assert admit(minimum, wishes[row], row=row)
+        rows = draw.sample(sorted(wishes), draw.choice([len(wishes), len(wishes) // 2]))
+        if not rows:
+            continue
+        logits = torch.randn(len(rows) + 1, VOCAB)
+        wanted = logits.clone()
+        index = draw.sample(range(len(rows) + 1), len(rows))
+        for line, of in zip(index, rows, strict=True):
+            for token, addend in wishes[of].logit_bias:
+                wanted[line, token] += addend
+            if lengths[of] < wishes[of].min_tokens:
+                wanted[line, [*EOS, of + 10]] = -torch.inf
+            lengths[of] += 1
+        for processor in (bias, minimum):
+            processor.apply(logits, torch.tensor(index), torch.tensor(rows))
+            processor.append(torch.tensor(rows), torch.zeros(len(rows), dtype=torch.int64))
+        torch.testing.assert_close(logits, wanted)
+
+
+@pytest.mark.parametrize("kind", [Bias, MinTokens])
+def test_nothing_is_laid_out_anew_while_the_batch_stays(
+    kind: type[Bias | MinTokens], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    processor = opened(kind())
+    layouts = Layouts(processor, monkeypatch)
+    for row, least in ((0, 30), (1, 60)):
+        admit(processor, Sampling(logit_bias=[(7, 1.0)], min_tokens=least), row=row)
+    both = torch.tensor([0, 1])
+    for _ in range(100):
+        processor.apply(torch.zeros(2, VOCAB), both, both)
+        processor.append(both, both)
+    # min_tokens once more when the first row has enough; with both it has nothing to do.
+    assert layouts.count == (1 if kind is Bias else 2)

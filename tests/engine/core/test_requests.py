@@ -11,7 +11,9 @@ import pytest
 import torch
 
 from gatewayd_engine import embedded
+from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.submission import Refused
 from gatewayd_hooks.strategy import Kind
 
@@ -39,6 +41,43 @@ def test_forked_choices_equal_requests_of_their_own(make_engine: Make) -> None:
     assert len({tuple(tokens) for tokens in together}) == 3
     again = engine.submit(PROMPT, n=3, max_tokens=24, temperature=1.0, seed=5, ignore_eos=True)
     assert [engine.run()[i].tokens for i in again] == together
+
+
+@pytest.mark.parametrize("cache", [None, StrategyChoice("hash")])
+def test_each_choice_equals_a_request_of_its_own_with_its_seed(
+    make_engine: Make, cache: StrategyChoice | None
+) -> None:
+    wishes = {"max_tokens": 24, "temperature": 1.0, "top_p": 0.9, "ignore_eos": True}
+    engine = make_engine(prefix_cache=cache)
+    ids = engine.submit(PROMPT * 2, n=4, seed=5, **wishes)
+    answers = engine.run()
+    alone = make_engine(prefix_cache=None)
+    own = [alone.generate(PROMPT * 2, seed=fork_seed(5, choice), **wishes) for choice in range(4)]
+    assert [answers[i].tokens for i in ids] == own
+    assert len({tuple(tokens) for tokens in own}) == 4
+
+
+def test_the_columns_grow_under_a_running_batch(
+    make_engine: Make, checkpoint: Callable[[str], Any], prompts: Callable[..., list[list[int]]]
+) -> None:
+    folder = checkpoint("llama")
+    wishes = {"max_tokens": 9, "ignore_eos": True}
+    some = prompts(600, 320, 24)
+    alone = make_engine(folder, prefix_cache=None)
+    wanted = [alone.generate(p, **wishes) for p in some]
+    engine = make_engine(folder, max_running=12, kv_pages=60)
+    ids: list[int] = []
+    # 256 slots at first: they grow twice, each time with twelve in the middle of their answers.
+    for first, last in ((0, 200), (200, 400), (400, 600)):
+        for p in some[first:last]:
+            ids += engine.submit(p, **wishes)
+        for _ in range(4):
+            engine.step()
+        assert engine.core.stats.num_running == 12
+        engine.core.check()
+    assert len(engine.core._queue.row) == 1024
+    answers = engine.run()
+    assert [answers[i].tokens for i in ids] == wanted
 
 
 def test_a_parent_that_is_aborted_leaves_its_forks_alive(make_engine: Make) -> None:

@@ -45,6 +45,7 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     threads: int | None = None
     """torch's threads; None lets the engine choose."""
     seed: int = 0
-    """Of dummy weights and of requests that bring none; 0 draws one at start."""
+    """From which each request that brings none gets a seed of its own, by its place among them;
+    0 begins elsewhere at each start. Dummy weights are made from it as it is, 0 included."""
     fault_limit: int = 3
     """Faults after which a strategy is quarantined."""

@@ -20,8 +20,9 @@ class Sequence:
         params: how to choose its tokens.
         prompt_len: tokens of the prompt.
         limit: tokens it may reach, prompt included.
-        tokens: its ids, shape ``[limit]``; the first ``num_tokens`` are valid. While it runs
-            this is a line of the batch's token table.
+        tokens: its ids. While it waits, exactly those it has, shape ``[num_tokens]``; while it
+            runs, a line of the batch's token table, shape ``[max_model_len]``, of which the
+            first ``num_tokens`` are its own.
         pages: the pages it holds, in token order.
         trail: the prefix cache's note.
         salt: of the prefix cache.

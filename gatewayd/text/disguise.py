@@ -23,32 +23,28 @@ class Disguise:
         backend: knows special tokens by their secret names only.
     """
 
-    def __init__(self, spec: Mapping[str, Any]) -> None:
+    def __init__(self, spec: Mapping[str, Any], genuine: Backend) -> None:
         """Rename the special tokens of a tokenizer.
 
         Args:
             spec: a ``tokenizer.json``.
-
-        Raises:
-            ValueError: an id of an added token does not fit into the vocabulary.
+            genuine: the tokenizer that it describes; it may correct the ids of added tokens.
         """
         secret = secrets.token_hex(8)
-        added = sorted(spec.get("added_tokens") or [], key=lambda token: int(token["id"]))
+        known = {token.content: i for i, token in genuine.get_added_tokens_decoder().items()}
+        added = [token for token in spec.get("added_tokens") or [] if token["content"] in known]
         special = [token for token in added if token["special"]]
-        self._names = {token["content"]: f"<{secret}:{token['id']}>" for token in special}
+        self._names = {token["content"]: f"<{secret}:{at}>" for at, token in enumerate(special)}
         self._pattern = re.compile(_alternatives(special)) if special else None
-        renamed = [
-            {**token, "content": self._names.get(token["content"], token["content"])}
-            for token in added
-        ]
+        renamed, ids = [], {}
+        for token in added:
+            name = self._names.get(token["content"], token["content"])
+            renamed.append({**token, "content": name})
+            ids[name] = known[token["content"]]
         # Without a place in the model's vocabulary a new name would get a new id.
-        vocab = _extended(spec["model"]["vocab"], {t["content"]: t["id"] for t in renamed})
-        model = {**spec["model"], "vocab": vocab}
+        model = {**spec["model"], "vocab": _extended(spec["model"]["vocab"], ids)}
         disguised = {**spec, "added_tokens": renamed, "model": model}
         self.backend = Backend.from_str(json.dumps(disguised, ensure_ascii=False))
-        for token in renamed:
-            if self.backend.token_to_id(token["content"]) != token["id"]:
-                raise ValueError(f"the added token {token['id']} does not fit into the vocabulary")
 
     def apply(self, text: str) -> str:
         """Write the special tokens of a trusted text by their secret names."""
@@ -68,14 +64,14 @@ def _alternatives(tokens: list[dict[str, Any]]) -> str:
     )
 
 
-def _extended(vocab: Any, names: Mapping[str, int]) -> Any:  # noqa: ANN401 - two forms
-    """The vocabulary of a model with these names for their ids, in order."""
+def _extended(vocab: Any, ids: Mapping[str, int]) -> Any:  # noqa: ANN401 - two forms
+    """The vocabulary of a model with more names for some of its ids, or with new ids."""
     if isinstance(vocab, dict):
-        return {**vocab, **names}
-    pieces = list(vocab)  # Unigram's: pieces with scores, by id
-    for name, i in names.items():
+        return {**vocab, **ids}
+    pieces = list(vocab)  # Unigram's: pieces with scores, by id; new ids follow the last one
+    for name, i in sorted(ids.items(), key=lambda item: item[1]):
         if i < len(pieces):
             pieces[i] = [name, pieces[i][1]]
-        elif i == len(pieces):
+        else:
             pieces.append([name, 0.0])
     return pieces

@@ -38,7 +38,7 @@ class Tokenizer:
         try:
             self._trusting = Backend.from_str(serialized)
             spec = json.loads(serialized)
-            self._disguise = Disguise(spec)
+            self._disguise = Disguise(spec, self._trusting)
         except Exception as error:  # tokenizers raises bare Exception
             raise ValueError(f"not a tokenizer.json: {error}") from error
         for backend in (self._trusting, self._disguise.backend):

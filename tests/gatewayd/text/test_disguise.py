@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -98,11 +99,20 @@ def test_the_embedded_vocabulary_reads_text_as_the_tokenizer_itself(
     assert text.tokenizer.encode(sample) == text.tokenizer.encode(sample, trusted=True)
 
 
-def test_an_id_that_does_not_fit_is_refused() -> None:
-    spec: dict[str, Any] = json.loads(unigram(USER)._trusting.to_str())
-    spec["added_tokens"][-1]["id"] += 5
-    with pytest.raises(ValueError, match="does not fit"):
-        Tokenizer(json.dumps(spec))
+@pytest.mark.parametrize("make", [bpe, unigram])
+def test_added_tokens_keep_the_ids_that_the_tokenizer_gives_them(
+    make: Callable[..., Tokenizer],
+) -> None:
+    """A file may have other ids for them than the vocabulary; the vocabulary wins."""
+    spec: dict[str, Any] = json.loads(make(USER, END)._trusting.to_str())
+    for token in spec["added_tokens"]:
+        token["id"] += 5
+    spec["added_tokens"].append({**spec["added_tokens"][-1], "content": "<y>", "special": False})
+    tokenizer = Tokenizer(json.dumps(spec))
+    for sample in ("<|user|>\n", "<|end|>", "<s>", "h<y>w"):
+        disguised = tokenizer.disguise(sample)
+        assert (disguised == sample) == (sample == "h<y>w")
+        assert tokenizer.encode(disguised) == tokenizer.encode(sample, trusted=True)
 
 
 async def test_a_far_too_long_chat_is_refused_before_the_careful_work(

@@ -84,7 +84,7 @@ class EngineCore:
         self._queue = Queue(
             _FIRST_SLOTS, max_batch_tokens, max_running, pool.page_size, self._uncached
         )
-        self._pages = Pages(pool.num_pages, strategies.eviction, strategies.plan.forget)
+        self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
         self._runner = make_runner(self._rows, strategies)

@@ -205,8 +205,8 @@ class Placement:
                 for slot in sorted(self._queue.waiting, key=lambda slot: float(arrival[slot])):
                     plan.enqueue(slot, self._queue.view, front=False)
             case Kind.EVICTION:
-                self._pages.replace_eviction(self._strategies.eviction)
+                self._pages.replace_eviction(plan)
             case Kind.PREFIX_CACHE:
                 self._strategies.renew_eviction()
-                self._pages.replace_prefix_cache(plan.forget, self._strategies.eviction)
+                self._pages.replace_prefix_cache(self._strategies.plan)
                 self.prefixes.rebuild()

@@ -9,7 +9,7 @@ from typing import Any
 
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.processing import Processors
-from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.plan import StepPlan, bind
@@ -51,7 +51,6 @@ class Strategies:
         self._now = dict(self._choices)
         self._fence = Fence(config.fault_limit)
         self._retries: set[Kind] = set()
-        self._epoch = 0
         self.num_faults = 0
         self.bound: dict[Kind, Any] = {}
         for kind, choice in self._choices.items():
@@ -60,19 +59,13 @@ class Strategies:
         self._chain = [
             self._open(Kind.LOGITS_PROCESSOR, choice) for choice in config.logits_processors
         ]
+        self.plan: StepPlan = self._bind()
         self.processors = Processors(
             [choice.name for choice in config.logits_processors],
-            self._chain,
+            self.plan.processors,
             resources.max_running,
             partial(self._record, Kind.LOGITS_PROCESSOR),
         )
-        self.plan: StepPlan = self._bind()
-
-    @property
-    def eviction(self) -> EvictionStrategy:
-        """What orders the cached pages."""
-        strategy: EvictionStrategy = self.bound[Kind.EVICTION]
-        return strategy
 
     @property
     def names(self) -> dict[str, str]:
@@ -91,17 +84,15 @@ class Strategies:
         return strategy
 
     def _bind(self) -> StepPlan:
-        self._epoch += 1
         scheduler: SchedulerStrategy = self.bound[Kind.SCHEDULER]
         preemption: PreemptionStrategy = self.bound[Kind.PREEMPTION]
         prefix_cache: PrefixCacheStrategy[Any] | None = self.bound.get(Kind.PREFIX_CACHE)
         return bind(
             scheduler=scheduler,
             prefix_cache=prefix_cache,
-            eviction=self.eviction,
+            eviction=self.bound[Kind.EVICTION],
             preemption=preemption,
             processors=self._chain,
-            epoch=self._epoch,
         )
 
     def fall_back(self, kind: Kind) -> None:

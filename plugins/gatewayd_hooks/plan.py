@@ -43,8 +43,8 @@ class StepPlan:
         release: ``EvictionStrategy.release``.
         reuse: ``EvictionStrategy.reuse``.
         evict: ``EvictionStrategy.victim``.
+        num_evictable: ``EvictionStrategy.__len__``.
         processors: the chain of logits processors, in order.
-        epoch: grows with each plan of an engine.
     """
 
     schedule: Callable[[QueueView], Plan]
@@ -58,8 +58,8 @@ class StepPlan:
     release: Callable[[int], None]
     reuse: Callable[[int], None]
     evict: Callable[[], int]
+    num_evictable: Callable[[], int]
     processors: tuple[LogitsProcessor, ...]
-    epoch: int
 
 
 def bind(
@@ -69,7 +69,6 @@ def bind(
     eviction: EvictionStrategy,
     preemption: PreemptionStrategy,
     processors: Sequence[LogitsProcessor],
-    epoch: int,
 ) -> StepPlan:
     """Take the methods of opened strategies once, so that no step looks anything up."""
     return StepPlan(
@@ -84,6 +83,6 @@ def bind(
         release=eviction.release,
         reuse=eviction.reuse,
         evict=eviction.victim,
+        num_evictable=eviction.__len__,
         processors=tuple(processors),
-        epoch=epoch,
     )

@@ -20,12 +20,17 @@ BOUND = {
         "insert": "insert",
         "forget": "forget",
     },
-    Kind.EVICTION: {"release": "release", "reuse": "reuse", "evict": "victim"},
+    Kind.EVICTION: {
+        "release": "release",
+        "reuse": "reuse",
+        "evict": "victim",
+        "num_evictable": "__len__",
+    },
     Kind.PREEMPTION: {"preempt": "victim"},
 }
 """Kind to fields of ``StepPlan`` and the methods behind them."""
 PROCESSORS: list[Any] = ["first", "second"]
-CALLED_OUTSIDE_STEPS = {"open", "close", "__len__"}
+CALLED_OUTSIDE_STEPS = {"open", "close"}
 
 
 def strategies() -> dict[Kind, Any]:
@@ -43,7 +48,6 @@ def step_plan(parts: dict[Kind, Any], *, with_cache: bool = True) -> StepPlan:
         eviction=parts[Kind.EVICTION],
         preemption=parts[Kind.PREEMPTION],
         processors=PROCESSORS,
-        epoch=5,
     )
 
 
@@ -55,7 +59,7 @@ def test_a_plan_holds_the_bound_methods_themselves() -> None:
             bound = getattr(plan, field)
             assert bound.__self__ is parts[kind]
             assert bound.__func__ is getattr(type(parts[kind]), method)
-    assert (plan.processors, plan.epoch) == (tuple(PROCESSORS), 5)
+    assert plan.processors == tuple(PROCESSORS)
 
 
 @pytest.mark.parametrize("kind", BOUND)
@@ -65,7 +69,7 @@ def test_every_method_of_a_step_is_in_the_plan(kind: Kind) -> None:
 
 def test_every_field_of_the_plan_is_checked_here() -> None:
     fields = {field.name for field in dataclasses.fields(StepPlan)}
-    assert fields == {name for names in BOUND.values() for name in names} | {"processors", "epoch"}
+    assert fields == {name for names in BOUND.values() for name in names} | {"processors"}
 
 
 def test_without_a_prefix_cache_its_methods_are_none() -> None:
@@ -76,7 +80,7 @@ def test_without_a_prefix_cache_its_methods_are_none() -> None:
 def test_a_plan_does_not_change() -> None:
     plan = step_plan(strategies())
     with pytest.raises(dataclasses.FrozenInstanceError):
-        plan.epoch = 6  # type: ignore[misc]
+        plan.processors = ()  # type: ignore[misc]
 
 
 def test_a_strategy_is_quarantined_at_the_limit_and_only_once() -> None:

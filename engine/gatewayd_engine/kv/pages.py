@@ -7,10 +7,10 @@ prefix cache knows its content and the eviction strategy orders it. After every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
 from gatewayd_engine.faults import blame
-from gatewayd_hooks.caching import EvictionStrategy
+from gatewayd_hooks.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
 
 
@@ -27,18 +27,15 @@ class Pages:
 
     Args:
         num_pages: how many there are.
-        eviction: orders the cached pages.
-        forget: told when a cached page is given to someone else.
+        plan: with the eviction, which orders the cached pages, and the prefix cache, which is
+            told when one of them is given to someone else.
     """
 
-    __slots__ = ("_forget", "_free", "_known", "_refs", "eviction", "num_pages")
+    __slots__ = ("_free", "_known", "_plan", "_refs", "num_pages")
 
-    def __init__(
-        self, num_pages: int, eviction: EvictionStrategy, forget: Callable[[int], None] | None
-    ) -> None:
+    def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
-        self.eviction = eviction
-        self._forget = forget
+        self._plan = plan
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = [0] * num_pages
         self._known = bytearray(num_pages)
@@ -51,17 +48,17 @@ class Pages:
     @property
     def num_cached(self) -> int:
         """Pages nobody holds whose content is known."""
-        return len(self.eviction)
+        return self._plan.num_evictable()
 
     @property
     def num_held(self) -> int:
         """Pages with references."""
-        return self.num_pages - len(self._free) - len(self.eviction)
+        return self.num_pages - len(self._free) - self.num_cached
 
     @property
     def num_available(self) -> int:
         """Pages that ``take`` can give."""
-        return len(self._free) + len(self.eviction)
+        return len(self._free) + self.num_cached
 
     def take(self) -> int:
         """Hold a page nobody holds, evicting a cached one if none is free.
@@ -71,14 +68,14 @@ class Pages:
         """
         if self._free:
             page = self._free.pop()
-        elif len(self.eviction):
+        elif self.num_cached:
             with blame(Kind.EVICTION):
-                page = self.eviction.victim()
+                page = self._plan.evict()
                 if not self.is_known(page) or self._refs[page]:
                     raise ValueError(f"gave up page {page}, which is not cached")
             self._known[page] = 0
-            if self._forget is not None:
-                self._forget(page)
+            if self._plan.forget is not None:
+                self._plan.forget(page)
         else:
             raise OutOfPages
         self._refs[page] = 1
@@ -87,7 +84,7 @@ class Pages:
     def share(self, page: int) -> None:
         """Add a reference to a held or cached page."""
         if not self._refs[page]:
-            self.eviction.reuse(page)
+            self._plan.reuse(page)
         self._refs[page] += 1
 
     def give_back(self, pages: list[int]) -> None:
@@ -103,7 +100,7 @@ class Pages:
             if refs[page]:
                 continue
             if self._known[page]:
-                self.eviction.release(page)
+                self._plan.release(page)
             else:
                 self._free.append(page)
 
@@ -128,30 +125,26 @@ class Pages:
         for page in pages:
             self._known[page] = 1
 
-    def replace_eviction(self, eviction: EvictionStrategy) -> None:
+    def replace_eviction(self, plan: StepPlan) -> None:
         """Order the cached pages by another strategy, which starts from what is cached now."""
-        self.eviction = eviction
+        self._plan = plan
         self._free = []
         for page in range(self.num_pages - 1, -1, -1):
             if self._refs[page]:
                 continue
             if self._known[page]:
-                eviction.release(page)
+                plan.release(page)
             else:
                 self._free.append(page)
 
-    def replace_prefix_cache(
-        self, forget: Callable[[int], None] | None, eviction: EvictionStrategy
-    ) -> None:
+    def replace_prefix_cache(self, plan: StepPlan) -> None:
         """Another prefix cache, which knows nothing yet: cached pages become free.
 
         Args:
-            forget: of the new cache.
-            eviction: fresh, for there is nothing to evict any more.
+            plan: with a fresh eviction too, for there is nothing to evict any more.
         """
         self._known = bytearray(self.num_pages)
-        self._forget = forget
-        self.replace_eviction(eviction)
+        self.replace_eviction(plan)
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:
         """Verify the accounts against the pages that each sequence says it holds.

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections import Counter
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -11,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
+from gatewayd_hooks.plan import StepPlan, bind
 
 TOTAL = 12
 
@@ -43,13 +48,26 @@ class Oldest:
         return len(self.order)
 
 
+def plan_of(forget: Callable[[int], None] | None) -> StepPlan:
+    """A plan whose eviction is ``Oldest``; nothing but pages is asked of it."""
+    unasked: Any = SimpleNamespace(plan=None, enqueue=None, dequeue=None, victim=None)
+    plan = bind(
+        scheduler=unasked,
+        prefix_cache=None,
+        eviction=Oldest(),
+        preemption=unasked,
+        processors=(),
+    )
+    return dataclasses.replace(plan, forget=forget)
+
+
 class PagesMachine(RuleBasedStateMachine):
     """Sequences take, share and give back pages; some pages become known."""
 
     def __init__(self) -> None:
         super().__init__()
         self.forgotten: list[int] = []
-        self.pages = Pages(TOTAL, Oldest(), self.forgotten.append)
+        self.pages = Pages(TOTAL, plan_of(self.forgotten.append))
         self.holders: list[list[int]] = []
         self.known: set[int] = set()
 
@@ -106,11 +124,11 @@ class PagesMachine(RuleBasedStateMachine):
 
     @rule()
     def replace_eviction(self) -> None:
-        self.pages.replace_eviction(Oldest())
+        self.pages.replace_eviction(plan_of(self.forgotten.append))
 
     @rule()
     def replace_prefix_cache(self) -> None:
-        self.pages.replace_prefix_cache(self.forgotten.append, Oldest())
+        self.pages.replace_prefix_cache(plan_of(self.forgotten.append))
         self.known.clear()
 
     @invariant()
@@ -131,7 +149,7 @@ TestPagesMachine.settings = settings(max_examples=60, stateful_step_count=60, de
 
 def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> None:
     rng = random.Random(0)
-    pages = Pages(64, Oldest(), lambda page: None)
+    pages = Pages(64, plan_of(lambda page: None))
     holders: list[list[int]] = []
     for step in range(100_000):
         roll = rng.random()
@@ -153,7 +171,7 @@ def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> Non
 
 
 def test_check_sees_a_page_that_was_lost() -> None:
-    pages = Pages(4, Oldest(), None)
+    pages = Pages(4, plan_of(None))
     page = pages.take()
     with pytest.raises(PageInvariantError, match="references differ"):
         pages.check([])

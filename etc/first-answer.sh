@@ -6,30 +6,39 @@ bin="${VENV:-.venv}/bin"
 url="http://127.0.0.1:${PORT:-8000}"
 question="What does shutil.copytree do?"
 
-"$bin/gatewayd" serve --port "${PORT:-8000}" &
-daemon=$!
+# The daemon itself says when it is ready: what answers at the port may be another server.
+notices=$(mktemp -d)
+"$bin/python" -c '
+import socket, sys
+with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
+    systemd.bind(sys.argv[1])
+    sys.exit(not systemd.recv(4096).startswith(b"READY=1"))' "$notices/socket" &
+ready=$!
+daemon=
 stop() {
-  kill -INT "$daemon" 2>/dev/null || true
-  wait "$daemon" || true
+  kill "$ready" 2>/dev/null || true
+  rm -rf "$notices"
+  if [ -n "$daemon" ]; then
+    kill "$daemon" 2>/dev/null || true # while it starts it does not hear SIGINT
+    wait "$daemon" || true
+  fi
 }
 trap stop EXIT # whatever ends this script ends the daemon
 trap 'exit 0' INT TERM
 
-ready() {
-  "$bin/python" -c 'import sys, urllib.request; urllib.request.urlopen(sys.argv[1], timeout=2)' \
-    "$url/readyz" >/dev/null 2>&1
-}
-until ready; do
+while [ ! -S "$notices/socket" ] && kill -0 "$ready"; do sleep 0.05; done
+NOTIFY_SOCKET="$notices/socket" "$bin/gatewayd" serve --port "${PORT:-8000}" &
+daemon=$!
+while kill -0 "$ready" 2>/dev/null; do
   if ! kill -0 "$daemon" 2>/dev/null; then
     wait "$daemon"
     exit
   fi
-  sleep 0.3
+  sleep 0.1
 done
-
-if ! kill -0 "$daemon" 2>/dev/null; then
-  echo "another server answers at $url; ours could not start" >&2
-  exit 1
+if ! wait "$ready"; then
+  wait "$daemon"
+  exit
 fi
 
 # chat takes its key from OPENAI_API_KEY by default; the daemon's own is the right one here.

@@ -22,16 +22,19 @@ class ChatRoute(GenerationRoute[ChatRequest]):
         name = services.check_model(request.model)
         model = services.loaded_model()
         _check_fields(request)
-        asked = request.max_completion_tokens
-        asked = request.max_tokens if asked is None else asked
+        asked, param = request.max_completion_tokens, "max_completion_tokens"
+        if asked is None:
+            asked, param = request.max_tokens, "max_tokens"
         if asked == 0:
-            raise InvalidRequest("max_tokens is 0; the minimum is 1", param="max_tokens")
+            raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
         prompt = await services.text.encode_chat(
             [message.for_template() for message in request.messages],
             limit=model.max_model_len,
             add_generation_prompt=request.add_generation_prompt,
         )
-        max_tokens = fit_max_tokens(asked, None, len(prompt), model.max_model_len, "messages")
+        max_tokens = fit_max_tokens(
+            asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
+        )
         params = sampling_params(
             request,
             model,

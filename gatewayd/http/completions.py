@@ -47,7 +47,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             DEFAULT_MAX_TOKENS,
             max([len(prompt.ids) for prompt in prompts]),
             model.max_model_len,
-            "prompt",
+            prompt_param="prompt",
         )
         params = sampling_params(
             request,

@@ -6,8 +6,10 @@ The first thing wrong is named with its place, its value and its limit.
 
 from __future__ import annotations
 
+import gc
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import msgspec
@@ -48,6 +50,23 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     Raises:
         InvalidRequest: it is not JSON, or a field is wrong or not supported.
     """
+    with _no_collection():
+        return _parse(table, body)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Hold the cyclic collector: it would walk a large body again and again while it grows."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     fields = _object(body)
     for name, mark in table.unsupported.items():
         if name in fields and fields[name] not in mark.neutral:
@@ -93,6 +112,7 @@ _EXPECTED = {
     "list_type": "a list",
     "dict_type": "an object",
     "model_type": "an object",
+    "prompt_type": "a string or a list",
 }
 
 

@@ -27,7 +27,13 @@ def priority_of(request: GenerationTable) -> Priority:
 
 
 def fit_max_tokens(
-    asked: int | None, default: int | None, prompt_len: int, context: int, param: str
+    asked: int | None,
+    default: int | None,
+    prompt_len: int,
+    context: int,
+    *,
+    prompt_param: str,
+    param: str = "max_tokens",
 ) -> int:
     """How many tokens to generate.
 
@@ -36,7 +42,8 @@ def fit_max_tokens(
         default: where it asks for nothing; None for all that is left.
         prompt_len: tokens of the prompt, the longest one of several.
         context: tokens of the model's context.
-        param: the field of the prompt, for the error.
+        prompt_param: the field of the prompt, for the error.
+        param: the field that asks, for the error.
 
     Raises:
         ContextLengthExceeded: the prompt, or prompt and answer, do not fit.
@@ -46,16 +53,16 @@ def fit_max_tokens(
         raise ContextLengthExceeded(
             f"the prompt has {prompt_len} tokens; the model's context is {context} and one must "
             f"be left for the answer: shorten the prompt by {1 - left}",
-            param=param,
+            param=prompt_param,
         )
     if asked is None:
         return left if default is None else min(default, left)
     if asked > left:
         raise ContextLengthExceeded(
-            f"the prompt has {prompt_len} tokens and max_tokens is {asked}, together "
+            f"the prompt has {prompt_len} tokens and {param} is {asked}, together "
             f"{prompt_len + asked}; the model's context is {context}: ask for at most {left} "
             "or shorten the prompt",
-            param="max_tokens",
+            param=param,
         )
     return asked
 

@@ -8,12 +8,14 @@ from pydantic import Field
 
 from gatewayd.http.schema.fields import (
     MAX_LOGPROBS,
+    MAX_METADATA,
     GenerationTable,
     Ignored,
     MaxTokens,
     Noted,
     RequestTable,
     Unsupported,
+    at_most,
 )
 
 MAX_MESSAGES = 4096
@@ -34,7 +36,7 @@ class Message(RequestTable):
 
     role: Literal["system", "developer", "user", "assistant"]
     content: Annotated[
-        str | Annotated[list[TextPart], Field(min_length=1, max_length=1024)],
+        str | Annotated[list[TextPart], Field(fail_fast=True, min_length=1, max_length=1024)],
         Field(description="A string, or parts of text that are joined."),
     ]
     name: Annotated[str | None, Noted(), Field(max_length=256)] = None
@@ -52,12 +54,15 @@ class Message(RequestTable):
         return {"role": role, "content": self.text}
 
 
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+
+
 class ChatRequest(GenerationTable):
     """A chat completion."""
 
     messages: Annotated[
-        list[Message],
-        Field(min_length=1, max_length=MAX_MESSAGES, description="The conversation so far."),
+        Messages,
+        Field(description="The conversation so far."),
     ]
     max_completion_tokens: Annotated[
         MaxTokens | None,
@@ -73,7 +78,11 @@ class ChatRequest(GenerationTable):
     add_generation_prompt: Annotated[
         bool, Field(description="End the prompt with the beginning of an answer.")
     ] = True
-    metadata: Annotated[dict[str, str] | None, Noted(), Field(max_length=16)] = None
+    metadata: Annotated[
+        Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None,
+        Noted(),
+        at_most(MAX_METADATA),
+    ] = None
     safety_identifier: Annotated[Any, Ignored()] = None
     prompt_cache_key: Annotated[Any, Ignored()] = None
     prompt_cache_options: Annotated[Any, Ignored()] = None

@@ -4,29 +4,53 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Discriminator, Field, Tag
 
 from gatewayd.http.schema.fields import (
     MAX_CHOICES,
     MAX_LOGPROBS,
     MAX_PROMPTS,
     GenerationTable,
-    TokenId,
+    TokenIds,
     Unsupported,
 )
 
 DEFAULT_MAX_TOKENS = 16
 
-TokenIds = Annotated[list[TokenId], Field(min_length=1)]
-Texts = Annotated[list[str], Field(min_length=1, max_length=MAX_PROMPTS)]
-TokenLists = Annotated[list[TokenIds], Field(min_length=1, max_length=MAX_PROMPTS)]
+Ids = Annotated[TokenIds, Field(min_length=1)]
+Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+TokenLists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
+
+
+def _kind(value: object) -> str | None:
+    """Which kind of prompt the first entry says it is, so that errors are about that one."""
+    if isinstance(value, str):
+        return "a text"
+    if not isinstance(value, list):
+        return None
+    if value and isinstance(value[0], str):
+        return "several texts"
+    return "lists of ids" if value and isinstance(value[0], list) else "token ids"
+
+
+Prompt = Annotated[
+    Annotated[str, Tag("a text")]
+    | Annotated[Texts, Tag("several texts")]
+    | Annotated[Ids, Tag("token ids")]
+    | Annotated[TokenLists, Tag("lists of ids")],
+    Discriminator(
+        _kind,
+        custom_error_type="prompt_type",
+        custom_error_message="must be a string or a list",
+    ),
+]
 
 
 class CompletionRequest(GenerationTable):
     """A completion of plain text."""
 
     prompt: Annotated[
-        str | Texts | TokenIds | TokenLists,
+        Prompt,
         Field(description="A text, texts, token ids, or lists of token ids."),
     ]
     echo: Annotated[bool | None, Field(description="Put the prompt before the answer.")] = None

@@ -54,8 +54,9 @@ def rewrite(text: str) -> str:
 
 
 def _type(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        shown = [_type(one) for one in schema["anyOf"] if one.get("type") != "null"]
+    alternatives = schema.get("anyOf") or schema.get("oneOf")
+    if alternatives:
+        shown = [_type(one) for one in alternatives if one.get("type") != "null"]
         return " or ".join(dict.fromkeys(shown))
     if "$ref" in schema:
         return str(schema["$ref"]).rsplit("/", 1)[-1]

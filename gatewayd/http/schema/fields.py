@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic_core import PydanticKnownError
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +77,36 @@ MAX_STOPS = 16
 MAX_STOP_CHARS = 256
 MAX_BIASES = 1024
 MAX_PROMPTS = 128
+MAX_IDS = 2**20
 MAX_SEED = 2**63 - 1
 MAX_EXTRA_ARGS = 16
+MAX_METADATA = 16
+MAX_INT = 2**63 - 1
+
+
+def at_most(limit: int) -> BeforeValidator:
+    """Refuse an object with more entries before they are looked at one by one."""
+
+    def check(value: object) -> object:
+        if isinstance(value, dict) and len(value) > limit:
+            context = {
+                "field_type": "Object",
+                "max_length": limit,
+                "actual_length": len(value),
+            }
+            raise PydanticKnownError("too_long", context)
+        return value
+
+    return BeforeValidator(check)
+
 
 Model = Annotated[str, Field(min_length=1, max_length=256, description="A served model's name.")]
 Count = Annotated[int, Field(ge=1, le=MAX_CHOICES)]
-MaxTokens = Annotated[int, Field(ge=0, le=2**31 - 1)]
+MaxTokens = Annotated[int, Field(ge=0, le=MAX_INT)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, le=2**31 - 1)]
+# A list of millions that are all wrong would otherwise be told of each of them.
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True, max_length=MAX_IDS)]
 StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 ExtraName = Annotated[str, Field(min_length=1, max_length=64)]
 ExtraValue = bool | int | Finite | Annotated[str, Field(max_length=256)]
@@ -147,8 +170,12 @@ class GenerationTable(RequestTable):
         Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
     ] = None
     logit_bias: Annotated[
-        dict[str, Annotated[Finite, Field(ge=-100, le=100)]] | None,
-        Field(max_length=MAX_BIASES, description="Token id to addend."),
+        Annotated[
+            dict[str, Annotated[Finite, Field(ge=-100, le=100)]], Field(max_length=MAX_BIASES)
+        ]
+        | None,
+        at_most(MAX_BIASES),
+        Field(description="Token id to addend."),
     ] = None
     seed: Annotated[
         Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None,
@@ -164,6 +191,7 @@ class GenerationTable(RequestTable):
     ] = None
     extra_args: Annotated[
         Annotated[dict[ExtraName, ExtraValue], Field(max_length=MAX_EXTRA_ARGS)] | None,
+        at_most(MAX_EXTRA_ARGS),
         Field(description="Parameters for logits processors that are plugins, by name."),
     ] = None
     ignore_eos: Annotated[bool, Field(description="Go on after the model's end token.")] = False

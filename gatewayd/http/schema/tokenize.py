@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.chat import MAX_MESSAGES, Message
-from gatewayd.http.schema.fields import Model, RequestTable, TokenId, Unsupported
+from gatewayd.http.schema.chat import Messages
+from gatewayd.http.schema.fields import Model, RequestTable, TokenIds, Unsupported
 
 
 class TokenizeRequest(RequestTable):
@@ -16,8 +16,8 @@ class TokenizeRequest(RequestTable):
     model: Annotated[Model | None, Field(description="A served model's name.")] = None
     prompt: Annotated[str | None, Field(description="Either this or `messages`.")] = None
     messages: Annotated[
-        list[Message] | None,
-        Field(min_length=1, max_length=MAX_MESSAGES, description="Rendered as for a chat."),
+        Messages | None,
+        Field(description="Rendered as for a chat."),
     ] = None
     add_special_tokens: Annotated[
         bool, Field(description="For a prompt: add what the tokenizer puts around a text.")
@@ -38,5 +38,5 @@ class DetokenizeRequest(RequestTable):
 
     model: Annotated[Model | None, Field(description="A served model's name.")] = None
     tokens: Annotated[
-        list[TokenId], Field(description="Ids of the vocabulary; at most the model's context.")
+        TokenIds, Field(description="Ids of the vocabulary; at most the model's context.")
     ]

@@ -162,6 +162,21 @@ async def test_a_stop_token_of_the_request_is_named(text: TextModel) -> None:
     assert other.json()["choices"][0]["stop_reason"] is None
 
 
+@pytest.mark.parametrize("field", ["max_tokens", "max_completion_tokens"])
+@pytest.mark.parametrize(
+    ("value", "code"), [(0, "invalid_value"), (2048, "context_length_exceeded")]
+)
+async def test_a_limit_that_does_not_fit_is_named_as_the_client_names_it(
+    text: TextModel, field: str, value: int, code: str
+) -> None:
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        response = await gateway.http.post("/v1/chat/completions", json={**CHAT, field: value})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (field, code)
+    assert f"{field} is {value}" in error["message"]
+
+
 async def test_every_parameter_reaches_the_engine(text: TextModel) -> None:
     body = {
         **CHAT,

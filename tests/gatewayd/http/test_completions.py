@@ -190,6 +190,8 @@ async def test_the_prompt_never_leaks_into_the_answer(text: TextModel) -> None:
     [
         ({"max_tokens": 2043}, 200, None, None),
         ({"max_tokens": 2044}, 400, "context_length_exceeded", "max_tokens"),
+        ({"max_tokens": 2**31}, 400, "context_length_exceeded", "max_tokens"),
+        ({"max_tokens": 2**63}, 400, "invalid_value", "max_tokens"),
         ({"prompt": [7] * 2047}, 200, None, None),
         ({"prompt": [7] * 2048}, 400, "context_length_exceeded", "prompt"),
         ({"prompt": [7] * 2047, "max_tokens": 1}, 200, None, None),

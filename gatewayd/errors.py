@@ -1,7 +1,7 @@
 """What can go wrong, and how it is answered.
 
 GatewayError
-├── InvalidRequest          400  invalid_request_error
+├── InvalidRequest          400  invalid_value        who raises it may give a narrower code
 │   └── ContextLengthExceeded  400  context_length_exceeded
 ├── Unauthorized            401  invalid_api_key
 ├── NotFound                404  not_found
@@ -14,6 +14,7 @@ GatewayError
 ├── TooManyConnections      503  too_many_connections
 ├── QueueFull               503  overloaded
 ├── EngineUnavailable       503  engine_unavailable
+│   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were not numbers
 └── InternalError           500  internal_error
@@ -173,6 +174,12 @@ class EngineUnavailable(GatewayError):
     status = 503
     type = "server_error"
     code = "engine_unavailable"
+
+
+class ServerStopping(EngineUnavailable):
+    """The daemon takes no more, or has cut what did not end in time."""
+
+    code = "server_shutdown"
 
 
 class EngineLost(GatewayError):

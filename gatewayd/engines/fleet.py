@@ -19,7 +19,13 @@ from gatewayd.engines.replica import Launch, Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
 from gatewayd.engines.suspicion import Suspicion
-from gatewayd.errors import EngineLost, EngineUnavailable, GatewayError, InvalidRequest
+from gatewayd.errors import (
+    EngineLost,
+    EngineUnavailable,
+    GatewayError,
+    InvalidRequest,
+    ServerStopping,
+)
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import ModelInfo, StepOutput, Submit
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
@@ -27,6 +33,7 @@ from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
 _log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
+_STOPPING = "the daemon is stopping; try again later"
 
 
 class EngineFleet:
@@ -81,7 +88,7 @@ class EngineFleet:
 
     def cut(self) -> None:
         """Fail every request that is still here, because the daemon stops."""
-        self._fail_all(_stopping())
+        self._fail_all(ServerStopping(_STOPPING))
 
     async def stop(self) -> None:
         """End the engines; requests that are left fail."""
@@ -98,7 +105,7 @@ class EngineFleet:
             InvalidRequest: it does not fit into a frame.
         """
         if self._is_draining:
-            raise _stopping()
+            raise ServerStopping(_STOPPING)
         if all(replica.is_over for replica in self._replicas):
             raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
         self.backlog.check(len(request.prompt))
@@ -257,10 +264,6 @@ class EngineFleet:
         for job in jobs:
             self.backlog.leave(job)
             job.fail(error)
-
-
-def _stopping() -> EngineUnavailable:
-    return EngineUnavailable("the daemon is stopping; try again later", code="server_shutdown")
 
 
 class JobHandle:

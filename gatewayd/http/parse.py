@@ -132,8 +132,10 @@ def _refusal(errors: Sequence[ErrorDetails]) -> InvalidRequest:
         expected = " or ".join(dict.fromkeys(_EXPECTED[kind] for kind in same))
         sentence = f"{path} must be {expected}, not {_show(best['input'])}"
         return InvalidRequest(sentence, param=path, code="invalid_type")
-    code = "missing_required_parameter" if best["type"] == "missing" else "invalid_value"
-    return InvalidRequest(_sentence(path, best), param=path, code=code)
+    sentence = _sentence(path, best)
+    if best["type"] == "missing":
+        return InvalidRequest(sentence, param=path, code="missing_required_parameter")
+    return InvalidRequest(sentence, param=path)
 
 
 def _sentence(path: str, error: ErrorDetails) -> str:

@@ -171,6 +171,9 @@ class EdgeProtocol(HttpToolsProtocol):
         """The request is whole."""
         self._phase = _IDLE
         super().on_message_complete()
+        if not self.pipeline:
+            # uvicorn stops reading in a large body; who does not read sees nobody leave.
+            self.flow.resume_reading()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what the parser was stopped for."""

@@ -14,8 +14,10 @@ from tests.gatewayd.fake_fleet import FakeFleet, hangs, hangs_after, says
 from tests.gatewayd.gateway import CHAT, Gateway, running, until
 
 
-def request_bytes(*, is_stream: bool, path: str = "/v1/chat/completions") -> bytes:
-    body = json.dumps({**CHAT, "stream": is_stream, "n": 2}).encode()
+def request_bytes(
+    *, is_stream: bool, path: str = "/v1/chat/completions", padding: int = 0
+) -> bytes:
+    body = json.dumps({**CHAT, "stream": is_stream, "n": 2}).encode() + b" " * padding
     head = (
         f"POST {path} HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         f"content-length: {len(body)}\r\n\r\n"
@@ -23,11 +25,17 @@ def request_bytes(*, is_stream: bool, path: str = "/v1/chat/completions") -> byt
     return head.encode() + body
 
 
-async def leave(gateway: Gateway, sent: bytes, read: int, how: str) -> None:
+async def leave(
+    gateway: Gateway, sent: bytes, read: int, how: str, *, head_first: bool = False
+) -> None:
     """Connect, send, read, and go."""
     sock = socket.create_connection(("127.0.0.1", gateway.port))
     sock.setblocking(False)
     loop = asyncio.get_running_loop()
+    if head_first:
+        head, end, sent = sent.partition(b"\r\n\r\n")
+        await loop.sock_sendall(sock, head + end)
+        await asyncio.sleep(0.05)
     await loop.sock_sendall(sock, sent)
     if read:
         assert await loop.sock_recv(sock, read)
@@ -64,6 +72,21 @@ async def test_leaving_cancels_the_request_and_accounts_once(
         'gatewayd_http_requests_total{endpoint="/v1/chat/completions",method="POST",'
         f'status="{status}"}} 1.0' in metrics
     )
+
+
+@pytest.mark.parametrize("how", ["reset", "close", "half-close"])
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_leaving_after_a_large_body_is_seen_too(
+    text: TextModel, how: str, is_stream: bool
+) -> None:
+    fleet = FakeFleet(hangs_after([100, 101]))
+    async with running(text, fleet) as gateway:
+        sent = request_bytes(is_stream=is_stream, padding=100 * 1024)
+        await leave(gateway, sent, 1000 if is_stream else 0, how, head_first=True)
+        async with asyncio.timeout(0.5):
+            await until(lambda: fleet.jobs and fleet.jobs[0].gone.is_set())
+        finished = await gateway.until_finished()
+    assert [event.outcome for event in finished] == ["abort"]
 
 
 @pytest.mark.parametrize("how", ["reset", "close"])

@@ -35,6 +35,9 @@ from gatewayd_hooks.loading import PluginError
 
 _log = logging.getLogger("gatewayd.daemon")
 
+_POLL_SECONDS = 0.05
+"""How often a stopping daemon looks whether requests are left."""
+
 _CUT_SECONDS = 2.0
 """After requests were cut: for their last event to reach the clients."""
 
@@ -172,7 +175,6 @@ class Daemon:
         notify("STOPPING=1")
         self._plugged.stopping(self._stop_reason)
         self._fleet.drain()
-        self._server.should_exit = True
         if not await self._finished(serving, self._config.server.drain_seconds):
             _log.warning("cutting %d sequences", self._fleet.num_unfinished)
             self._fleet.cut()
@@ -185,10 +187,24 @@ class Daemon:
 
     async def _finished(self, serving: asyncio.Task[None], seconds: float) -> bool:
         """Wait until no connection is left; False after too long or a second signal."""
+        finishing = asyncio.create_task(self._finish(serving), name="finishing")
         hurry = asyncio.create_task(self._hurry.wait(), name="hurry")
-        await asyncio.wait([serving, hurry], timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        hurry.cancel()
+        waiting = [finishing, hurry]
+        await asyncio.wait(waiting, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        for task in waiting:
+            task.cancel()
+        self._server.should_exit = True
         return serving.done()
+
+    async def _finish(self, serving: asyncio.Task[None]) -> None:
+        """Wait for the requests, then close the port and wait for the connections.
+
+        Until then whoever asks is told: load balancers by ``/readyz``, clients by 503.
+        """
+        while self._fleet.num_unfinished and not serving.done():
+            await asyncio.wait([serving], timeout=_POLL_SECONDS)
+        self._server.should_exit = True
+        await asyncio.wait([serving])
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()

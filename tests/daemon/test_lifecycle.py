@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 Start = Callable[..., Any]
@@ -38,6 +39,29 @@ async def test_sigterm_lets_streams_finish_and_takes_no_more(
     port = int(daemon.url.rpartition(":")[2])
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), 1)
+
+
+async def test_a_draining_daemon_says_so_to_whoever_asks(
+    start_daemon: Start, client: Any, make_answer: Any
+) -> None:
+    daemon = start_daemon(env={"FAKE_STEP_MS": "10"})
+    _, task = await _streaming(client, daemon, make_answer, 200)
+    daemon.process.send_signal(signal.SIGTERM)
+    await asyncio.to_thread(daemon._wait, "finishing requests", 5)
+    await asyncio.sleep(0.3)
+    async with httpx.AsyncClient(base_url=daemon.url) as fresh:
+        for path, status in (("/readyz", 503), ("/health", 503), ("/livez", 200)):
+            assert (await fresh.get(path)).status_code == status
+        body = {"model": "nano", "prompt": "x"}
+        refused = await fresh.post("/v1/completions", json=body)
+        figures = (await fresh.get("/metrics")).text
+    assert not task.done()
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "server_shutdown"
+    assert refused.headers["retry-after"] == "1"
+    assert 'vllm:num_requests_running{engine="0",model_name="nano"} 1.0' in figures
+    assert (await asyncio.wait_for(task, 10)).is_complete
+    assert await asyncio.to_thread(daemon.process.wait, 5) == 0
 
 
 async def test_what_does_not_finish_in_time_is_cut_with_an_error_event(

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gatewayd.errors import (
     GatewayError,
@@ -84,6 +84,8 @@ class EdgeProtocol(HttpToolsProtocol):
     _header_bytes = 0
     _num_chunks = 0
     _peer = ""
+    _answering: RequestResponseCycle | None = None
+    _is_deaf = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection or turn it away."""
@@ -115,7 +117,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser and watch the time of what is still incomplete."""
-        if self.transport.is_closing():
+        if self._is_deaf or self.transport.is_closing():
             return
         was_headers = self._phase != _BODY
         super().data_received(data)
@@ -156,8 +158,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The request starts; its body may follow."""
-        self._phase = _BODY
         super().on_headers_complete()
+        self._phase = _BODY
+        if not self.pipeline:
+            self._answering = self.cycle  # else it waits for its turn
 
     def on_chunk_header(self) -> None:
         """Count a chunk: tiny ones cost far more than their bytes."""
@@ -174,6 +178,12 @@ class EdgeProtocol(HttpToolsProtocol):
         if not self.pipeline:
             # uvicorn stops reading in a large body; who does not read sees nobody leave.
             self.flow.resume_reading()
+
+    def on_response_complete(self) -> None:
+        """The next request has its turn."""
+        if self.pipeline:
+            self._answering = self.pipeline[-1][0]
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what the parser was stopped for."""
@@ -226,16 +236,30 @@ class EdgeProtocol(HttpToolsProtocol):
         self._refuse(RequestTimeout(f"the request's {what} did not arrive in time"))
 
     def _refuse(self, error: GatewayError) -> None:
-        """Answer with an error and close, unless an answer has begun."""
+        """Answer what is arriving with an error, in its turn, and close."""
         self._disarm()
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
-            body = encode_json(error.body())
-            self.transport.write(
-                b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-                b"connection: close\r\n\r\n%b"
-                % (error.status, _REASONS[error.status], len(body), body)
-            )
+        cycle = self._answering
+        is_its_own = self._phase == _BODY and cycle is self.cycle
+        if cycle is None or cycle.response_complete:
+            if not is_its_own:  # else its answer is out, and only its body is too late
+                self._write_refusal(error)
+        elif is_its_own:
+            if not cycle.response_started:
+                self._write_refusal(error)
+        else:
+            # An earlier request has the word. Its answer is the connection's last.
+            cycle.keep_alive = False
+            self._is_deaf = True
+            self.flow.resume_reading()
+            return
         self.transport.close()
+
+    def _write_refusal(self, error: GatewayError) -> None:
+        body = encode_json(error.body())
+        self.transport.write(
+            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
+            b"connection: close\r\n\r\n%b" % (error.status, _REASONS[error.status], len(body), body)
+        )
 
 
 def _set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:

@@ -120,7 +120,9 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._is_deaf or self.transport.is_closing():
             return
         was_headers = self._phase != _BODY
+        idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         super().data_received(data)
+        self._keep_idle(idle)
         if self.transport.is_closing():
             return
         if was_headers and self._phase == _HEADERS:
@@ -219,6 +221,15 @@ class EdgeProtocol(HttpToolsProtocol):
         self._refusal = refusal
         raise ValueError(refusal.message)  # the parser turns it into its own error
 
+    def _keep_idle(self, timer: asyncio.TimerHandle | None) -> None:
+        """Time between requests goes on until one begins, whatever else has come."""
+        if self._phase == _IDLE and (self.cycle is None or self.cycle.response_complete):
+            self.timeout_keep_alive_task = timer or self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
+        elif timer is not None:
+            timer.cancel()
+
     def _arm(self) -> None:
         self._armed_phase = self._phase
         if self._phase == _HEADERS:
@@ -291,7 +302,7 @@ def server_config(app: App, limits: EdgeLimits = EdgeLimits(), **options: Any) -
         "server_header": False,
         "access_log": False,
         "log_config": None,
-        "timeout_keep_alive": int(limits.idle_seconds),
+        "timeout_keep_alive": limits.idle_seconds,
         **options,
     }
     return uvicorn.Config(app, **settings)

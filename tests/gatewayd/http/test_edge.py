@@ -108,12 +108,61 @@ async def test_a_fast_request_on_a_kept_connection_outlives_the_deadlines(text: 
             await asyncio.sleep(0.15)
 
 
-async def test_an_idle_connection_is_closed(text: TextModel) -> None:
-    async with running(text, FakeFleet(), edge=EdgeLimits(idle_seconds=1)) as gateway:
-        began = time.monotonic()
-        answer = await exchange(gateway, b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n")
+async def answered_and_idle(gateway: Gateway, *parts: bytes) -> tuple[bytes, float]:
+    """Send parts with gaps; what came back, and the seconds from the answer to the end."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+    writer.write(parts[0])
+    answer = await reader.readuntil(b"}")
+    began = time.monotonic()
+    try:
+        for part in parts[1:]:
+            await asyncio.sleep(0.1)
+            writer.write(part)
+        async with asyncio.timeout(5):
+            answer += await reader.read()
+    except ConnectionError:
+        pass
+    writer.close()
+    return answer, time.monotonic() - began
+
+
+LIVEZ = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
+
+
+@pytest.mark.parametrize("idle_seconds", [0.3, 0.7])
+async def test_an_idle_connection_is_closed(text: TextModel, idle_seconds: float) -> None:
+    async with running(text, FakeFleet(), edge=EdgeLimits(idle_seconds=idle_seconds)) as gateway:
+        answer, seconds = await answered_and_idle(gateway, LIVEZ)
     assert answer.startswith(b"HTTP/1.1 200 ")
-    assert 0.9 < time.monotonic() - began < 3
+    assert idle_seconds * 0.9 < seconds < idle_seconds + 0.5
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (LIVEZ, b"\r\n"),
+        (LIVEZ, b"\r\n", b"\r", b"\n", b"\r\n\r\n"),
+        (b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n", b"{}"),
+        (b"POST /nowhere HTTP/1.1\r\nhost: x\r\ncontent-length: 2\r\n\r\n", b"{", b"}"),
+    ],
+)
+async def test_bytes_that_begin_no_request_do_not_keep_a_connection(
+    text: TextModel, parts: tuple[bytes, ...]
+) -> None:
+    async with running(text, FakeFleet(), edge=EdgeLimits(idle_seconds=0.3)) as gateway:
+        answer, seconds = await answered_and_idle(gateway, *parts)
+    assert answer.count(b"HTTP/1.1 ") == 1
+    assert seconds < 1
+
+
+async def test_a_request_that_began_ends_the_idle_time(text: TextModel) -> None:
+    edge = EdgeLimits(idle_seconds=0.3)
+    async with running(text, FakeFleet(says([100] * 5, delay=0.1)), edge=edge) as gateway:
+        body = json.dumps(CHAT).encode()
+        chat = POST + b"content-length: %d\r\n\r\n" % len(body) + body
+        answer, _ = await answered_and_idle(gateway, LIVEZ, b"\r\n" + chat)
+        split, _ = await answered_and_idle(gateway, LIVEZ, chat[:9], chat[9:99], b"", chat[99:])
+    assert answer.count(b"HTTP/1.1 200 ") == split.count(b"HTTP/1.1 200 ") == 2
 
 
 @pytest.mark.parametrize(

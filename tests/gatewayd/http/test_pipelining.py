@@ -95,8 +95,9 @@ async def test_leaving_behind_a_bad_request_is_seen(text: TextModel) -> None:
     fleet = FakeFleet(hangs_after([100]))
     async with running(text, fleet) as gateway:
         _, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
-        writer.write(chat(is_stream=True) + LATER["good, then bad"])
+        writer.write(chat(is_stream=True))
         await until(lambda: fleet.jobs)
+        writer.write(LATER["good, then bad"])
         await asyncio.sleep(0.05)
         writer.close()
         await until(lambda: fleet.jobs[0].gone.is_set(), seconds=0.5)

@@ -117,7 +117,7 @@ class Daemon:
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
         )
-        self._server = Server(build_app(services), config.server)
+        self._server = Server(build_app(services), metrics.answered, config.server)
         self._welcome = Welcome(
             model=name,
             url=url_of(self._listener),

@@ -6,12 +6,13 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import uvicorn
 
 from gatewayd.config import ServerTable
 from gatewayd.http.asgi import App
-from gatewayd.http.edge import EdgeLimits, server_config
+from gatewayd.http.edge import Answered, EdgeLimits, edge_protocol
 
 _BACKLOG = 2048
 
@@ -69,11 +70,41 @@ def edge_limits(table: ServerTable) -> EdgeLimits:
     )
 
 
+def server_config(
+    app: App,
+    answered: Answered,
+    limits: EdgeLimits = EdgeLimits(),  # noqa: B008 - frozen
+    **options: Any,  # noqa: ANN401 - uvicorn's own
+) -> uvicorn.Config:
+    """How the data plane is served; ``options`` are uvicorn's and win.
+
+    Args:
+        app: the data plane.
+        answered: told what the edge answers without asking the app.
+        limits: of a connection.
+        options: of uvicorn.
+    """
+    settings: dict[str, Any] = {
+        "http": edge_protocol(limits, answered),
+        "ws": "none",
+        "loop": "auto",
+        "lifespan": "off",
+        "interface": "asgi3",
+        "proxy_headers": False,
+        "server_header": False,
+        "access_log": False,
+        "log_config": None,
+        "timeout_keep_alive": limits.idle_seconds,
+        **options,
+    }
+    return uvicorn.Config(app, **settings)
+
+
 class Server(uvicorn.Server):
     """uvicorn for one app on given sockets; the daemon owns the signals."""
 
-    def __init__(self, app: App, table: ServerTable) -> None:
-        super().__init__(server_config(app, edge_limits(table), backlog=_BACKLOG))
+    def __init__(self, app: App, answered: Answered, table: ServerTable) -> None:
+        super().__init__(server_config(app, answered, edge_limits(table), backlog=_BACKLOG))
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

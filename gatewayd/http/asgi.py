@@ -103,14 +103,20 @@ async def send_json(
 
 async def send_error(send: Send, error: GatewayError, headers: Sequence[Header] = ()) -> None:
     """Answer with OpenAI's error object."""
-    extra = list(headers)
-    if error.retry_after is not None:
-        extra.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
-    if error.status == 401:
-        extra.append((b"www-authenticate", b"Bearer"))
+    extra = [*error_headers(error), *headers]
     if error.status in _LEAVES_BODY_UNREAD:
         extra.append((b"connection", b"close"))
-    await send_json(send, error.body(), status=error.status, headers=extra)
+    await send_body(send, encode_json(error.body()), status=error.status, headers=extra)
+
+
+def error_headers(error: GatewayError) -> list[Header]:
+    """What the answer says of an error beside its body."""
+    found = [JSON_HEADER]
+    if error.retry_after is not None:
+        found.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
+    if error.status == 401:
+        found.append((b"www-authenticate", b"Bearer"))
+    return found
 
 
 def ignored_header(names: Sequence[str]) -> list[Header]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gatewayd.errors import (
@@ -25,8 +25,8 @@ from gatewayd.errors import (
     RequestTimeout,
     TooManyConnections,
 )
-from gatewayd.http.asgi import App, encode_json
 from gatewayd.http.departure import EXTENSION, ToldDeparture
+from gatewayd.http.refusal import REFUSED, refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,13 +58,8 @@ class EdgeLimits:
     write_buffer_bytes: int = 64 * 1024
 
 
-_REASONS = {
-    400: b"Bad Request",
-    408: b"Request Timeout",
-    413: b"Content Too Large",
-    431: b"Request Header Fields Too Large",
-    503: b"Service Unavailable",
-}
+Answered = Callable[[str, str, int], None]
+"""Told an answer: endpoint, method and status."""
 
 # Where a connection stands. Between requests only uvicorn's own idle timer runs.
 _IDLE, _HEADERS, _BODY = range(3)
@@ -75,6 +70,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     limits: EdgeLimits
     peers: Counter[str]
+    answered: Answered
 
     _phase = _HEADERS
     _armed_phase = _IDLE
@@ -100,7 +96,9 @@ class EdgeProtocol(HttpToolsProtocol):
             len(self.connections) > self.limits.connections
             or self.peers[self._peer] > self.limits.peer_connections
         ):
-            self._refuse(TooManyConnections("too many connections; close some or try later"))
+            self._refuse(
+                TooManyConnections("too many connections; close some or try later", retry_after=1)
+            )
             return
         self._arm()
 
@@ -254,9 +252,14 @@ class EdgeProtocol(HttpToolsProtocol):
         if cycle is None or cycle.response_complete:
             if not is_its_own:  # else its answer is out, and only its body is too late
                 self._write_refusal(error)
+                self.answered("other", "other", error.status)
         elif is_its_own:
             if not cycle.response_started:
                 self._write_refusal(error)
+                # Its app counts it, with its endpoint, and must not answer as well.
+                cycle.scope[REFUSED] = error.status  # type: ignore[literal-required]
+                cycle.disconnected = True
+                cycle.message_event.set()
         else:
             # An earlier request has the word. Its answer is the connection's last.
             cycle.keep_alive = False
@@ -266,11 +269,9 @@ class EdgeProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def _write_refusal(self, error: GatewayError) -> None:
-        body = encode_json(error.body())
-        self.transport.write(
-            b"HTTP/1.1 %d %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n"
-            b"connection: close\r\n\r\n%b" % (error.status, _REASONS[error.status], len(body), body)
-        )
+        # Between requests, the headers are those of the last one.
+        headers = self.headers if self._phase != _IDLE and self.headers else []
+        self.transport.write(refusal(error, headers))
 
 
 def _set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
@@ -285,24 +286,7 @@ def _set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
-def edge_protocol(limits: EdgeLimits) -> type[EdgeProtocol]:
-    """The protocol class of one server: its limits and its count of peers."""
-    return type("BoundEdgeProtocol", (EdgeProtocol,), {"limits": limits, "peers": Counter()})
-
-
-def server_config(app: App, limits: EdgeLimits = EdgeLimits(), **options: Any) -> uvicorn.Config:  # noqa: ANN401 - uvicorn's own options; frozen
-    """How the data plane is served; ``options`` are uvicorn's and win."""
-    settings: dict[str, Any] = {
-        "http": edge_protocol(limits),
-        "ws": "none",
-        "loop": "auto",
-        "lifespan": "off",
-        "interface": "asgi3",
-        "proxy_headers": False,
-        "server_header": False,
-        "access_log": False,
-        "log_config": None,
-        "timeout_keep_alive": limits.idle_seconds,
-        **options,
-    }
-    return uvicorn.Config(app, **settings)
+def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:
+    """The protocol class of one server: its limits, its count of peers, who counts its answers."""
+    bound = {"limits": limits, "peers": Counter(), "answered": staticmethod(answered)}
+    return type("BoundEdgeProtocol", (EdgeProtocol,), bound)

@@ -1,14 +1,9 @@
-"""What surrounds every request: its id, its error answer and its count.
-
-A client's ``x-request-id`` is echoed and never used inside: two clients may send the same one.
-"""
+"""What surrounds every request: its id, its error answer and its count."""
 
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Awaitable
-from random import Random
 
 from starlette.exceptions import HTTPException
 
@@ -28,19 +23,16 @@ from gatewayd.http.asgi import (
     Receive,
     Scope,
     Send,
-    header,
     send_error,
 )
+from gatewayd.http.refusal import REFUSED
+from gatewayd.http.request_id import NAME, answered_id, new_id
 from gatewayd.metrics import Metrics
 
 logger = logging.getLogger("gatewayd.http")
 
-_SAFE_ID = re.compile(rb"[A-Za-z0-9._:@/+=-]{1,128}")
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
 CLIENT_GONE = 499
-
-# An id is no secret, and asking the system for each one costs more than making it.
-_draw_bits = Random().getrandbits
 
 
 class Exchange:
@@ -54,7 +46,7 @@ class Exchange:
 
     def __init__(self, send: Send, echoed_id: bytes) -> None:
         self._send = send
-        self._id: Header = (b"x-request-id", echoed_id)
+        self._id: Header = (NAME, echoed_id)
         self.status: int | None = None
 
     def send(self, message: Message) -> Awaitable[None]:
@@ -77,12 +69,10 @@ class Front:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{_draw_bits(96):024x}"
+        request_id = new_id()
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
-        theirs = header(scope, b"x-request-id")
-        is_safe = theirs is not None and _SAFE_ID.fullmatch(theirs)
-        exchange = Exchange(send, theirs if theirs and is_safe else request_id.encode())
+        exchange = Exchange(send, answered_id(scope["headers"], request_id))
         try:
             await self._app(scope, receive, exchange.send)
         except ClientGone:
@@ -98,7 +88,8 @@ class Front:
         finally:
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            self._metrics.answered(endpoint, method, exchange.status or CLIENT_GONE)
+            status = scope.get(REFUSED) or exchange.status or CLIENT_GONE
+            self._metrics.answered(endpoint, method, status)
 
     async def _answer(
         self, exchange: Exchange, error: GatewayError, headers: list[Header] | None = None

@@ -20,10 +20,10 @@ import uvicorn
 
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.http.app import build_app
-from gatewayd.http.asgi import App, Receive, Scope, Send
-from gatewayd.http.edge import server_config
+from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
 from gatewayd.metrics import Metrics
+from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
 from gatewayd_engine.embedded import folder
 from gatewayd_engine.messages import ModelInfo
@@ -144,25 +144,24 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": CHUNK + END + DONE})
 
 
-def gateway() -> App:
-    """The daemon's app on the fake fleet."""
+def services() -> Services:
+    """What the daemon's app is given, with the fake fleet."""
     fleet = FreeFleet()
     metrics = Metrics(fleet, "nano", version="bench", max_model_len=MODEL.max_model_len)
-    return build_app(
-        Services(
-            fleet=fleet,
-            text=TextModel.from_folder(folder()),
-            models=("nano",),
-            metrics=metrics,
-            version="bench",
-        )
+    return Services(
+        fleet=fleet,
+        text=TextModel.from_folder(folder()),
+        models=("nano",),
+        metrics=metrics,
+        version="bench",
     )
 
 
 def config(which: str, **options: Any) -> uvicorn.Config:
     """How each of them is served."""
     if which == "gatewayd":
-        return server_config(gateway(), loop="uvloop", **options)
+        ours = services()
+        return server_config(build_app(ours), ours.metrics.answered, loop="uvloop", **options)
     return uvicorn.Config(
         bare,
         loop="uvloop",

@@ -14,10 +14,11 @@ import openai
 import uvicorn
 
 from gatewayd.http.app import build_app
-from gatewayd.http.edge import EdgeLimits, server_config
+from gatewayd.http.edge import EdgeLimits
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_observers import Observers
+from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet
@@ -62,11 +63,12 @@ async def running(
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
+    metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048)
     services = Services(
         fleet=fleet,
         text=text,
         models=("nano", "gpt-test"),
-        metrics=Metrics(fleet, "nano", version="9.9", max_model_len=2048),
+        metrics=metrics,
         version="9.9",
         api_key=api_key,
         limits=limits or Limits(),
@@ -75,7 +77,8 @@ async def running(
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
     options: dict[str, Any] = {"loop": "none", "timeout_graceful_shutdown": 1}
-    server = uvicorn.Server(server_config(build_app(services), edge or EdgeLimits(), **options))
+    config = server_config(build_app(services), metrics.answered, edge or EdgeLimits(), **options)
+    server = uvicorn.Server(config)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
     await server.startup(sockets=[sock])  # without its loop, which would poll until the end

@@ -36,6 +36,7 @@ def error_code(answer: bytes) -> str:
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"application/json" in head
     assert b"connection: close" in head.lower()
+    assert head.count(b"\r\nx-request-id: ") == 1
     code: str = json.loads(body)["error"]["code"]
     return code
 
@@ -216,10 +217,57 @@ async def test_connections_over_the_caps_are_turned_away(text: TextModel) -> Non
         answer = await exchange(gateway)
         assert answer.startswith(b"HTTP/1.1 503 ")
         assert error_code(answer) == "too_many_connections"
+        assert b"\r\nretry-after: 1\r\n" in answer
         for _, writer in held:
             writer.close()
         await asyncio.sleep(0.05)
         assert (await gateway.http.get("/livez")).status_code == 200
+        page = (await gateway.http.get("/metrics")).text
+    assert 'requests_total{endpoint="other",method="other",status="503"} 1.0' in page
+
+
+COMPLETE = POST + b"transfer-encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize(
+    ("sent", "status", "endpoint", "method"),
+    [
+        (b"", 408, "other", "other"),
+        (b"nonsense\r\n\r\n", 400, "other", "other"),
+        (POST + b"x-request-id: mine", 408, "other", "other"),
+        (POST + b"a: " + b"b" * 40_000, 431, "other", "other"),
+        (COMPLETE, 408, "/v1/chat/completions", "POST"),
+        (COMPLETE + b"zz\r\n", 400, "/v1/chat/completions", "POST"),
+        (COMPLETE + b"1\r\n \r\n" * 60, 413, "/v1/chat/completions", "POST"),
+    ],
+)
+async def test_what_the_edge_answers_is_counted_once(
+    text: TextModel, sent: bytes, status: int, endpoint: str, method: str
+) -> None:
+    edge = EdgeLimits(header_seconds=0.1, body_seconds=0.1, num_chunks=50)
+    async with running(text, FakeFleet(), edge=edge) as gateway:
+        assert (await exchange(gateway, sent)).startswith(b"HTTP/1.1 %d " % status)
+        await asyncio.sleep(0.05)
+        page = (await gateway.http.get("/metrics")).text
+    counted = [line for line in page.splitlines() if line.startswith("gatewayd_http_requests_t")]
+    labels = f'endpoint="{endpoint}",method="{method}",status="{status}"'
+    assert counted == [f"gatewayd_http_requests_total{{{labels}}} 1.0"]
+
+
+@pytest.mark.parametrize("sent", [POST, POST + b"content-length: 9\r\n\r\n{"])
+@pytest.mark.parametrize(
+    ("theirs", "echoed"), [(b"mine-1", b"mine-1"), (b"<script>", None), (b"a" * 129, None)]
+)
+async def test_what_the_edge_answers_carries_the_requests_id(
+    text: TextModel, sent: bytes, theirs: bytes, echoed: bytes | None
+) -> None:
+    sent = sent.replace(b"host: x\r\n", b"host: x\r\nx-request-id: " + theirs + b"\r\n")
+    edge = EdgeLimits(header_seconds=0.1, body_seconds=0.1)
+    async with running(text, FakeFleet(), edge=edge) as gateway:
+        answer = await exchange(gateway, sent)
+    assert error_code(answer) == "request_timeout"
+    found = answer.partition(b"\r\nx-request-id: ")[2].partition(b"\r\n")[0]
+    assert found == echoed if echoed else found.startswith(b"req_")
 
 
 async def test_a_client_that_does_not_read_is_cut_and_its_request_stopped(

@@ -29,7 +29,7 @@ from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.notify import notify
 from gatewayd.plugging import Plugged
-from gatewayd.server import ListenError, Server, listen, url_of
+from gatewayd.server import ListenError, Server, is_loopback, listen, url_of
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.loading import PluginError
 
@@ -114,6 +114,7 @@ class Daemon:
             metrics=metrics,
             version=__version__,
             api_key=None if key is None else key.get_secret_value(),
+            only_local_hosts=key is None and is_loopback(self._listener),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
         )

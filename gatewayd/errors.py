@@ -4,6 +4,7 @@ GatewayError
 ├── InvalidRequest          400  invalid_value        who raises it may give a narrower code
 │   └── ContextLengthExceeded  400  context_length_exceeded
 ├── Unauthorized            401  invalid_api_key
+├── HostNotAllowed          403  host_not_allowed
 ├── NotFound                404  not_found
 │   └── ModelNotFound       404  model_not_found
 ├── MethodNotAllowed        405  method_not_allowed
@@ -87,6 +88,14 @@ class Unauthorized(GatewayError):
     status = 401
     type = "authentication_error"
     code = "invalid_api_key"
+
+
+class HostNotAllowed(GatewayError):
+    """The host header names another machine than this one."""
+
+    status = 403
+    type = "permission_error"
+    code = "host_not_allowed"
 
 
 class NotFound(GatewayError):

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 from collections.abc import Iterator
+from ipaddress import ip_address
 from typing import Any
 
 import uvicorn
@@ -54,6 +55,11 @@ def url_of(listener: socket.socket) -> str:
     host, port = listener.getsockname()[:2]
     host = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
     return f"http://[{host}]:{port}" if ":" in host.strip("[]") else f"http://{host}:{port}"
+
+
+def is_loopback(listener: socket.socket) -> bool:
+    """Whether only this machine reaches the socket."""
+    return ip_address(listener.getsockname()[0]).is_loopback
 
 
 def edge_limits(table: ServerTable) -> EdgeLimits:

@@ -42,7 +42,9 @@ class Routes:
 def build_app(services: Services) -> App:
     """Put the app together."""
     keys = KeyCheck(services.api_key)
-    return Front(Guard(Routes(build_router(services, keys)), keys), services.metrics)
+    routes = Routes(build_router(services, keys))
+    guard = Guard(routes, keys, only_local_hosts=services.only_local_hosts)
+    return Front(guard, services.metrics)
 
 
 def build_router(services: Services, keys: KeyCheck) -> Router:

@@ -12,13 +12,14 @@ from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 
-from gatewayd.errors import InvalidRequest, Unauthorized
+from gatewayd.errors import HostNotAllowed, InvalidRequest, Unauthorized
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
 
 PUBLIC = frozenset(("/livez", "/readyz", "/health"))
 
 # RFC 3986: a name, an IPv4 address or a bracketed IPv6 address, and a port.
 _HOST = re.compile(rb"(?:[A-Za-z0-9._~!$&'()*+,;=%-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
+_IPV4 = re.compile(rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 class KeyCheck:
@@ -52,27 +53,55 @@ class KeyCheck:
 class Guard:
     """Stands before the routes."""
 
-    def __init__(self, app: App, keys: KeyCheck) -> None:
+    def __init__(self, app: App, keys: KeyCheck, *, only_local_hosts: bool) -> None:
+        """Put it there.
+
+        Args:
+            app: the routes.
+            keys: who may come in.
+            only_local_hosts: refuse host names that somebody on the internet can own.
+        """
         self._app = app
         self._keys = keys
+        self._only_local_hosts = only_local_hosts
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let a request through or refuse it, before anything is awaited."""
         if scope["type"] == "http":
-            if scope["path"] not in PUBLIC:
+            is_public = scope["path"] in PUBLIC
+            if not is_public:
                 self._keys.check(scope)
-            _check_host(scope)
+            host = _host(scope)
+            if self._only_local_hosts and not is_public and not _is_local(host):
+                raise HostNotAllowed(
+                    f"without an API key this server answers only to local names, not to "
+                    f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"
+                )
         return self._app(scope, receive, send)
 
 
-def _check_host(scope: Scope) -> None:
+def _host(scope: Scope) -> bytes:
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not hosts and scope.get("http_version") == "1.0":
-        return
+        return b""
     if len(hosts) != 1 or not _is_host(hosts[0]):
         raise InvalidRequest("the host header is missing or not a host", code="invalid_host")
+    return bytes(hosts[0])
 
 
 @lru_cache(maxsize=64)
 def _is_host(value: bytes) -> bool:
     return len(value) <= 255 and _HOST.fullmatch(value) is not None
+
+
+@lru_cache(maxsize=64)
+def _is_local(value: bytes) -> bool:
+    """Whether no page on the internet can be reached under this host.
+
+    A browser on this machine sends us what a foreign page asks for once the page's own name is
+    made to mean 127.0.0.1 (DNS rebinding). An address, or a name without a dot, cannot be made to.
+    """
+    if value.startswith(b"["):
+        return True
+    name = value.partition(b":")[0].rstrip(b".").lower()
+    return b"." not in name or name.endswith(b".localhost") or _IPV4.fullmatch(name) is not None

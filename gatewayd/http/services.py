@@ -43,6 +43,7 @@ class Services:
         metrics: what ``/metrics`` shows.
         version: of the daemon.
         api_key: asked of every request but health checks; None for an open server.
+        only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
         clock: seconds; monotonic.
@@ -55,6 +56,7 @@ class Services:
     metrics: Metrics
     version: str
     api_key: str | None = None
+    only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
     clock: Callable[[], float] = time.monotonic

@@ -162,3 +162,16 @@ def test_a_bad_configuration_ends_with_78(tmp_path: Path) -> None:
     )
     assert done.returncode == 78
     assert f"file {file}: unknown key server.prot; did you mean server.port?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("settings", "status"),
+    [({}, 403), ({"server.api_key": "a-key-of-ours"}, 200), ({"server.host": "0.0.0.0"}, 200)],
+)
+def test_a_foreign_host_name_needs_a_key_or_an_open_address(
+    start_daemon: Start, settings: dict[str, object], status: int
+) -> None:
+    daemon = start_daemon(**settings)
+    headers = {"host": "evil.example", "x-api-key": "a-key-of-ours"}
+    assert httpx.get(f"{daemon.url}/v1/models", headers=headers).status_code == status
+    assert httpx.get(f"{daemon.url}/livez", headers=headers).status_code == 200

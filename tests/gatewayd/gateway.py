@@ -59,6 +59,7 @@ async def running(
     edge: EdgeLimits | None = None,
     limits: Limits | None = None,
     api_key: str | None = None,
+    only_local_hosts: bool = False,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -71,6 +72,7 @@ async def running(
         metrics=metrics,
         version="9.9",
         api_key=api_key,
+        only_local_hosts=only_local_hosts,
         limits=limits or Limits(),
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )

@@ -116,3 +116,28 @@ async def test_a_request_has_one_host(text: TextModel) -> None:
             writer.write(f"GET /livez HTTP/1.1\r\n{hosts}\r\n".encode())
             assert b" 400 " in await reader.readline()
             writer.close()
+
+
+LOCAL = ["localhost", "LocalHost.:80", "a.localhost", "gpu-box:8000", "127.0.0.1", "10.1.2.3:1"]
+LOCAL += ["[::1]:80", "[::ffff:1.2.3.4]"]
+FOREIGN = ["evil.example", "127.0.0.1.evil.example:8000", "localhost.evil.example", "1.2.3.4.5"]
+FOREIGN += ["evil.example.", "notlocalhost.x", "127.0.0.1.a", "a.localhost.x", "1.2.3"]
+
+
+@pytest.mark.parametrize("host", LOCAL)
+async def test_a_local_host_is_served_without_a_key(text: TextModel, host: str) -> None:
+    async with running(text, FakeFleet(), only_local_hosts=True) as gateway:
+        assert (await gateway.http.get("/v1/models", headers={"host": host})).status_code == 200
+
+
+@pytest.mark.parametrize("host", FOREIGN)
+async def test_a_foreign_host_sees_the_health_checks_alone(text: TextModel, host: str) -> None:
+    async with running(text, FakeFleet(), only_local_hosts=True) as gateway:
+        for method, path in [*routes(text), ("GET", "/nowhere")]:
+            answer = await gateway.http.request(method, path, headers={"host": host})
+            assert (answer.status_code == 403) == (path not in PUBLIC), (method, path)
+            if answer.status_code == 403 and method != "HEAD":
+                assert answer.json()["error"]["code"] == "host_not_allowed"
+                assert host in answer.json()["error"]["message"]
+    async with running(text, FakeFleet()) as gateway:
+        assert (await gateway.http.get("/v1/models", headers={"host": host})).status_code == 200

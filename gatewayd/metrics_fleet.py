@@ -34,10 +34,10 @@ class FleetCollector(Collector):
 
     def _gauges(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         running = self._gauge("vllm:num_requests_running", "Sequences in the batch.")
-        waiting = self._gauge("vllm:num_requests_waiting", "Sequences in the queue.")
+        waiting = self._gauge("vllm:num_requests_waiting", "Sequences that wait.")
         reasons = self._gauge(
             "vllm:num_requests_waiting_by_reason",
-            "Sequences that wait for room, or for a sibling to compute their prompt.",
+            "Sequences that wait for room, for a sibling's prompt, or for an engine.",
             "reason",
         )
         usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
@@ -62,6 +62,9 @@ class FleetCollector(Collector):
             if replica.model is not None:
                 sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
                 config.add_metric([*key, *sizes], 1)
+        if pending := self._fleet.num_pending:
+            waiting.add_metric([self._model_name, "none"], pending)
+            reasons.add_metric([self._model_name, "none", "no_engine"], pending)
         yield from (running, waiting, reasons, usage, pages, config)
 
     def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:

@@ -145,9 +145,14 @@ class EngineFleet:
         return not self._is_draining and any(r.is_responsive for r in self._replicas)
 
     @property
+    def num_pending(self) -> int:
+        """See ``seam.Fleet``."""
+        return sum(not choice.is_over for job in self._pending for choice in job.choices)
+
+    @property
     def num_unfinished(self) -> int:
-        """Sequences at engines, and requests that are pending."""
-        return sum(map(len, self._flights)) + len(self._pending)
+        """Sequences at engines, and those that are pending."""
+        return sum(map(len, self._flights)) + self.num_pending
 
     @property
     def dropped_tokens(self) -> int:

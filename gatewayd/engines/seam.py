@@ -133,5 +133,9 @@ class Fleet(Protocol):
         """What is served; None until a replica was ready once."""
 
     @property
+    def num_pending(self) -> int:
+        """Sequences that no replica has: none is ready, or theirs was lost."""
+
+    @property
     def is_ready(self) -> bool:
         """Whether a request sent now would be served now."""

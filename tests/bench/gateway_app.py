@@ -76,6 +76,7 @@ class FreeFleet:
 
     model: ModelInfo | None = MODEL
     is_ready = True
+    num_pending = 0
 
     def __init__(self) -> None:
         self._running: list[Running] = []

@@ -143,6 +143,7 @@ class FakeFleet:
         self.refusal: GatewayError | None = None
         self.model: ModelInfo | None = model or model_info()
         self.is_ready = True
+        self.num_pending = 0
 
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
         if self.refusal is not None:

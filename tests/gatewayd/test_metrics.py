@@ -11,6 +11,6 @@ from gatewayd.metrics import Metrics
 
 
 def test_the_version_is_an_info_that_is_one() -> None:
-    fleet: Any = SimpleNamespace(status=list)
+    fleet: Any = SimpleNamespace(status=list, num_pending=0)
     registry = Metrics(fleet, "m", version="1.2", max_model_len=100).registry
     assert 'gatewayd_build_info{version="1.2"} 1.0\n' in generate_latest(registry).decode()

@@ -15,8 +15,9 @@ from gatewayd_engine.messages import EngineStats
 class Fleet:
     """A fleet whose engines have said so."""
 
-    def __init__(self, stats: Sequence[EngineStats]) -> None:
+    def __init__(self, stats: Sequence[EngineStats], num_pending: int = 0) -> None:
         self._stats = stats
+        self.num_pending = num_pending
 
     def status(self) -> list[ReplicaStatus]:
         return [
@@ -25,8 +26,14 @@ class Fleet:
         ]
 
 
-def value(stats: Sequence[EngineStats], name: str, engine: int = 0, **labels: str) -> float | None:
-    fleet: Any = Fleet(stats)
+def value(
+    stats: Sequence[EngineStats],
+    name: str,
+    engine: int | str = 0,
+    num_pending: int = 0,
+    **labels: str,
+) -> float | None:
+    fleet: Any = Fleet(stats, num_pending)
     registry = CollectorRegistry()
     registry.register(FleetCollector(fleet, "m"))
     labels = {"model_name": "m", "engine": str(engine), **labels}
@@ -40,6 +47,15 @@ def test_waiting_sequences_are_told_by_reason() -> None:
     assert value(stats, name) == 5
     assert value(stats, f"{name}_by_reason", reason="capacity") == 2
     assert value(stats, f"{name}_by_reason", reason="deferred") == 3
+
+
+def test_what_waits_for_an_engine_waits_at_none() -> None:
+    stats = [EngineStats(num_waiting=5)]
+    name = "vllm:num_requests_waiting"
+    assert value(stats, name, "none") is None
+    assert value(stats, name, "none", num_pending=7) == 7
+    assert value(stats, f"{name}_by_reason", "none", num_pending=7, reason="no_engine") == 7
+    assert value(stats, name, 0, num_pending=7) == 5
 
 
 def test_steps_are_told_by_the_tokens_they_computed() -> None:

@@ -39,7 +39,7 @@ ENDED = Ended(
 
 
 def metrics() -> Metrics:
-    fleet: Any = SimpleNamespace(status=list)
+    fleet: Any = SimpleNamespace(status=list, num_pending=0)
     return Metrics(fleet, "m", version="1", max_model_len=100)
 
 

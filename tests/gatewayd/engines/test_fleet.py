@@ -96,8 +96,10 @@ async def test_a_request_cancelled_while_pending_is_never_sent(
 ) -> None:
     setup = await make_fleet(FAKE_LOAD_MS=200)
     sink = make_sink()
-    handle = setup.fleet.submit(make_request([1], 3), [sink])
+    handle = setup.fleet.submit(make_request([1], 3), [sink, make_sink()])
+    assert setup.fleet.num_pending == 2
     handle.cancel()
+    assert setup.fleet.num_pending == 0
     assert handle.replica is None
     assert setup.fleet.backlog.num_requests == 0
     await setup.generate([2], 3).end()

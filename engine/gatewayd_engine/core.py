@@ -254,7 +254,6 @@ class EngineCore:
         for line, code, sentence in result.failed + uncounted:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
-            self._runner.taint(sequence.id)
             self._finish(sequence, ERROR, error=(code, sentence))
         told = set(result.lines[visible].tolist())
         return StepOutput(

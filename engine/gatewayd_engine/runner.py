@@ -31,8 +31,8 @@ class AttentionBackend(Attend, Protocol):
     def plan(self, batch: StepBatch) -> None:
         """Prepare for the layers of one step."""
 
-    def taint(self, sequence: int) -> None:
-        """What this sequence has written may not be finite: let nobody else read it."""
+    def forget(self) -> None:
+        """The last step may have written what is not finite: keep nothing beside the pool."""
 
 
 @dataclass(slots=True)
@@ -104,6 +104,16 @@ class Runner:
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
         """Compute a batch. After an exception the same batch may be run again."""
+        try:
+            result = self._run(batch)
+        except BaseException:
+            self._attention.forget()
+            raise
+        if result.failed:
+            self._attention.forget()
+        return result
+
+    def _run(self, batch: StepBatch) -> StepResult:
         self._pace.begin(len(batch.ids))
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
@@ -120,10 +130,6 @@ class Runner:
             self._sample(batch, hidden, result)
         self._pace.end()
         return result
-
-    def taint(self, sequence: int) -> None:
-        """See ``AttentionBackend``."""
-        self._attention.taint(sequence)
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Fail prompts that have gone wrong before their pages are shared with others.

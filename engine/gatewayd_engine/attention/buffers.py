@@ -91,6 +91,13 @@ class Buffers:
             if not buffer.owners:
                 self._idle.append(self._used.pop(key))
 
+    def blank(self) -> None:
+        """Zero the contexts of all buffers; none is in use then."""
+        for buffer in self._used.values():
+            buffer.kv[:, :, : len(buffer.owners)] = 0
+            buffer.owners.clear()
+        self.release_empty()
+
     def _start(self, capacity: int) -> Buffer | None:
         for i, buffer in enumerate(self._idle):
             if buffer.capacity == capacity:

@@ -88,7 +88,6 @@ class Contexts:
         self._least_gain = -(-_LEAST_GAIN // pool.data[0].nbytes) if shares else None
         self._prefixes: dict[PrefixKey, Prefix] = {}
         self._places: dict[int, Place] = {}
-        self._tainted: set[int] = set()
         self._owners = np.zeros(0, np.int64)
         self._starts = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
@@ -116,13 +115,18 @@ class Contexts:
         self._owners, self._starts = owners, starts
         return self._order, self._left_out
 
-    def taint(self, owner: int) -> None:
-        """A sequence may have written NaN: blank its line before another one has it.
+    def forget(self) -> None:
+        """Drop every copy: the last step may have written what is not finite.
 
-        Lines are read beyond their tokens under a mask, and a masked NaN is still one.
+        Lines are read beyond their tokens under a mask, and a masked NaN is still one; a line
+        that moves takes it elsewhere. So all are blanked, and gathered again from the pool.
         """
-        if owner in self._places:
-            self._tainted.add(owner)
+        self._places.clear()
+        for prefix in self._prefixes.values():
+            self._buffers.give_back(prefix.num_tokens)
+        self._prefixes.clear()
+        self._buffers.blank()
+        self._owners = self._starts = self._limits = np.zeros(0, np.int64)
 
     def _reconcile(self, batch: StepBatch, owners: list[int], starts: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""
@@ -192,9 +196,6 @@ class Contexts:
         place = self._places.pop(owner)
         buffer = place.buffer
         last = buffer.owners.pop()
-        if owner in self._tainted:
-            self._tainted.discard(owner)
-            buffer.kv[:, :, place.line] = 0
         if last == owner:
             return
         moved = self._places[last]

@@ -71,9 +71,9 @@ class Groups:
         self._contexts = Contexts(pool, max_running, copy_bytes, shares=not any(shape.windows))
         self._none = torch.empty(0, dtype=torch.int64)
 
-    def taint(self, sequence: int) -> None:
-        """What this sequence has written may not be finite."""
-        self._contexts.taint(sequence)
+    def forget(self) -> None:
+        """Drop what is kept from earlier steps."""
+        self._contexts.forget()
 
     def plan(self, batch: StepBatch) -> list[Group]:
         """The groups of one step."""

@@ -80,9 +80,9 @@ class ReferenceAttention:
         self._groups = self._planner.plan(batch)
         self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_single, len(batch))]
 
-    def taint(self, sequence: int) -> None:
-        """What this sequence has written may not be finite."""
-        self._planner.taint(sequence)
+    def forget(self) -> None:
+        """See ``AttentionBackend``."""
+        self._planner.forget()
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""

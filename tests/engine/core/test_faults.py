@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine.batch import StepBatch
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
@@ -255,6 +256,57 @@ def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> Non
     done = engine.run()
     assert done[ids[0]].finished.error[0] == "numerical_error"
     assert [done[i].tokens for i in ids[1:]] == wanted
+
+
+class Poisoned:
+    """The engine's attention, to which some sequences bring keys that are no numbers.
+
+    Attributes:
+        sequences: who brings them.
+        raises: whether a batch with one of them and others raises after its first layer.
+    """
+
+    def __init__(self, engine: Any, *, raises: bool) -> None:
+        self._attention = runner_of(engine)._attention
+        self.sequences: set[int] = set()
+        self.raises = raises
+
+    def plan(self, batch: StepBatch) -> None:
+        self._batch = batch
+        self._attention.plan(batch)
+
+    def forget(self) -> None:
+        self._attention.forget()
+
+    def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
+        bad = np.flatnonzero(np.isin(self._batch.sequences, list(self.sequences)))
+        key_value = key_value.clone()
+        key_value[torch.from_numpy(self._batch.last[bad])] = torch.nan
+        out: torch.Tensor = self._attention(layer, query, key_value)
+        if self.raises and len(bad) and len(self._batch) > 1:
+            raise RuntimeError("it does not work together")
+        return out
+
+
+@pytest.mark.parametrize("raises", [False, True])
+@pytest.mark.parametrize("num_bad", [1, 2, 3])
+def test_who_comes_after_nans_in_dense_copies_is_well(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, num_bad: int, raises: bool
+) -> None:
+    engine = make_engine(prefix_cache=None)
+    long, short = [list(range(20 + k, 110 + k)) for k in range(4)], [[7, 8], [9, 10], [11], [12]]
+    wanted = [make_engine().generate(p, max_tokens=20, ignore_eos=True) for p in [long[3], *short]]
+    ids = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in long]
+    for _ in range(4):
+        engine.step()
+    poisoned = Poisoned(engine, raises=raises)
+    poisoned.sequences = set(ids[:num_bad])
+    monkeypatch.setattr(runner_of(engine), "_attention", poisoned)
+    output = engine.step()
+    assert {f.sequence for f in output.finished if f.error} == poisoned.sequences
+    after = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in short]
+    done = engine.run()
+    assert [done[i].tokens for i in [ids[3], *after]] == wanted
 
 
 def test_faults_common_to_all_are_the_engines_own(

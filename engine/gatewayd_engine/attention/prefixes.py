@@ -53,22 +53,36 @@ def find_shared(
         return []
     width = block_table.shape[1]
     free = np.where(np.arange(width) < full[:, None], block_table, -1)
+    pages, at, inverse, counts = np.unique(
+        free, return_index=True, return_inverse=True, return_counts=True
+    )
+    lengths = at % width + 1
+    # Counts only fall while lines are taken, so what is not worth it now never will be.
+    can_gain = (pages >= 0) & ((counts - 1) * lengths >= least_gain)
+    if not can_gain.any():
+        return []
+    pages, lengths, counts = pages[can_gain], lengths[can_gain], counts[can_gain]
+    candidate_of = np.full(len(can_gain), len(pages))
+    candidate_of[can_gain] = np.arange(len(pages))
+    candidates = candidate_of[inverse].reshape(free.shape)
+    loyalty = np.ones(len(pages), np.int64)
+    for num_pages, last in held:
+        loyalty[(pages == last) & (lengths == num_pages)] = _LOYALTY
     found: list[SharedPrefix] = []
     while True:
-        pages, at, counts = np.unique(free, return_index=True, return_counts=True)
-        length = at % width + 1
-        gain = np.where(pages < 0, 0, (counts - 1) * length)
-        preferred = gain.copy()
-        for num_pages, last in held:
-            preferred[(pages == last) & (length == num_pages)] *= _LOYALTY
-        preferred[gain < least_gain] = 0
+        gain = (counts - 1) * lengths
+        preferred = np.where(gain < least_gain, 0, gain * loyalty)
         best = int(preferred.argmax())
         if not preferred[best]:
             return found
-        num_pages = int(length[best])
-        first = free[at[best] // width, :num_pages]
+        page, num_pages = int(pages[best]), int(lengths[best])
+        counts[best] = 0
+        having = np.flatnonzero(free[:, num_pages - 1] == page)
+        if not len(having):
+            continue
         # The same page in another place, or after other pages, is not the same beginning.
-        lines = np.flatnonzero((free[:, :num_pages] == first).all(1))
-        free[lines] = -1
+        lines = having[(free[having, :num_pages] == free[having[0], :num_pages]).all(1)]
         if (len(lines) - 1) * num_pages >= least_gain:
-            found.append(SharedPrefix((num_pages, int(pages[best])), lines))
+            counts -= np.bincount(candidates[lines].ravel(), minlength=len(pages) + 1)[:-1]
+            free[lines] = -1
+            found.append(SharedPrefix((num_pages, page), lines))

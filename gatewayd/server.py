@@ -13,7 +13,9 @@ import uvicorn
 
 from gatewayd.config import ServerTable
 from gatewayd.http.asgi import App
-from gatewayd.http.edge import Answered, EdgeLimits, edge_protocol
+from gatewayd.http.edge import edge_protocol
+from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.refusal import Answered
 
 _BACKLOG = 2048
 

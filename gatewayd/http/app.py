@@ -41,16 +41,15 @@ class Routes:
 
 def build_app(services: Services) -> App:
     """Put the app together."""
-    keys = KeyCheck(services.api_key)
-    routes = Routes(build_router(services, keys))
-    guard = Guard(routes, keys, only_local_hosts=services.only_local_hosts)
+    routes = Routes(build_router(services))
+    guard = Guard(routes, KeyCheck(services.api_key), only_local_hosts=services.only_local_hosts)
     return Front(guard, services.metrics)
 
 
-def build_router(services: Services, keys: KeyCheck) -> Router:
+def build_router(services: Services) -> Router:
     """Every route of the data plane."""
     tokenize, detokenize = Tokenize(services), Detokenize(services)
-    ready = Ready(services, keys)
+    ready = Ready(services)
     return Router(
         [
             Route("/v1/chat/completions", ChatRoute(services), methods=["POST"]),

@@ -11,10 +11,9 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
+import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from gatewayd.errors import (
@@ -26,40 +25,9 @@ from gatewayd.errors import (
     TooManyConnections,
 )
 from gatewayd.http.departure import EXTENSION, ToldDeparture
-from gatewayd.http.refusal import REFUSED, refusal
-
-
-@dataclass(frozen=True, slots=True)
-class EdgeLimits:
-    """What a connection may cost.
-
-    Attributes:
-        header_seconds: from the connection, or a request's first byte, to the end of its headers.
-        body_seconds: from there to the end of its body.
-        idle_seconds: between two requests.
-        stall_seconds: that a client may leave our bytes unread.
-        header_bytes: of a request's line and headers.
-        num_headers: of a request.
-        num_chunks: of a chunked body.
-        connections: open at once.
-        peer_connections: open at once from one address.
-        write_buffer_bytes: waiting for a client before its stream is held.
-    """
-
-    header_seconds: float = 10.0
-    body_seconds: float = 30.0
-    idle_seconds: float = 60.0
-    stall_seconds: float = 30.0
-    header_bytes: int = 32 * 1024
-    num_headers: int = 100
-    num_chunks: int = 8192
-    connections: int = 2048
-    peer_connections: int = 1024
-    write_buffer_bytes: int = 64 * 1024
-
-
-Answered = Callable[[str, str, int], None]
-"""Told an answer: endpoint, method and status."""
+from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.refusal import REFUSED, Answered, refusal
+from gatewayd.http.upgrade import without_upgrade
 
 # Where a connection stands. Between requests only uvicorn's own idle timer runs.
 _IDLE, _HEADERS, _BODY = range(3)
@@ -77,6 +45,7 @@ class EdgeProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _refusal: GatewayError | None = None
+    _held_refusal: GatewayError | None = None
     _header_bytes = 0
     _num_chunks = 0
     _peer = ""
@@ -119,7 +88,7 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         was_headers = self._phase != _BODY
         idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
-        super().data_received(data)
+        self._feed(data)
         self._keep_idle(idle)
         if self.transport.is_closing():
             return
@@ -132,6 +101,26 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._phase != self._armed_phase:
             self._disarm()
             self._arm()
+
+    def _feed(self, data: bytes) -> None:
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._go_on(data[upgrade.args[0] :])
+        except httptools.HttpParserError:
+            self.send_400_response("this is not HTTP/1.1")
+
+    def _go_on(self, rest: bytes) -> None:
+        """Read a request that offers another protocol as if it did not."""
+        method = self.parser.get_method()
+        if method == b"CONNECT":
+            self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
+            return
+        head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
+        self.parser = httptools.HttpRequestParser(self)
+        # As uvicorn's own: a request after one with ``connection: close`` is no error.
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        self._feed(head + rest)
 
     # Parser callbacks
 
@@ -150,14 +139,17 @@ class EdgeProtocol(HttpToolsProtocol):
         self._count_header(len(url))
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header."""
-        super().on_header(name, value)
+        """Count a header; what comes after a body (a trailer) is none."""
+        if self._phase != _BODY:
+            super().on_header(name, value)
         self._count_header(len(name) + len(value) + 4)
         if len(self.headers) > self.limits.num_headers:
             self._stop_parsing(self._headers_too_large())
 
     def on_headers_complete(self) -> None:
         """The request starts; its body may follow."""
+        if self.parser.should_upgrade():
+            return  # the parser stops behind the headers, and we go on without it
         super().on_headers_complete()
         self._phase = _BODY
         if not self.pipeline:
@@ -173,6 +165,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_message_complete(self) -> None:
         """The request is whole."""
+        if self.parser.should_upgrade():
+            return
         self._phase = _IDLE
         super().on_message_complete()
         if not self.pipeline:
@@ -181,9 +175,16 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """The next request has its turn."""
-        if self.pipeline:
+        is_next = bool(self.pipeline)
+        if is_next:
             self._answering = self.pipeline[-1][0]
         super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        if self._held_refusal is not None and not is_next:
+            self._refuse(self._held_refusal)
+        elif self._deadline is None:
+            self._arm()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what the parser was stopped for."""
@@ -230,6 +231,8 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._armed_phase = self._phase
+        if self.pipeline:
+            return  # nothing is read until its turn comes
         if self._phase == _HEADERS:
             self._deadline = self.loop.call_later(self.limits.header_seconds, self._expire)
         elif self._phase == _BODY:
@@ -261,8 +264,10 @@ class EdgeProtocol(HttpToolsProtocol):
                 cycle.disconnected = True
                 cycle.message_event.set()
         else:
-            # An earlier request has the word. Its answer is the connection's last.
-            cycle.keep_alive = False
+            # Earlier requests have the word; after their answers this one is the last.
+            if self._phase == _BODY:
+                self.pipeline.popleft()
+            self._held_refusal = error
             self._is_deaf = True
             self.flow.resume_reading()
             return

@@ -50,6 +50,11 @@ class KeyCheck:
             raise Unauthorized("the API key is not valid")
 
 
+def wants_details(scope: Scope) -> bool:
+    """Whether a health check asks for more than whether all is well."""
+    return b"verbose=1" in scope["query_string"].split(b"&")
+
+
 class Guard:
     """Stands before the routes."""
 
@@ -68,7 +73,7 @@ class Guard:
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let a request through or refuse it, before anything is awaited."""
         if scope["type"] == "http":
-            is_public = scope["path"] in PUBLIC
+            is_public = scope["path"] in PUBLIC and not wants_details(scope)
             if not is_public:
                 self._keys.check(scope)
             host = _host(scope)

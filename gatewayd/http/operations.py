@@ -7,7 +7,7 @@ from typing import Any
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from gatewayd.http.asgi import Receive, Scope, Send, encode_json, send_body, send_json
-from gatewayd.http.guard import KeyCheck
+from gatewayd.http.guard import wants_details
 from gatewayd.http.services import Services
 
 
@@ -26,16 +26,14 @@ class Ready:
 
     label = "/readyz"
 
-    def __init__(self, services: Services, keys: KeyCheck) -> None:
+    def __init__(self, services: Services) -> None:
         self._services = services
-        self._keys = keys
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer; with ``?verbose=1`` and the key, in detail."""
+        """Answer; with ``?verbose=1``, which is not for everybody, in detail."""
         is_ready = self._services.fleet.is_ready
         answer: dict[str, Any] = {"status": "ready" if is_ready else "not_ready"}
-        if b"verbose=1" in scope["query_string"].split(b"&"):
-            self._keys.check(scope)
+        if wants_details(scope):
             answer.update(self._details())
         await send_json(send, answer, status=200 if is_ready else 503)
 

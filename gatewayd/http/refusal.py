@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import Header, encode_json, error_headers
 from gatewayd.http.request_id import NAME, answered_id, new_id
+
+Answered = Callable[[str, str, int], None]
+"""Told an answer: endpoint, method and status."""
 
 REFUSED = "gatewayd.refused"
 """In the scope of a request that the edge has answered over its app: the status."""

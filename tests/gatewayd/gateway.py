@@ -14,7 +14,7 @@ import openai
 import uvicorn
 
 from gatewayd.http.app import build_app
-from gatewayd.http.edge import EdgeLimits
+from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_observers import Observers

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from gatewayd.http.edge import EdgeLimits
+from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says

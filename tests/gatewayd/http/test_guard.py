@@ -8,7 +8,7 @@ import pytest
 from starlette.routing import Route
 
 from gatewayd.http.app import build_router
-from gatewayd.http.guard import PUBLIC, KeyCheck
+from gatewayd.http.guard import PUBLIC
 from gatewayd.http.services import Services
 from gatewayd.metrics import Metrics
 from gatewayd.text.model import TextModel
@@ -22,7 +22,7 @@ def routes(text: TextModel) -> list[tuple[str, str]]:
     fleet = FakeFleet()
     metrics = Metrics(fleet, "nano", version="1", max_model_len=8)
     services = Services(fleet=fleet, text=text, models=("nano",), metrics=metrics, version="1")
-    found = build_router(services, KeyCheck(KEY)).routes
+    found = build_router(services).routes
     return [
         (method, route.path.replace("{model:path}", "nano"))
         for route in found
@@ -139,5 +139,18 @@ async def test_a_foreign_host_sees_the_health_checks_alone(text: TextModel, host
             if answer.status_code == 403 and method != "HEAD":
                 assert answer.json()["error"]["code"] == "host_not_allowed"
                 assert host in answer.json()["error"]["message"]
+        for path in PUBLIC:
+            details = await gateway.http.get(f"{path}?verbose=1", headers={"host": host})
+            assert details.status_code == 403
+            assert "pid" not in details.text
     async with running(text, FakeFleet()) as gateway:
         assert (await gateway.http.get("/v1/models", headers={"host": host})).status_code == 200
+
+
+async def test_a_trailer_is_no_header(text: TextModel) -> None:
+    sent = b"GET /v1/models HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n"
+    async with running(text, FakeFleet(), api_key=KEY) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(sent + b"x-api-key: " + KEY.encode() + b"\r\n\r\n")
+        assert b" 401 " in await reader.readline()
+        writer.close()

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from gatewayd.http.edge import EdgeLimits
+from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, hangs_after, says
 from tests.gatewayd.gateway import CHAT, running, until
@@ -44,7 +44,7 @@ LATER = {
 
 @pytest.mark.parametrize("is_stream", [False, True])
 @pytest.mark.parametrize("later", LATER)
-async def test_a_bad_request_behind_a_good_one_leaves_its_answer_alone(
+async def test_a_bad_request_behind_a_good_one_is_answered_after_it(
     text: TextModel, later: str, is_stream: bool
 ) -> None:
     edge = EdgeLimits(header_seconds=0.15, body_seconds=0.15, idle_seconds=1)
@@ -52,9 +52,15 @@ async def test_a_bad_request_behind_a_good_one_leaves_its_answer_alone(
     async with running(text, fleet, edge=edge) as gateway:
         received = await answers(gateway.port, chat(is_stream=is_stream) + LATER[later])
         finished = await gateway.until_finished()
-    head, _, body = received.partition(b"\r\n\r\n")
-    assert head.startswith(b"HTTP/1.1 200 ")
-    assert received.count(b"HTTP/1.1 ") == 1
+        page = (await gateway.http.get("/metrics")).text
+    first, *good, last = received.split(b"HTTP/1.1 ")[1:]
+    head, _, body = first.partition(b"\r\n\r\n")
+    assert head.startswith(b"200 ")
+    assert [answer[:4] for answer in good] == [b"200 "] * LATER[later].startswith(LIVEZ)
+    assert last.startswith(b"4")
+    assert b"\r\nconnection: close\r\n" in last
+    assert json.loads(last.partition(b"\r\n\r\n")[2])["error"]["code"]
+    assert f'status="{last[:3].decode()}"}} 1.0' in page
     if is_stream:
         assert body.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
     else:
@@ -101,3 +107,29 @@ async def test_leaving_behind_a_bad_request_is_seen(text: TextModel) -> None:
         await asyncio.sleep(0.05)
         writer.close()
         await until(lambda: fleet.jobs[0].gone.is_set(), seconds=0.5)
+
+
+@pytest.mark.parametrize("num_packets", [1, 2, 3])
+async def test_a_request_behind_a_long_answer_has_time(text: TextModel, num_packets: int) -> None:
+    edge = EdgeLimits(header_seconds=0.15, body_seconds=0.15)
+    later = chat(is_stream=False)
+    cuts = {1: [0], 2: [0, len(later) - 9], 3: [0, len(later) - 9, len(later) - 4]}[num_packets]
+    fleet = FakeFleet(says([100] * 10, delay=0.04))
+    async with running(text, fleet, edge=edge) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(chat(is_stream=True))
+        for begin, end in zip(cuts, [*cuts[1:], len(later)], strict=True):
+            await asyncio.sleep(0.02)
+            writer.write(later[begin:end])
+        async with asyncio.timeout(5):
+            await reader.readuntil(b"\r\n0\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n")).startswith(b"HTTP/1.1 200 ")
+        writer.close()
+
+
+async def test_a_late_body_behind_a_long_answer_is_still_too_late(text: TextModel) -> None:
+    edge = EdgeLimits(header_seconds=0.15, body_seconds=0.15)
+    fleet = FakeFleet(says([100] * 10, delay=0.04))
+    async with running(text, fleet, edge=edge) as gateway:
+        received = await answers(gateway.port, chat(is_stream=True) + LATER["slow body"])
+    assert b'"request_timeout"' in received.partition(b"\r\n0\r\n\r\n")[2]

@@ -1,0 +1,34 @@
+"""What one connection may cost its server: time, bytes and number."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class EdgeLimits:
+    """What a connection may cost.
+
+    Attributes:
+        header_seconds: from the connection, or a request's first byte, to the end of its headers.
+        body_seconds: from there to the end of its body.
+        idle_seconds: between two requests.
+        stall_seconds: that a client may leave our bytes unread.
+        header_bytes: of a request's line and headers.
+        num_headers: of a request.
+        num_chunks: of a chunked body.
+        connections: open at once.
+        peer_connections: open at once from one address.
+        write_buffer_bytes: waiting for a client before its stream is held.
+    """
+
+    header_seconds: float = 10.0
+    body_seconds: float = 30.0
+    idle_seconds: float = 60.0
+    stall_seconds: float = 30.0
+    header_bytes: int = 32 * 1024
+    num_headers: int = 100
+    num_chunks: int = 8192
+    connections: int = 2048
+    peer_connections: int = 1024
+    write_buffer_bytes: int = 64 * 1024

@@ -99,20 +99,20 @@ class CompletionWire:
     def answer(self, generation: Generation) -> bytes:
         """The completion object."""
         identity = self._identity
-        choices = [
-            {
-                "index": choice.index,
-                **self._choice(generation, choice, _News.of(choice), with_prompt=True),
-            }
-            for choice in generation.choices
-        ]
+        choices = []
+        for choice in generation.choices:
+            fields = self._choice(generation, choice, _News.of(choice), with_prompt=True)
+            # One by one: what a hundred scored prompts look like before would be a gigabyte.
+            choices.append(encode_json({"index": choice.index, **fields}))
+            if (choice.index + 1) % generation.work.num_choices == 0:
+                self._prompt_columns.clear()
         return (
-            b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":%b,"usage":%b}'
+            b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[%b],"usage":%b}'
             % (
                 encode_json(identity.id),
                 identity.created,
                 encode_json(identity.model),
-                encode_json(choices),
+                b",".join(choices),
                 usage_of(generation),
             )
         )

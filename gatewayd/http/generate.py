@@ -24,7 +24,7 @@ from gatewayd.http.schema.fields import GenerationTable, RequestTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
-from gatewayd.pipeline import Work
+from gatewayd.pipeline import Generation, Work
 from gatewayd.pipeline_choice import ChoiceOptions
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
@@ -45,6 +45,10 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     num_choices: int
     options: ChoiceOptions
     wire: Wire
+
+
+_INLINE_LOGPROBS = 4096
+"""Some milliseconds of writing."""
 
 
 async def receive_request(
@@ -128,9 +132,21 @@ class GenerationRoute(Generic[RequestT]):
             else:
                 await generation.finish()
                 if not generation.is_abandoned:
-                    await send_body(
-                        send, prepared.wire.answer(generation), headers=[JSON_HEADER, *headers]
-                    )
+                    answer = await _written(prepared.wire, generation)
+                    await send_body(send, answer, headers=[JSON_HEADER, *headers])
         finally:
             generation.close()
             departure.forget(generation.abandon)
+
+
+async def _written(wire: Wire, generation: Generation) -> bytes:
+    """The whole answer; in a thread if its log-probabilities take more than a moment."""
+    params = generation.work.requests[0].params
+    if params.logprobs is None:
+        return wire.answer(generation)
+    num_tokens = generation.completion_tokens
+    if params.prompt_logprobs is not None:
+        num_tokens += generation.prompt_tokens
+    if num_tokens * (1 + params.logprobs) <= _INLINE_LOGPROBS:
+        return wire.answer(generation)
+    return await asyncio.to_thread(wire.answer, generation)

@@ -15,6 +15,9 @@ from gatewayd.http.wire import token_text
 _NO_LIMIT = 2**63
 """Texts longer than the context can be counted: that is what one tokenizes for."""
 
+_MAX_CHARACTERS = 1 << 20
+"""Two seconds of one of the threads that encode everybody's prompts."""
+
 
 class Tokenize:
     """Text to token ids."""
@@ -32,6 +35,7 @@ class Tokenize:
         model = services.loaded_model()
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
+        _check_length(request)
         if request.messages is not None:
             ids = await services.text.encode_chat(
                 [message.for_template() for message in request.messages],
@@ -53,6 +57,16 @@ class Tokenize:
                 len(ids), lambda: [token_text(tokenizer.piece(token)) for token in ids]
             )
         await send_json(send, answer, headers=ignored_header(ignored))
+
+
+def _check_length(request: TokenizeRequest) -> None:
+    length = len(request.prompt or "")
+    length += sum(len(message.text) for message in request.messages or ())
+    if length > _MAX_CHARACTERS:
+        raise InvalidRequest(
+            f"the text has {length} characters; the maximum is {_MAX_CHARACTERS}: send it in parts",
+            param="messages" if request.messages else "prompt",
+        )
 
 
 class Detokenize:

@@ -49,6 +49,9 @@ class ChatWire:
         role = b'"role":"assistant","content":""'
         return b"".join([head + role + _AFTER_TEXT + tail for head in self._heads])
 
+    def before_chunk(self, generation: Generation, choice: Choice) -> None:
+        """Nothing: chunks are small."""
+
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """The text so far, and the reason when it has ended."""
         text = choice.take()
@@ -71,17 +74,17 @@ class ChatWire:
     def answer(self, generation: Generation) -> bytes:
         """The completion object."""
         identity = self._identity
-        choices = [self._choice(choice) for choice in generation.choices]
+        choices = [encode_json(self._choice(choice)) for choice in generation.choices]
         ids = b""
         if identity.with_ids:
             ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
         return (
-            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":%b,"usage":%b%b}'
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[%b],"usage":%b%b}'
             % (
                 encode_json(identity.id),
                 identity.created,
                 encode_json(identity.model),
-                encode_json(choices),
+                b",".join(choices),
                 usage_of(generation),
                 ids,
             )

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 from gatewayd.http.asgi import encode_json
-from gatewayd.http.wire import (
-    Identity,
-    chunk_usage,
-    finite,
-    last_events,
-    stop_fields,
-    token_name,
-    usage_of,
-)
+from gatewayd.http.completion_columns import Columns, PromptColumns
+from gatewayd.http.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_choice import Choice, ScoredToken
 from gatewayd.text.tokenizer import Tokenizer
@@ -51,7 +44,7 @@ class CompletionWire:
         self._tokenizer = tokenizer
         self._prompts = prompts
         self._opened: set[int] = set()
-        self._prompt_columns: dict[int, _Columns] = {}
+        self._prompt_columns: dict[int, PromptColumns] = {}
         same = (encode_json(identity.id), identity.created, encode_json(identity.model))
         self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,' % same
         self._head += b'"choices":[{"index":'
@@ -60,6 +53,25 @@ class CompletionWire:
     def opening(self, generation: Generation) -> bytes:
         """Nothing: the first chunk of each choice carries its prompt."""
         return b""
+
+    def before_chunk(self, generation: Generation, choice: Choice) -> Callable[[], None] | None:
+        """Write the log-probabilities of the prompt, once a choice has something to tell."""
+        index = choice.prompt_index
+        if (
+            self._prompts is None
+            or not self._identity.with_logprobs
+            or choice.index in self._opened
+            or index in self._prompt_columns
+            or (choice.first is None and not choice.is_done)
+        ):
+            return None
+        prompt = generation.work.requests[index].prompt
+        scored = _take_scored_prompt(generation, choice)
+
+        def work() -> None:
+            self._prompt_columns[index] = PromptColumns(self._tokenizer, prompt, scored)
+
+        return work
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """The text so far, and the reason when it has ended."""
@@ -81,8 +93,8 @@ class CompletionWire:
         if not (any(news) or choice.is_done):
             return b""
         is_first = choice.index not in self._opened
-        self._opened.add(choice.index)
         fields = self._choice(generation, choice, news, with_prompt=is_first)
+        self._opened.add(choice.index)
         # The template opens the object with the index; the rest follows it.
         rest = encode_json(fields)[1:]
         return b"%b%d,%b]%b" % (
@@ -101,11 +113,11 @@ class CompletionWire:
         identity = self._identity
         choices = []
         for choice in generation.choices:
+            if generation.is_abandoned:  # while this is written in a thread
+                break
             fields = self._choice(generation, choice, _News.of(choice), with_prompt=True)
             # One by one: what a hundred scored prompts look like before would be a gigabyte.
             choices.append(encode_json({"index": choice.index, **fields}))
-            if (choice.index + 1) % generation.work.num_choices == 0:
-                self._prompt_columns.clear()
         return (
             b'{"id":%b,"object":"text_completion","created":%d,"model":%b,"choices":[%b],"usage":%b}'
             % (
@@ -128,81 +140,32 @@ class CompletionWire:
             **stop_fields(choice),
         }
         if self._identity.with_logprobs:
-            columns = _Columns(self._tokenizer)
-            if with_prompt and self._prompts is not None:
-                columns.extend(self._columns_of_prompt(generation, choice))
+            columns = Columns(self._tokenizer)
             for token in news.scored:
                 columns.add(token.logprobs, len(echoed) + token.start, opens=token.opens)
             fields["logprobs"] = columns.fields
+            if with_prompt and self._prompts is not None:
+                fields["logprobs"] = self._columns_of_prompt(generation, choice).before(columns)
         if self._identity.with_ids:
             fields["token_ids"] = news.ids
             fields["prompt_token_ids"] = list(prompt) if with_prompt else None
         return fields
 
-    def _columns_of_prompt(self, generation: Generation, choice: Choice) -> _Columns:
-        """Made once for all choices of a prompt."""
-        columns = self._prompt_columns.get(choice.prompt_index)
-        if columns is None:
-            columns = self._prompt_columns[choice.prompt_index] = _Columns(self._tokenizer)
-            prompt = generation.work.requests[choice.prompt_index].prompt
-            columns.add_prompt(prompt, _scored_prompt(generation, choice))
+    def _columns_of_prompt(self, generation: Generation, choice: Choice) -> PromptColumns:
+        """Made once for all choices of a prompt, forgotten with the last one."""
+        index = choice.prompt_index
+        work = self.before_chunk(generation, choice)
+        if work is not None:
+            work()
+        columns = self._prompt_columns[index]
+        columns.num_told += 1
+        if columns.num_told == generation.work.num_choices:
+            del self._prompt_columns[index]
         return columns
 
 
-def _scored_prompt(generation: Generation, choice: Choice) -> Sequence[TokenLogprobs]:
+def _take_scored_prompt(generation: Generation, choice: Choice) -> list[TokenLogprobs]:
     """The choices of a prompt share its log-probabilities: any of them may have got them."""
     n = generation.work.num_choices
     siblings = generation.choices[choice.prompt_index * n : (choice.prompt_index + 1) * n]
-    return next((one.scored_prompt for one in siblings if one.scored_prompt), [])
-
-
-class _Columns:
-    """The four columns of the older log-probability shape."""
-
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self.fields: dict[str, list[Any]] = {
-            "tokens": [],
-            "token_logprobs": [],
-            "top_logprobs": [],
-            "text_offset": [],
-        }
-
-    def extend(self, other: _Columns) -> None:
-        """Put the rows of another one after these."""
-        for name, column in self.fields.items():
-            column.extend(other.fields[name])
-
-    def add_prompt(self, ids: Sequence[int], scored: Sequence[TokenLogprobs]) -> None:
-        """The prompt's tokens; nothing comes before the first, so it has no probability."""
-        detokenizer, offset = self._tokenizer.detokenizer(), 0
-        for at, token in enumerate(ids):
-            opens = detokenizer.is_opening
-            if at == 0 or at > len(scored):
-                self._row(self._name(token, opens=opens), None, None, offset)
-            else:
-                self.add(scored[at - 1], offset, opens=opens)
-            offset += len(detokenizer.feed((token,)))
-
-    def add(self, scored: TokenLogprobs, offset: int, *, opens: bool) -> None:
-        """One token; the chosen one is among the alternatives, if any were asked for."""
-        name = self._name(scored.token, opens=opens)
-        top = {
-            self._name(token, opens=opens): finite(logprob)
-            for token, logprob in zip(scored.top_tokens, scored.top_logprobs, strict=True)
-        }
-        if top:
-            top.setdefault(name, finite(scored.logprob))
-        self._row(name, finite(scored.logprob), top, offset)
-
-    def _name(self, token: int, *, opens: bool) -> str:
-        return token_name(self._tokenizer.piece(token, opens=opens))
-
-    def _row(
-        self, name: str, logprob: float | None, top: dict[str, float] | None, offset: int
-    ) -> None:
-        fields = self.fields
-        fields["tokens"].append(name)
-        fields["token_logprobs"].append(logprob)
-        fields["top_logprobs"].append(top)
-        fields["text_offset"].append(offset)
+    return next((one.take_scored_prompt() for one in siblings if one.scored_prompt), [])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
@@ -19,12 +20,13 @@ from gatewayd.http.asgi import (
     send_body,
 )
 from gatewayd.http.departure import departure_of
+from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.fields import GenerationTable, RequestTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
-from gatewayd.pipeline import Generation, Work
+from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
@@ -45,10 +47,6 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
     num_choices: int
     options: ChoiceOptions
     wire: Wire
-
-
-_INLINE_LOGPROBS = 4096
-"""Some milliseconds of writing."""
 
 
 async def receive_request(
@@ -131,22 +129,11 @@ class GenerationRoute(Generic[RequestT]):
                 ).run()
             else:
                 await generation.finish()
+                write = partial(prepared.wire.answer, generation)
                 if not generation.is_abandoned:
-                    answer = await _written(prepared.wire, generation)
+                    answer = await apart(write) if is_large(generation) else write()
+                if not generation.is_abandoned:
                     await send_body(send, answer, headers=[JSON_HEADER, *headers])
         finally:
             generation.close()
             departure.forget(generation.abandon)
-
-
-async def _written(wire: Wire, generation: Generation) -> bytes:
-    """The whole answer; in a thread if its log-probabilities take more than a moment."""
-    params = generation.work.requests[0].params
-    if params.logprobs is None:
-        return wire.answer(generation)
-    num_tokens = generation.completion_tokens
-    if params.prompt_logprobs is not None:
-        num_tokens += generation.prompt_tokens
-    if num_tokens * (1 + params.logprobs) <= _INLINE_LOGPROBS:
-        return wire.answer(generation)
-    return await asyncio.to_thread(wire.answer, generation)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from gatewayd.http.asgi import Header, Send
+from gatewayd.http.large import apart, is_large
 from gatewayd.http.wire import PING, Wire, error_events
 from gatewayd.pipeline import Generation
 
@@ -18,6 +19,8 @@ _HEADERS: tuple[Header, ...] = (
     (b"cache-control", b"no-cache"),
     (b"x-accel-buffering", b"no"),
 )
+_MANY_BYTES = 64 * 1024
+"""Of prompts with their log-probabilities: gathered, they would be copied for each one more."""
 
 
 class Stream:
@@ -40,6 +43,7 @@ class Stream:
         self._is_ping_due = False
         self._has_begun = False
         self._is_silent = False
+        self._is_large = is_large(generation)
 
     async def run(self) -> None:
         """Write until the end.
@@ -67,6 +71,15 @@ class Stream:
                 raise error
             events, has_ended = b"", False
             for choice in open_choices:
+                if self._is_large:
+                    if len(events) > _MANY_BYTES:
+                        await self._write(events)
+                        events = b""
+                    if generation.is_abandoned:
+                        return
+                    work = wire.before_chunk(generation, choice)
+                    if work is not None:
+                        await apart(work)
                 events += wire.chunk(generation, choice)
                 has_ended |= choice.is_done
             if error is not None:  # after what came with it

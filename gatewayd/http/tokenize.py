@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.asgi import (
+    JSON_HEADER,
+    Receive,
+    Scope,
+    Send,
+    encode_entries,
+    ignored_header,
+    send_body,
+    send_json,
+)
 from gatewayd.http.generate import receive_request
 from gatewayd.http.sampling import check_ids
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.services import Services
 from gatewayd.http.wire import token_text
+from gatewayd.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 2**63
 """Texts longer than the context can be counted: that is what one tokenizes for."""
@@ -46,17 +54,24 @@ class Tokenize:
             ids = await services.text.encode_prompt(
                 request.prompt or "", limit=_NO_LIMIT, add_special=request.add_special_tokens
             )
-        answer: dict[str, Any] = {
-            "count": len(ids),
-            "max_model_len": model.max_model_len,
-            "tokens": ids,
-        }
-        if request.return_token_strs:
-            tokenizer = services.text.tokenizer
-            answer["token_strs"] = await tokenizer.apart(
-                len(ids), lambda: [token_text(tokenizer.piece(token)) for token in ids]
-            )
-        await send_json(send, answer, headers=ignored_header(ignored))
+        tokenizer = services.text.tokenizer
+        shown = tokenizer if request.return_token_strs else None
+        answer = await tokenizer.apart(len(ids), lambda: _answer(ids, model.max_model_len, shown))
+        await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
+
+
+def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> bytes:
+    """The object, with the text of each token if there is a tokenizer."""
+    texts = b""
+    if tokenizer is not None:
+        shown = [token_text(tokenizer.piece(token)) for token in ids]
+        texts = b',"token_strs":[%b]' % encode_entries(shown)
+    return b'{"count":%d,"max_model_len":%d,"tokens":[%b]%b}' % (
+        len(ids),
+        max_model_len,
+        encode_entries(ids),
+        texts,
+    )
 
 
 def _check_length(request: TokenizeRequest) -> None:

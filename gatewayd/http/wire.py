@@ -5,6 +5,7 @@ Chunks are bytes put between precomputed bytes; only the text is encoded anew.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -47,6 +48,9 @@ class Wire(Protocol):
 
     def opening(self, generation: Generation) -> bytes:
         """Events before the first text."""
+
+    def before_chunk(self, generation: Generation, choice: Choice) -> Callable[[], None] | None:
+        """What may be done in a thread before the next chunk; None for nothing."""
 
     def chunk(self, generation: Generation, choice: Choice) -> bytes:
         """Events for what has come to a choice since the last time; empty for nothing."""

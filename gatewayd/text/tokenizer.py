@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -19,6 +20,9 @@ from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_SIZE = 2048
 """Texts of more characters or tokens go to a thread: half a millisecond of the event loop."""
+
+# One text at a time needs no threads of the library's own, which complain at each fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 T = TypeVar("T")
 
@@ -90,8 +94,12 @@ class Tokenizer:
             trusted: whether spelled special tokens become special tokens.
         """
         backend = self._trusting if trusted else self._disguise.backend
-        # encode_batch_fast takes 2 us less, but starts a thread pool that complains at each fork.
-        ids: list[int] = backend.encode(text, add_special_tokens=add_special).ids
+        if len(text) <= INLINE_SIZE:
+            found = backend.encode(text, add_special_tokens=add_special)
+        else:
+            # Unlike encode it lets other threads run meanwhile, the event loop's above all.
+            found = backend.encode_batch_fast([text], add_special_tokens=add_special)[0]
+        ids: list[int] = found.ids
         return ids
 
     def disguise(self, text: str) -> str:

@@ -5,78 +5,111 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from types import SimpleNamespace
-from typing import Any
+from collections.abc import Awaitable
+from typing import Any, TypeVar
 
 import pytest
 
-from gatewayd.http.completion_wire import CompletionWire
-from gatewayd.http.generate import _written
-from gatewayd.http.wire import Identity
 from gatewayd.text.model import TextModel
-from gatewayd_engine.messages import TokenLogprobs
-from tests.gatewayd.fake_fleet import FakeFleet
-from tests.gatewayd.gateway import running
+from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, scored
+from tests.gatewayd.gateway import COMPLETION, Gateway, running, until
 
-NUM_PROMPTS, LENGTH, K = 24, 2000, 20
-IDENTITY = Identity(
-    id="x",
-    model="nano",
-    created=1,
-    include_usage=False,
-    continuous_usage=False,
-    with_ids=False,
-    with_logprobs=True,
-)
+NUM_PROMPTS, LENGTH, K = 48, 2000, 20
+PROMPT = [300 + i for i in range(LENGTH)]
+ECHO = {
+    **COMPLETION,
+    "prompt": [PROMPT] * NUM_PROMPTS,
+    "echo": True,
+    "logprobs": K,
+    "max_tokens": 0,
+}
+LONGEST_GAP = 0.4
+"""Seconds; all that is asked for here took the loop 1.2 and more."""
 
-
-def scored() -> Any:
-    """A request whose prompts were scored; nothing was generated."""
-    top = [-1.0] * K
-    prompt = [TokenLogprobs(1, 5, -1.0, 1, list(range(300, 300 + K)), top) for _ in range(LENGTH)]
-    choices = [
-        SimpleNamespace(
-            index=index,
-            prompt_index=index,
-            scored_prompt=prompt,
-            take=lambda: "",
-            take_scored=list,
-            take_ids=list,
-            finish_reason="length",
-            stop_reason=None,
-        )
-        for index in range(NUM_PROMPTS)
-    ]
-    params = SimpleNamespace(logprobs=K, prompt_logprobs=K)
-    requests = [SimpleNamespace(prompt=[5] * LENGTH, params=params)] * NUM_PROMPTS
-    return SimpleNamespace(
-        choices=choices,
-        work=SimpleNamespace(num_choices=1, requests=requests),
-        prompt_tokens=NUM_PROMPTS * LENGTH,
-        completion_tokens=0,
-        cached_tokens=0,
-    )
+T = TypeVar("T")
 
 
-async def longest_gap(until: asyncio.Task[Any]) -> float:
-    """Seconds for which the loop did nothing else."""
+def scores() -> FakeFleet:
+    """Each prompt is scored; what that costs is the engine's, so it is made before."""
+    ready = [[scored(i, K) for i in PROMPT[1:]] for _ in range(NUM_PROMPTS)]
+
+    async def script(job: Job) -> None:
+        (sink,) = job.sinks
+        sink.admitted(0, 0.001)
+        sink.prompt_logprobs(ready.pop())
+        sink.tokens([100], [scored(100, K)])
+        await asyncio.sleep(0)
+        sink.finished("length", None)
+
+    return FakeFleet(script)
+
+
+async def with_longest_gap(work: Awaitable[T]) -> tuple[T, float]:
+    """Do it; also the seconds for which the loop did nothing else."""
+    task = asyncio.ensure_future(work)
     longest, last = 0.0, time.perf_counter()
-    while not until.done():
+    while not task.done():
         await asyncio.sleep(0.001)
         now = time.perf_counter()
         longest, last = max(longest, now - last), now
-    return longest
+    return task.result(), longest
 
 
-async def test_an_echo_of_many_scored_prompts_leaves_the_loop_alone(text: TextModel) -> None:
-    wire = CompletionWire(IDENTITY, text.tokenizer, ["a"] * NUM_PROMPTS)
-    began = time.perf_counter()
-    writing = asyncio.create_task(_written(wire, scored()))
-    gap = await longest_gap(writing)
-    assert gap < (time.perf_counter() - began) / 3
-    choices = json.loads(writing.result())["choices"]
+async def post(gateway: Gateway, path: str, body: dict[str, Any]) -> bytes:
+    """The raw answer: this loop is the client's too, and must not wait for it to be parsed."""
+    content = json.dumps(body).encode()
+    headers = {"content-type": "application/json"}
+    async with gateway.http.stream(
+        "POST", path, content=content, headers=headers, timeout=60
+    ) as response:
+        assert response.status_code == 200
+        return b"".join([part async for part in response.aiter_raw()])
+
+
+@pytest.mark.parametrize("is_stream", [False, True])
+async def test_an_echo_of_many_scored_prompts_leaves_the_loop_alone(
+    text: TextModel, is_stream: bool
+) -> None:
+    async with running(text, scores()) as gateway:
+        asked = post(gateway, "/v1/completions", {**ECHO, "stream": is_stream})
+        answer, gap = await with_longest_gap(asked)
+    if is_stream:
+        events = answer.decode().split("\n\n")
+        assert events[-2:] == ["data: [DONE]", ""]
+        chunks = [json.loads(event.removeprefix("data: ")) for event in events[:-2]]
+        choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    else:
+        choices = json.loads(answer)["choices"]
     assert [choice["index"] for choice in choices] == list(range(NUM_PROMPTS))
-    assert {len(choice["logprobs"]["top_logprobs"]) for choice in choices} == {LENGTH}
+    for choice in choices:
+        assert choice["finish_reason"] == "length"
+        columns = choice["logprobs"]
+        assert columns["token_logprobs"] == [None] + [-0.5] * (LENGTH - 1)
+        assert {len(columns[name]) for name in columns} == {LENGTH}
+    assert gap < LONGEST_GAP
+
+
+async def test_a_client_that_leaves_a_large_answer_is_not_written_for(text: TextModel) -> None:
+    fleet = scores()
+    async with running(text, fleet) as gateway:
+        asked = asyncio.create_task(post(gateway, "/v1/completions", ECHO))
+        await until(lambda: len(fleet.jobs) == NUM_PROMPTS)
+        await asyncio.gather(*[job.task for job in fleet.jobs if job.task])
+        asked.cancel()
+        began = time.perf_counter()
+        finished = await gateway.until_finished()
+        took = time.perf_counter() - began
+    assert finished[0].outcome == "abort"
+    assert took < 0.5  # of 1.1 for all of it
+
+
+async def test_encoding_a_long_text_leaves_the_loop_alone(text: TextModel) -> None:
+    body = {"prompt": "\u4e2d\u6587\u5b57" * ((1 << 20) // 3), "return_token_strs": True}
+    async with running(text, FakeFleet(hangs)) as gateway:
+        answer, gap = await with_longest_gap(post(gateway, "/tokenize", body))
+    told = json.loads(answer)
+    assert told["count"] == len(told["tokens"]) == len(told["token_strs"]) > 1 << 20
+    assert gap < LONGEST_GAP
 
 
 @pytest.mark.parametrize("field", ["prompt", "messages"])

@@ -7,16 +7,31 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import Tokenizer as Backend
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.text.model import TextModel
 from gatewayd.text.template import ChatTemplate
+from gatewayd.text.tokenizer import INLINE_SIZE
 
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<tool_call>", "</tool_call>", "<|pad|>"]
 
 
 def chat(*turns: tuple[str, str]) -> list[dict[str, str]]:
     return [{"role": role, "content": content} for role, content in turns]
+
+
+@pytest.mark.parametrize("add_special", [False, True])
+def test_long_texts_are_encoded_like_short_ones(
+    text: TextModel, nano: Path, add_special: bool
+) -> None:
+    oracle = Backend.from_file(str(nano / "tokenizer.json"))
+    long = "def f(x):\n    return '\u00fcber \u4e2d\u6587 \U0001f469'\n" * 200
+    assert len(long) > INLINE_SIZE
+    expected = oracle.encode(long, add_special_tokens=add_special).ids
+    assert text.tokenizer.encode(long, add_special=add_special) == expected
+    spelled = text.tokenizer.encode(SPECIAL[0] * INLINE_SIZE, add_special=add_special)
+    assert not text.tokenizer.special_ids.intersection(spelled)
 
 
 async def test_messages_are_encoded_as_transformers_does(text: TextModel, nano: Path) -> None:

@@ -1,0 +1,35 @@
+"""Answers of many log-probabilities are written in threads: they take seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from gatewayd.pipeline import Generation
+
+_INLINE_LOGPROBS = 4096
+"""Some milliseconds of writing."""
+
+# Few, and none of those that encode prompts: each takes a turn at the interpreter before the
+# event loop gets its own.
+_pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-answer")
+
+T = TypeVar("T")
+
+
+def is_large(generation: Generation) -> bool:
+    """Whether the log-probabilities so far take more than a moment to write."""
+    params = generation.work.requests[0].params
+    if params.logprobs is None:
+        return False
+    num_tokens = generation.completion_tokens
+    if params.prompt_logprobs is not None:
+        num_tokens += generation.prompt_tokens
+    return num_tokens * (1 + params.logprobs) > _INLINE_LOGPROBS
+
+
+async def apart(work: Callable[[], T]) -> T:
+    """Write outside the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_pool, work)

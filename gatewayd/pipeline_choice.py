@@ -291,11 +291,6 @@ class Choice:
         taken, self._scored = scored[:ready], scored[ready:]
         return taken
 
-    def take_scored_prompt(self) -> list[TokenLogprobs]:
-        """The log-probabilities of the prompt."""
-        taken, self.scored_prompt = self.scored_prompt, []
-        return taken
-
     def take_ids(self) -> list[int]:
         """Token ids since the last time."""
         taken, self.ids = self.ids, []

@@ -168,4 +168,8 @@ def _take_scored_prompt(generation: Generation, choice: Choice) -> list[TokenLog
     """The choices of a prompt share its log-probabilities: any of them may have got them."""
     n = generation.work.num_choices
     siblings = generation.choices[choice.prompt_index * n : (choice.prompt_index + 1) * n]
-    return next((one.take_scored_prompt() for one in siblings if one.scored_prompt), [])
+    for one in siblings:
+        if one.scored_prompt:
+            taken, one.scored_prompt = one.scored_prompt, []
+            return taken
+    return []

@@ -69,7 +69,7 @@ class Stream:
             error = generation.error
             if error is not None and not self._has_begun:
                 raise error
-            events, has_ended = b"", False
+            events, still_open = b"", []
             for choice in open_choices:
                 if self._is_large:
                     if len(events) > _MANY_BYTES:
@@ -81,12 +81,13 @@ class Stream:
                     if work is not None:
                         await apart(work)
                 events += wire.chunk(generation, choice)
-                has_ended |= choice.is_done
+                # Asked here: one that ends while the others are written has not told its end.
+                if not choice.is_done:
+                    still_open.append(choice)
             if error is not None:  # after what came with it
                 await self._write(events + error_events(error), more=False)
                 return
-            if has_ended:
-                open_choices = [choice for choice in open_choices if not choice.is_done]
+            open_choices = still_open
             if not open_choices:
                 await self._write(events + wire.closing(generation), more=False)
                 return

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import Any, TypeVar
 
 import pytest
 
+from gatewayd.http import stream
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job, hangs, scored
 from tests.gatewayd.gateway import COMPLETION, Gateway, running, until
@@ -127,3 +128,36 @@ async def test_a_text_has_an_end(text: TextModel, field: str) -> None:
     assert "the maximum is 1048576" in refused.json()["error"]["message"]
     assert served.status_code == 200
     assert served.json()["count"] > 200_000
+
+
+async def test_a_choice_that_ends_while_another_is_written_tells_its_end(
+    text: TextModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_other_written = asyncio.Event()
+    num_written = 0
+
+    async def slowly(work: Callable[[], None]) -> None:
+        nonlocal num_written
+        num_written += 1
+        if num_written == 2:
+            is_other_written.set()
+            await asyncio.sleep(0.05)
+        work()
+
+    async def script(job: Job) -> None:
+        (sink,) = job.sinks
+        sink.admitted(0, 0.001)
+        sink.prompt_logprobs([scored(i, K) for i in PROMPT[1:]])
+        sink.tokens([100], [scored(100, K)])
+        if job.request.request_id.endswith("-0"):
+            await is_other_written.wait()
+        sink.finished("length", None)
+
+    monkeypatch.setattr(stream, "apart", slowly)
+    body = {**ECHO, "prompt": [PROMPT] * 2, "max_tokens": 1, "stream": True}
+    async with running(text, FakeFleet(script)) as gateway:
+        answer = await asyncio.wait_for(post(gateway, "/v1/completions", body), 10)
+    chunks = [json.loads(e.removeprefix("data: ")) for e in answer.decode().split("\n\n")[:-2]]
+    choices = [choice for chunk in chunks for choice in chunk["choices"]]
+    ends = {one["index"]: one["finish_reason"] for one in choices if one["finish_reason"]}
+    assert ends == {0: "length", 1: "length"}

@@ -27,6 +27,7 @@ from gatewayd_engine.messages import (
 )
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
+from tests.engine.core.prompts import answers
 
 torch.set_num_threads(1)
 
@@ -163,3 +164,9 @@ def mixed_prompts(count: int, vocab_size: int, longest: int, seed: int = 0) -> l
 def prompts() -> Callable[..., list[list[int]]]:
     """See ``mixed_prompts``."""
     return mixed_prompts
+
+
+@pytest.fixture
+def undisturbed(make_engine: Callable[..., Any]) -> list[list[int]]:
+    """What the eight prompts answer when nothing goes wrong."""
+    return answers(make_engine())

@@ -12,24 +12,9 @@ import torch
 
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.prompts import PROMPTS, answers, runner_of
 
-PROMPTS = [[7 + i, *range(20, 60 + 3 * i)] for i in range(8)]
 Make = Callable[..., Any]
-
-
-def answers(engine: Any, **fields: Any) -> list[list[int]]:
-    ids = [engine.submit(p, max_tokens=12, ignore_eos=True, **fields)[0] for p in PROMPTS]
-    done = engine.run()
-    return [done[i].tokens for i in ids]
-
-
-@pytest.fixture
-def undisturbed(make_engine: Make) -> list[list[int]]:
-    return answers(make_engine())
-
-
-def runner_of(engine: Any) -> Any:
-    return engine.core._runner
 
 
 def test_an_exception_over_one_request_fails_it_alone(

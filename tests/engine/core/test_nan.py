@@ -10,24 +10,9 @@ import pytest
 import torch
 
 from gatewayd_engine.batch import StepBatch
+from tests.engine.core.prompts import PROMPTS, answers, runner_of
 
-PROMPTS = [[7 + i, *range(20, 60 + 3 * i)] for i in range(8)]
 Make = Callable[..., Any]
-
-
-def runner_of(engine: Any) -> Any:
-    return engine.core._runner
-
-
-def answers(engine: Any) -> list[list[int]]:
-    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
-    done = engine.run()
-    return [done[i].tokens for i in ids]
-
-
-@pytest.fixture
-def undisturbed(make_engine: Make) -> list[list[int]]:
-    return answers(make_engine())
 
 
 def test_nan_logits_fail_the_request_that_has_them(

@@ -133,6 +133,18 @@ class PreemptionTable(StrategyTable):
     strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
 
 
+class DrafterTable(StrategyTable):
+    """What guesses tokens ahead; ``none`` switches speculation off."""
+
+    strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
+
+
+class SpecControllerTable(StrategyTable):
+    """How many tokens are guessed."""
+
+    strategy: str = Field(default="adaptive", pattern=r"^[a-z0-9_]+$")
+
+
 class RouterTable(StrategyTable):
     """Which replica serves."""
 
@@ -182,6 +194,8 @@ class Config(BaseSettings):
     prefix_cache: PrefixCacheTable = PrefixCacheTable()
     eviction: EvictionTable = EvictionTable()
     preemption: PreemptionTable = PreemptionTable()
+    drafter: DrafterTable = DrafterTable()
+    spec_controller: SpecControllerTable = SpecControllerTable()
     router: RouterTable = RouterTable()
     executor: ExecutorTable = ExecutorTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()

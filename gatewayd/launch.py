@@ -6,7 +6,7 @@ import json
 import sys
 from pathlib import Path
 
-from gatewayd.config import Config, SlotTable
+from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
 from gatewayd_engine import embedded
@@ -23,7 +23,7 @@ ENGINE_ENV = {
     "PYTHONFAULTHANDLER": "1",
 }
 
-NO_PREFIX_CACHE = "none"
+NONE = "none"
 
 
 def model_folder(config: Config) -> Path:
@@ -69,15 +69,14 @@ def patience(config: Config) -> Patience:
 def engine_config(config: Config) -> EngineConfig:
     """What each engine is told first."""
     engine, model = config.engine, config.model
-    prefix_cache = config.prefix_cache.strategy
     return EngineConfig(
         model=str(model_folder(config)),
         scheduler=_choice(config.scheduler.strategy, config.scheduler),
-        prefix_cache=(
-            None if prefix_cache == NO_PREFIX_CACHE else _choice(prefix_cache, config.prefix_cache)
-        ),
+        prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),
         preemption=_choice(config.preemption.strategy, config.preemption),
+        drafter=_optional(config.drafter),
+        spec_controller=_choice(config.spec_controller.strategy, config.spec_controller),
         logits_processors=[
             _choice(name, config.logits_processor) for name in config.logits_processor.strategies
         ],
@@ -94,6 +93,10 @@ def engine_config(config: Config) -> EngineConfig:
         seed=engine.seed,
         fault_limit=engine.fault_limit,
     )
+
+
+def _optional(table: StrategyTable) -> StrategyChoice | None:
+    return None if table.strategy == NONE else _choice(table.strategy, table)
 
 
 def _choice(name: str, table: SlotTable) -> StrategyChoice:

@@ -11,7 +11,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gatewayd.config import Config, SlotTable, StrategyTable
-from gatewayd.launch import NO_PREFIX_CACHE
+from gatewayd.launch import NONE
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.events import DaemonInfo
@@ -181,7 +181,7 @@ def _configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
             continue  # observers have no slot
         names = [table.strategy] if isinstance(table, StrategyTable) else table.strategies
         for name in names:
-            if (kind, name) != (Kind.PREFIX_CACHE, NO_PREFIX_CACHE):
+            if name != NONE or kind not in (Kind.PREFIX_CACHE, Kind.DRAFTER):
                 yield kind, name, table
 
 

@@ -29,6 +29,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     eviction: StrategyChoice
     preemption: StrategyChoice
     logits_processors: list[StrategyChoice] = []
+    drafter: StrategyChoice | None = None
+    """None switches speculation off."""
+    spec_controller: StrategyChoice = StrategyChoice("adaptive")
     dtype: str = "auto"
     """``auto`` (float32 on CPU), ``float32`` or ``bfloat16``."""
     device: str = "cpu"

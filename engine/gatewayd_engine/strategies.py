@@ -25,8 +25,11 @@ DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
     Kind.EVICTION: StrategyChoice("lru"),
     Kind.PREEMPTION: StrategyChoice("recompute"),
     Kind.PREFIX_CACHE: None,
+    Kind.DRAFTER: None,
+    Kind.SPEC_CONTROLLER: StrategyChoice("adaptive"),
 }
-"""What takes over from a strategy that fails; without a prefix cache all is computed."""
+"""What takes over from a strategy that fails; without a prefix cache all is computed, and
+without a drafter one token after the other."""
 
 
 class Strategies:
@@ -47,6 +50,8 @@ class Strategies:
             Kind.EVICTION: config.eviction,
             Kind.PREEMPTION: config.preemption,
             Kind.PREFIX_CACHE: config.prefix_cache,
+            Kind.DRAFTER: config.drafter,
+            Kind.SPEC_CONTROLLER: config.spec_controller,
         }
         self._now = dict(self._choices)
         self._fence = Fence(config.fault_limit)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.routing import RouterStrategy
     from gatewayd_hooks.scheduling import SchedulerStrategy
+    from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
     from gatewayd_hooks.strategy import StrategyInfo
 
 # Registration: called once per process that needs the kind, before torch is imported.
@@ -54,6 +55,18 @@ def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
 @hookspec
 def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
     """Offer logits processors. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
+    """Offer drafters. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]]:
+    """Offer controllers of speculation. Engine process."""
     raise AssertionError("a specification is not called")
 
 

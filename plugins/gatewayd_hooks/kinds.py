@@ -11,6 +11,7 @@ from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
+from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
 from gatewayd_hooks.strategy import Kind
 
 
@@ -45,6 +46,8 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.EVICTION: KindSpec("gatewayd_evictions", EvictionStrategy),
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
+    Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),
+    Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
 }

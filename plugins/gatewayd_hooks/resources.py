@@ -1,8 +1,12 @@
-"""What the host hands to a strategy in ``open``: sizes and limits, no live objects."""
+"""What the host hands to a strategy in ``open``: sizes, limits, and the model for drafters."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.speculation import TargetModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,8 @@ class EngineResources:
         eos_token_ids: the model's end tokens.
         device: ``cpu`` or ``cuda:N``.
         slots: capacity of the columns of ``QueueView``; they may grow later.
+        folder: the model's checkpoint.
+        target: the model, for drafters; it is loaded after strategies are opened.
     """
 
     num_pages: int
@@ -30,6 +36,8 @@ class EngineResources:
     eos_token_ids: tuple[int, ...]
     device: str
     slots: int
+    folder: str = ""
+    target: TargetModel | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,8 @@ class Kind(StrEnum):
     ROUTER = "router"
     EXECUTOR = "executor"
     LOGITS_PROCESSOR = "logits_processor"
+    DRAFTER = "drafter"
+    SPEC_CONTROLLER = "spec_controller"
     OBSERVER = "observer"
 
 

@@ -53,7 +53,7 @@ def section(text: str, heading: str) -> str:
 
 def test_there_are_hooks_to_look_for() -> None:
     assert "gatewayd_started(info: DaemonInfo) -> None" in signatures()
-    assert len(signatures()) == 12
+    assert len(signatures()) == 14
 
 
 @pytest.mark.parametrize("signature", signatures())

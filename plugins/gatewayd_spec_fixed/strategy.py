@@ -1,0 +1,39 @@
+"""The same number of drafts for everyone: for measuring drafters."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_hooks.speculation import SpecReport, SpecView
+    from gatewayd_spec_fixed.config import FixedConfig
+
+
+class Fixed:
+    """Gives each row its drafts while the budget lasts, the first rows first."""
+
+    def __init__(self, config: FixedConfig) -> None:
+        self._drafts = config.drafts
+
+    def open(self, resources: EngineResources) -> None:
+        """The engine's sizes do not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, row: int) -> None:
+        """All sequences are alike."""
+
+    def decide(self, view: SpecView) -> NDArray[np.int64]:
+        """As many as are set, as far as limits and budget allow."""
+        wanted = np.minimum(view.limits, self._drafts)
+        before = np.cumsum(wanted) - wanted
+        return np.minimum(wanted, np.maximum(view.budget - before, 0))
+
+    def report(self, report: SpecReport) -> None:
+        """Nothing is learnt."""

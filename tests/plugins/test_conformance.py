@@ -1,5 +1,6 @@
 """Every built-in strategy against the kit that strangers' strategies run."""
 
+from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_exec_local.strategy import Local
 from gatewayd_hooks.testing.eviction import EvictionConformance
@@ -47,6 +48,11 @@ class TestPriorityWithOddWeights(SchedulerConformance):
 class TestHash(PrefixCacheConformance):
     def make(self) -> HashChain:
         return HashChain()
+
+
+class TestLfu(EvictionConformance):
+    def make(self) -> Lfu:
+        return Lfu()
 
 
 class TestLru(EvictionConformance):

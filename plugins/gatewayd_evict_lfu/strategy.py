@@ -1,0 +1,70 @@
+"""Least frequently used with dynamic ageing: counts of long ago do not keep a page for ever.
+
+A page's rank is how often it was used, plus the rank of the page that was given up last when it
+was released: what is used now starts where old favourites stand. Source: LFU with dynamic aging,
+Arlitt et al., "Evaluating content management techniques for Web proxy caches" (2000).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Lfu:
+    """Cached pages by rank, and within one rank in the order of their release."""
+
+    def __init__(self) -> None:
+        self._uses: list[int] = []
+        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
+        self._order: list[tuple[int, int, int]] = []  # a heap of rank, ticket and page
+        self._last_ticket = 0
+        self._floor = 0
+        self._count = 0
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the number of pages."""
+        self._uses = [0] * resources.num_pages
+        self._ticket = [0] * resources.num_pages
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def release(self, page: int) -> None:
+        """The page was used once more and goes to the end of its rank."""
+        self._uses[page] += 1
+        self._last_ticket += 1
+        self._ticket[page] = self._last_ticket
+        heapq.heappush(self._order, (self._floor + self._uses[page], self._last_ticket, page))
+        self._count += 1
+        if len(self._order) > 2 * len(self._ticket):
+            self._forget_stale()
+
+    def reuse(self, page: int) -> None:
+        """The page leaves the order; its uses stay."""
+        self._ticket[page] = 0
+        self._count -= 1
+
+    def victim(self) -> int:
+        """Give up the first page of the lowest rank."""
+        if not self._count:
+            raise LookupError("no page may be evicted")
+        while True:
+            rank, ticket, page = heapq.heappop(self._order)
+            if self._ticket[page] == ticket:
+                break
+        self._floor = rank
+        self._uses[page] = self._ticket[page] = 0
+        self._count -= 1
+        return page
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _forget_stale(self) -> None:
+        """Drop releases of pages that were used again since; amortized, one a release."""
+        self._order = [entry for entry in self._order if self._ticket[entry[2]] == entry[1]]
+        heapq.heapify(self._order)

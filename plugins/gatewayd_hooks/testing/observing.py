@@ -1,0 +1,78 @@
+"""What every observer must do, whatever it observes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pluggy
+import pytest
+
+from gatewayd_hooks import hookspecs
+from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
+from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.markers import PROJECT
+
+_ADMITTED = RequestAdmitted("req-1", "tenant", "/v1/completions", 12, 1)
+_FINISHED = RequestFinished("req-1", "tenant", "stop", 12, 8, 5, 0.02, 0.4)
+_ENDS = [
+    _FINISHED,
+    replace(_FINISHED, outcome="length", tenant=""),
+    replace(_FINISHED, outcome="abort", completion_tokens=0, ttft_seconds=None),
+    replace(_FINISHED, outcome="error", completion_tokens=0, ttft_seconds=None, seconds=0.0),
+]
+
+
+class ObserverConformance:
+    """Subclass it and return your module, or whatever your entry point names, in ``make``."""
+
+    def make(self) -> object:
+        """The observer."""
+        raise NotImplementedError("return what your entry point names")
+
+    @contextmanager
+    def plugged(self) -> Iterator[pluggy.PluginManager]:
+        """The observer as a daemon has it."""
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(hookspecs)
+        observer = self.make()
+        manager.register(observer)
+        try:
+            yield manager
+        finally:
+            manager.unregister(observer)
+
+    def test_it_has_a_hook_and_none_that_is_not_there(self) -> None:
+        with self.plugged() as manager:
+            callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
+            assert callers, "it implements no hook: is @hookimpl missing?"
+            assert [caller.name for caller in callers if not caller.has_spec()] == []
+            manager.check_pending()
+
+    def test_it_offers_no_strategy(self) -> None:
+        registering = {spec.hook for spec in KINDS.values()}
+        with self.plugged() as manager:
+            callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
+            assert {caller.name for caller in callers} & registering == set()
+
+    def test_a_daemon_lives_from_start_to_stop(self) -> None:
+        prometheus = pytest.importorskip("prometheus_client")
+        with self.plugged() as manager:
+            registry = prometheus.CollectorRegistry()
+            manager.hook.gatewayd_metrics(registry=registry)
+            manager.hook.gatewayd_started(info=DaemonInfo("0.1.0", "nano"))
+            for end in _ENDS:
+                manager.hook.gatewayd_request_admitted(event=_ADMITTED)
+                manager.hook.gatewayd_request_finished(event=end)
+            names = {family.name for family in registry.collect()}
+            manager.hook.gatewayd_stopping(reason="SIGTERM")
+        strangers = {name for name in names if not name.startswith("gatewayd_")}
+        assert strangers == set(), "names of metrics begin with gatewayd_<your plugin>_"
+
+    def test_a_second_daemon_in_the_same_process_can_have_it_too(self) -> None:
+        """Every test of yours that starts one does this."""
+        prometheus = pytest.importorskip("prometheus_client")
+        for _ in range(2):
+            with self.plugged() as manager:
+                manager.hook.gatewayd_metrics(registry=prometheus.CollectorRegistry())

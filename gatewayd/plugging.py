@@ -149,14 +149,27 @@ def hidden_settings(config: Config) -> set[str]:
     return hidden
 
 
+def enabled(config: Config) -> set[str]:
+    """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
+    observers = {f"{Kind.OBSERVER}.{name}" for name in config.plugins.observers}
+    return observers | {f"{kind}.{name}" for kind, name, _ in _configured(config)}
+
+
+def settings_of(config: Config, plugin: str) -> dict[str, Any]:
+    """What the configuration says of one strategy, chosen or not."""
+    kind, _, name = plugin.partition(".")
+    table = getattr(config, kind, None)
+    return table.settings(name) if isinstance(table, SlotTable) else {}
+
+
 def report(config: Config) -> list[PluginRow]:
     """Every installed plugin; what the configuration names is loaded and called enabled."""
     host = PluginHost(Catalog.installed())
     _load_configured(host, config)
-    enabled = {(kind.value, name) for kind, name, _ in _configured(config)}
+    chosen = enabled(config)
     return [
         dataclasses.replace(row, state="enabled")
-        if row.state == "installed" and (row.kind, row.name) in enabled
+        if row.state == "installed" and f"{row.kind}.{row.name}" in chosen
         else row
         for row in host.report()
     ]

@@ -22,10 +22,12 @@ COMMANDS = {
     "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
     "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
     "bench": LazyCommand("gatewayd.bench.cli", "bench", "Measure an OpenAI-compatible server."),
-    "plugins": LazyCommand("gatewayd.cli.plugins", "plugins", "List strategies and plugins."),
+    "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
+ALSO = {"plugins": "plugin"}
+"""Other words for a command: those that list several things are typed in the plural."""
 
 
 class LazyGroup(typer.core.TyperGroup):
@@ -37,13 +39,15 @@ class LazyGroup(typer.core.TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's types
         """A stand-in that knows the summary only; None if there is no such command."""
-        if cmd_name not in COMMANDS:
+        name = ALSO.get(cmd_name, cmd_name)
+        if name not in COMMANDS:
             return None
-        return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
+        return typer.core.TyperCommand(name, help=COMMANDS[name].summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's types
         """The command to run, imported now."""
         name, command, rest = super().resolve_command(ctx, args)
+        name = ALSO.get(name or "", name)
         return name, load(name) if name in COMMANDS else command, rest
 
 

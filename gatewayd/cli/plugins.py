@@ -1,20 +1,48 @@
-"""``gatewayd plugins``: what is installed, and what the configuration enables."""
+"""``gatewayd plugin``: what is installed and enabled; new projects, their tests, their health."""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
+import typer
 from rich.console import Console
 from rich.table import Table
 
-from gatewayd.cli.common import AsJson, ConfigFile, load_config, print_json
-from gatewayd.plugging import report
+from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, fail, load_config, print_json
 
-_STYLES = {"enabled": "green", "failed": "red", "conflict": "red", "unknown": "yellow"}
+if TYPE_CHECKING:
+    from gatewayd.authoring.testing import Result
+
+app = typer.Typer(
+    invoke_without_command=True,
+    add_completion=False,
+    help="List, write, test and check plugins. Alone, it lists them.",
+)
+_STYLES = {
+    "enabled": "green",
+    "passed": "green",
+    "skipped": "yellow",
+    "unknown": "yellow",
+    "failed": "red",
+    "conflict": "red",
+}
 
 
-def plugins(config: ConfigFile = None, as_json: AsJson = False) -> None:
+@app.callback()
+def plugin(context: typer.Context, config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """List plugins unless another command is named."""
+    if context.invoked_subcommand is None:
+        show(config, as_json)
+
+
+@app.command("list")
+def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     """List strategies and plugins; only those that the configuration names are imported."""
+    from gatewayd.plugging import report
+
     rows = report(load_config(config).config)
     if as_json:
         print_json([asdict(row) | {"enabled": row.state == "enabled"} for row in rows])
@@ -25,3 +53,72 @@ def plugins(config: ConfigFile = None, as_json: AsJson = False) -> None:
         origin = f"{row.distribution} {row.version}"
         table.add_row(row.kind, row.name, state, origin, row.reason or row.summary)
     Console().print(table)
+
+
+@app.command()
+def new(
+    kind: Annotated[str, typer.Argument(metavar="KIND", help="Such as scheduler or observer.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What the configuration calls it.")],
+    path: Annotated[
+        Path, typer.Option("--path", metavar="DIR", help="Where its folder is made.")
+    ] = Path(),
+) -> None:
+    """Write the project of a new plugin that conforms, for you to change."""
+    from gatewayd.authoring.scaffold import ScaffoldError, parse_kind, write
+
+    try:
+        folder = write(parse_kind(kind), name, path)
+    except ScaffoldError as error:
+        fail(str(error))
+    console = Console(highlight=False, soft_wrap=True)
+    for file in sorted(each for each in folder.rglob("*") if each.is_file()):
+        console.print(f"  {file}", markup=False)
+    console.print(f"\ngatewayd plugin test {folder}   [dim]# it passes already[/]")
+    console.print(f"pip install --editable {folder}")
+    console.print(f"gatewayd plugin doctor{'':<{len(str(folder))}}[dim]# is it found?[/]")
+
+
+@app.command("test")
+def check(
+    target: Annotated[
+        str, typer.Argument(metavar="[PATH | KIND.NAME]", help="A project's folder, or installed.")
+    ] = ".",
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run a plugin's tests and those that every plugin of its kind must pass; 1 if any fails."""
+    from gatewayd.authoring.testing import CannotTest, find, run
+    from gatewayd.plugging import settings_of
+
+    loaded = load_config(config).config
+    try:
+        found = find(target)
+        result = run(found, {e.plugin: settings_of(loaded, e.plugin) for e in found.entries})
+    except CannotTest as error:
+        fail(str(error))
+    if as_json:
+        print_json({"ok": result.is_good, **asdict(result)})
+    else:
+        _print(result)
+    if not result.is_good:
+        raise typer.Exit(FAILURE)
+
+
+def _print(result: Result) -> None:
+    """One line a test, in groups; what pytest says of those that failed; the sum."""
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(", ".join(result.plugins), markup=False, style="bold")
+    for group in dict.fromkeys(test.group for test in result.tests):
+        console.print(f"\n{group}", markup=False)
+        for each in result.tests:
+            if each.group == group:
+                console.print(f"  [{_STYLES[each.outcome]}]{each.outcome}[/]  ", end="")
+                seconds = f"  {each.seconds:.1f} s" if each.seconds >= 0.1 else ""
+                console.print(each.name + seconds, markup=False)
+                if each.text:
+                    console.print(f"          {each.text}", markup=False)
+    if not result.is_good:
+        console.print(f"\n{result.output}", markup=False)
+    counts = Counter(test.outcome for test in result.tests)
+    summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
+    console.print(f"\n{summary or 'there are no tests'}", markup=False)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gatewayd
-from gatewayd.cli.lazy import COMMANDS, load
+from gatewayd.cli.lazy import ALSO, COMMANDS, load
 from gatewayd.config_load import load as load_config
 from gatewayd.plugging import check_strategies
 from gatewayd_hooks.routing import RouterStrategy
@@ -125,7 +125,7 @@ def test_every_make_target_exists(name: str) -> None:
 def command_of(words: list[str]) -> tuple[Any, list[str]]:
     """The command that words name, and the rest of them."""
     command, rest = load(words[0]), words[1:]
-    while rest and hasattr(command, "commands"):
+    while rest and hasattr(command, "commands") and not rest[0].startswith("-"):
         command = command.commands[rest[0]]
         rest = rest[1:]
     return command, rest
@@ -138,6 +138,7 @@ def test_every_command_and_option_exists(name: str) -> None:
         if not match:
             continue
         words = match[1].split(" #")[0].split()
+        words[0] = ALSO.get(words[0], words[0])
         assert words[0] in COMMANDS, line
         command, rest = command_of(words)
         options = {o for p in command.params for o in (*p.opts, *p.secondary_opts)} | {"--help"}

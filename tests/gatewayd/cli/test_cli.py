@@ -149,8 +149,36 @@ def test_doctor_knows_the_architectures_of_the_engine() -> None:
     assert set(FAMILIES) == ARCHITECTURES
 
 
-def test_plugins_lists_what_is_installed_and_what_is_enabled() -> None:
-    rows = _json("plugins")
+@pytest.mark.parametrize("words", [("plugin",), ("plugins",), ("plugin", "list")])
+def test_plugin_lists_what_is_installed_and_what_is_enabled(words: tuple[str, ...]) -> None:
+    rows = _json(*words)
     enabled = {(row["kind"], row["name"]) for row in rows if row["enabled"]}
     assert ("scheduler", "fcfs") in enabled
     assert ("scheduler", "priority") in {(r["kind"], r["name"]) for r in rows} - enabled
+
+
+def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> None:
+    done = _run("plugin", "new", "eviction", "mine", "--path", tmp_path)
+    assert done.returncode == 0, done.stderr
+    project = tmp_path / "gatewayd-evict-mine"
+    assert str(project / "pyproject.toml") in done.stdout
+    good = _run("plugin", "test", project)
+    assert good.returncode == 0, good.stdout
+    assert "passed  every page of a large pool comes out once" in good.stdout
+    (strategy,) = project.glob("src/*/strategy.py")
+    strategy.write_text(strategy.read_text().replace("return len(", "return 1 + len("))
+    broken = _json("plugin", "test", project)
+    assert broken["ok"] is False
+    assert _run("plugin", "test", project).returncode == 1
+
+
+def test_plugin_new_says_what_it_cannot_make() -> None:
+    done = _run("plugin", "new", "schedular", "x")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "there is no kind schedular; did you mean scheduler?" in done.stderr
+
+
+def test_plugin_test_says_what_it_cannot_find() -> None:
+    done = _run("plugin", "test", "scheduler.fcsf")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "did you mean scheduler.fcfs?" in done.stderr

@@ -1,0 +1,105 @@
+"""What a new project of each kind begins with: its words, and one setting to show how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gatewayd_hooks.strategy import Kind
+
+
+class Setting(NamedTuple):
+    """One whole-numbered setting.
+
+    Attributes:
+        name: its key.
+        default: its value when the configuration is silent.
+        least: its lower bound.
+        doc: one sentence for operators.
+    """
+
+    name: str
+    default: int
+    least: int
+    doc: str
+
+
+class Beginning(NamedTuple):
+    """How a project of one kind begins.
+
+    Attributes:
+        short: what stands for the kind in names of packages.
+        noun: what its class is called after its own name.
+        summary: what the strategy of the template does, one sentence.
+        setting: of the template; None where there is nothing to set.
+        requires: what it imports beside the contract.
+    """
+
+    short: str
+    noun: str
+    summary: str
+    setting: Setting | None = None
+    requires: tuple[str, ...] = ()
+
+
+BEGINNINGS: Mapping[Kind, Beginning] = {
+    Kind.SCHEDULER: Beginning(
+        "sched",
+        "Scheduler",
+        "Whoever came first computes first, in chunks.",
+        Setting("max_chunk", 256, 1, "Most tokens of one sequence in a step."),
+        ("numpy>=1.26",),
+    ),
+    Kind.PREFIX_CACHE: Beginning(
+        "prefix",
+        "PrefixCache",
+        "Finds computed pages by the digest of all tokens up to their end.",
+        None,
+        ("numpy>=1.26",),
+    ),
+    Kind.EVICTION: Beginning(
+        "evict", "Eviction", "Gives up the page that was released first.", None
+    ),
+    Kind.PREEMPTION: Beginning(
+        "preempt",
+        "Preemption",
+        "Whoever was admitted last among the less urgent waits again.",
+        None,
+        ("numpy>=1.26",),
+    ),
+    Kind.LOGITS_PROCESSOR: Beginning(
+        "logits",
+        "Processor",
+        "Adds to the logits of the prompt's tokens what a request asks for.",
+        Setting("limit", 10, 0, "Most that a request may add to a logit, and least negated."),
+        ("numpy>=1.26", "torch>=2.11"),
+    ),
+    Kind.DRAFTER: Beginning(
+        "draft",
+        "Drafter",
+        "Guesses what stood behind the last token when it came before.",
+        Setting("window", 1024, 2, "Tokens of a sequence that are searched."),
+        ("numpy>=1.26",),
+    ),
+    Kind.SPEC_CONTROLLER: Beginning(
+        "spec",
+        "Controller",
+        "More drafts for those whose drafts are kept, fewer for the others.",
+        Setting("most", 8, 1, "Most drafts of one sequence in a step."),
+        ("numpy>=1.26",),
+    ),
+    Kind.ROUTER: Beginning(
+        "route",
+        "Router",
+        "The replica with the fewest sequences serves; batch requests shun full ones.",
+        Setting("crowd", 32, 1, "Sequences at which a replica is full for batch requests."),
+    ),
+    Kind.EXECUTOR: Beginning(
+        "exec",
+        "Executor",
+        "Engines as child processes that are nice to others.",
+        Setting("nice", 5, 0, "How nice engines are to other processes, as in nice(1)."),
+    ),
+    Kind.OBSERVER: Beginning("observe", "", "Counts requests by their end.", None),
+}
+"""Every kind of ``KINDS``, and observers."""

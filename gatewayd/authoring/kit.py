@@ -1,0 +1,81 @@
+"""Which class of the conformance kit is for which kind, read without importing the kit.
+
+The kit imports pytest, numpy and for some kinds torch; who asks for a name needs none of them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.strategy import Kind
+
+KIT = "gatewayd_hooks.testing"
+PLUGINS = "GATEWAYD_TEST_PLUGINS"
+"""The variable that names the file of what ``suite`` tests."""
+RECORD = "GATEWAYD_TEST_RECORD"
+"""The variable that names the file in which ``recorder`` writes."""
+
+
+class KitClass(NamedTuple):
+    """A class of the kit.
+
+    Attributes:
+        module: where it is.
+        name: what it is called.
+        builds: the Protocol, or whatever else, that its ``make`` returns.
+        tests: names of its tests, in order.
+    """
+
+    module: str
+    name: str
+    builds: str
+    tests: tuple[str, ...]
+
+
+def conformance_of(kind: Kind) -> KitClass:
+    """The kit's class for a kind.
+
+    Raises:
+        LookupError: the kit has none.
+    """
+    builds = KINDS[kind].protocol.__name__ if kind in KINDS else "object"
+    for found in kit_classes():
+        if found.builds == builds:
+            return found
+    raise LookupError(f"{KIT} has no class for {kind}")
+
+
+@cache
+def kit_classes() -> tuple[KitClass, ...]:
+    """Every class of the kit whose ``make`` says what it builds."""
+    spec = importlib.util.find_spec(KIT)
+    folders = [] if spec is None else spec.submodule_search_locations or []
+    return tuple(
+        KitClass(f"{KIT}.{file.stem}", node.name, builds, _tests(node))
+        for folder in folders
+        for file in sorted(Path(folder).glob("*.py"))
+        for node in ast.parse(file.read_text("utf-8")).body
+        if isinstance(node, ast.ClassDef)
+        and node.name.endswith("Conformance")
+        and (builds := _built_by(node))
+    )
+
+
+def _built_by(node: ast.ClassDef) -> str:
+    for method in node.body:
+        if isinstance(method, ast.FunctionDef) and method.name == "make" and method.returns:
+            return ast.unparse(method.returns).partition("[")[0]
+    return ""
+
+
+def _tests(node: ast.ClassDef) -> tuple[str, ...]:
+    return tuple(
+        method.name
+        for method in node.body
+        if isinstance(method, ast.FunctionDef) and method.name.startswith("test_")
+    )

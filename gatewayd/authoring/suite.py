@@ -1,0 +1,111 @@
+"""Tests of whichever plugins a file names: that they are offered, and their kind's conformance.
+
+``gatewayd plugin test`` lets pytest collect it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd.authoring.imports import strange_imports
+from gatewayd.authoring.kit import PLUGINS, conformance_of
+from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind
+
+
+class _Offer:
+    """What an entry point promises."""
+
+    entry: Entry
+    settings: dict[str, Any]
+
+    @property
+    def host(self) -> PluginHost:
+        """A loader that knows this one plugin."""
+        return PluginHost(Catalog([self.entry]))
+
+    def build(self) -> Any:  # noqa: ANN401 - any strategy, or a module
+        """Build it as a daemon does."""
+        kind = Kind(self.entry.kind)
+        if kind not in KINDS:
+            return self.entry.load()
+        return self.host.strategy(kind, self.entry.name, self.settings)
+
+
+def _offered(entry: Entry, settings: dict[str, Any]) -> type:
+    class TestOffer(_Offer):
+        def test_its_entry_point_loads(self) -> None:
+            if self.entry.kind == Kind.OBSERVER:
+                failures = self.host.observers([self.entry.name])
+                if failures:
+                    pytest.fail(failures[0].reason)
+            else:
+                self.host.info(Kind(self.entry.kind), self.entry.name)
+
+        def test_it_takes_its_settings_and_builds(self) -> None:
+            self.build()
+
+        def test_it_imports_the_contract_and_nothing_else_of_gatewayd(self) -> None:
+            found = strange_imports(self.entry.module)
+            if found:
+                pytest.fail("; ".join(found))
+
+    TestOffer.entry, TestOffer.settings = entry, settings
+    return TestOffer
+
+
+def _conformance(entry: Entry, settings: dict[str, Any]) -> type:
+    kit = conformance_of(Kind(entry.kind))
+    base: type = getattr(importlib.import_module(kit.module), kit.name)
+
+    offer = _Offer()
+    offer.entry, offer.settings = entry, settings
+    members: dict[str, Any] = {"make": lambda self: offer.build()}
+    if Kind(entry.kind) is Kind.LOGITS_PROCESSOR:
+        members["requests"] = lambda self: _wanted(self, entry.name)
+    return type("TestConformance", (base,), members)
+
+
+def _wanted(tests: Any, name: str) -> list[Any]:  # noqa: ANN401 - the kit's class
+    """Requests that a processor acts on: the kit's, and its own name in ``extra_args``."""
+    from gatewayd_hooks.testing.logits import LogitsProcessorConformance, Sampling
+
+    values: list[object] = [1.0, 1, True, "a", {}, []]
+    guesses = [
+        *LogitsProcessorConformance.requests(tests),
+        *(Sampling(extra={name: value}) for value in values),
+    ]
+    prompt, output = np.array([5, 6], np.int32), np.zeros(0, np.int32)
+    wanted = []
+    with tests.opened() as processor:
+        for params in guesses:
+            try:
+                is_wanted = processor.admit(0, params, prompt, output)
+            except Exception:  # noqa: BLE001 - it refuses such requests
+                continue
+            if is_wanted:
+                processor.remove(0)
+                wanted.append(params)
+    return wanted
+
+
+def _suites(entry: dict[str, str], settings: dict[str, Any], conformance: bool) -> dict[str, type]:
+    plugin = Entry(**entry)
+    found = {f"TestOffer_{plugin.kind}_{plugin.name}": _offered(plugin, settings)}
+    if conformance:
+        found[f"TestConformance_{plugin.kind}_{plugin.name}"] = _conformance(plugin, settings)
+    return found
+
+
+if PLUGINS in os.environ:
+    for _plugin in json.loads(Path(os.environ[PLUGINS]).read_text("utf-8")):
+        globals().update(_suites(**_plugin))

@@ -68,7 +68,7 @@ class Admission:
         reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
         reserved = min(reserved, -(-sequence.limit // size))
         needed = reserved - len(shared) + copies
-        if needed > pages.num_available - revived - self._promised():
+        if needed > pages.num_available - revived - self.promised():
             # With nobody running, only pages kept for forks can be in the way.
             if not queue.running and self.drop_inherited():
                 return self.admit(slot, grant)
@@ -135,7 +135,7 @@ class Admission:
                 pages.give_back(inherited[::-1])
         return bool(is_spare)
 
-    def _promised(self) -> int:
+    def promised(self) -> int:
         """Pages that running sequences may still take before another is admitted.
 
         They are those that each was admitted with, and always one more than its tokens fill.

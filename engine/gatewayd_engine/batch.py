@@ -2,31 +2,93 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.rows import Rows
 
+if TYPE_CHECKING:
+    import torch
+
+
+@dataclass(frozen=True, slots=True)
+class DraftLines:
+    """Guesses that a step computes behind the last tokens of its decoding sequences.
+
+    Attributes:
+        counts: how many each line of the batch has, shape ``[n]``.
+        tokens: what they are, shape ``[n, width]``.
+        parents: which draft comes before each, -1 for the line's last token, shape
+            ``[n, width]``; None where each follows the one before.
+        probs: what drafts were drawn from, shape ``[drawn, width, vocab]``; None if none was.
+        source: which of ``probs`` a line's drafts were drawn from, -1 if they were chosen,
+            shape ``[n]``.
+    """
+
+    counts: NDArray[np.int64]
+    tokens: NDArray[np.int32]
+    parents: NDArray[np.int32] | None
+    probs: torch.Tensor | None
+    source: NDArray[np.int64]
+
+    def at(self, lines: NDArray[np.int64]) -> DraftLines:
+        """The drafts of some lines."""
+        return DraftLines(
+            self.counts[lines],
+            self.tokens[lines],
+            None if self.parents is None else self.parents[lines],
+            self.probs,
+            self.source[lines],
+        )
+
+    def lineage(self, width: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+        """Which tokens of a line come before which: first its last token, then its drafts.
+
+        Returns:
+            Whether token i sees token j, shape ``[n, width, width]``, and how deep each stands,
+            0 for the last token, shape ``[n, width]``.
+        """
+        n = len(self.counts)
+        offset = np.arange(width)
+        if self.parents is None:
+            sees = np.broadcast_to(offset <= offset[:, None], (n, width, width))
+            return sees, np.broadcast_to(offset, (n, width))
+        sees = np.zeros((n, width, width), np.bool_)
+        sees[:, 0, 0] = True
+        depths = np.zeros((n, width), np.int64)
+        line = np.arange(n)
+        for token in range(1, width):
+            parent = self.parents[:, token - 1] + 1
+            sees[:, token] = sees[line, parent]
+            sees[:, token, token] = True
+            depths[:, token] = depths[line, parent] + 1
+        return sees, depths
+
 
 @dataclass(frozen=True, slots=True)
 class StepBatch:
-    """Sequences of one step: first those that compute one token, longest first, then chunks.
+    """Sequences of one step: first those that decode, longest first, then chunks of prompts.
 
-    Tokens are flat: all of the first sequence, then all of the second.
+    A sequence that decodes computes its last token, and drafts behind it if it has any. Tokens
+    are flat: all of the first sequence, then all of the second.
 
     Attributes:
         slots, rows: who they are, shape ``[n]``.
         sequences: the gateway's numbers for them, shape ``[n]``.
         starts: tokens that each had computed before, shape ``[n]``.
-        counts: tokens that each computes now, shape ``[n]``.
-        num_single: how many sequences compute one token.
-        ids, positions: of the tokens, int64, shape ``[num_tokens]``.
+        counts: tokens that each computes now, drafts included, shape ``[n]``.
+        num_decode: how many sequences compute one token and drafts behind it.
+        ids: of the tokens, int64, shape ``[num_tokens]``.
+        places: where in its sequence's pages each is kept, int64, shape ``[num_tokens]``.
+        positions: the same but for drafts of a tree, of which several share a position.
         last: index of each sequence's last token among the tokens, shape ``[n]``.
-        samples: whether its last token is the last it has, so that the next is sampled from
-            it, shape ``[n]``.
+        samples: whether the last of its tokens that is no draft is the last it has, so that the
+            next is sampled from it, shape ``[n]``.
         block_table: their pages, shape ``[n, pages]``, as many as the longest context has.
+        drafts: None if nobody has any.
     """
 
     slots: NDArray[np.int32]
@@ -34,33 +96,43 @@ class StepBatch:
     sequences: NDArray[np.int64]
     starts: NDArray[np.int64]
     counts: NDArray[np.int64]
-    num_single: int
+    num_decode: int
     ids: NDArray[np.int64]
+    places: NDArray[np.int64]
     positions: NDArray[np.int64]
     last: NDArray[np.int64]
     samples: NDArray[np.bool_]
     block_table: NDArray[np.int64]
+    drafts: DraftLines | None
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    @property
+    def settled(self) -> NDArray[np.int64]:
+        """Tokens that each sequence computes for good, drafts not counted, shape ``[n]``."""
+        return self.counts if self.drafts is None else self.counts - self.drafts.counts
 
     def only(self, index: int) -> StepBatch:
         """The same step for one of its sequences alone."""
         first = int(self.last[index] - self.counts[index] + 1)
         end = int(self.last[index]) + 1
         one = slice(index, index + 1)
+        drafts = self.drafts
         return StepBatch(
             slots=self.slots[one],
             rows=self.rows[one],
             sequences=self.sequences[one],
             starts=self.starts[one],
             counts=self.counts[one],
-            num_single=int(self.counts[index] == 1),
+            num_decode=int(index < self.num_decode),
             ids=self.ids[first:end],
+            places=self.places[first:end],
             positions=self.positions[first:end],
             last=self.counts[one] - 1,
             samples=self.samples[one],
             block_table=self.block_table[one],
+            drafts=None if drafts is None else drafts.at(np.array([index])),
         )
 
 
@@ -72,6 +144,7 @@ def gather(
     starts: NDArray[np.int32],
     counts: NDArray[np.int32],
     num_tokens: NDArray[np.int32],
+    drafts: DraftLines | None = None,
 ) -> StepBatch:
     """Build the batch of a step.
 
@@ -83,32 +156,59 @@ def gather(
         starts: tokens computed before, shape ``[n]``.
         counts: tokens to compute, at least 1, shape ``[n]``.
         num_tokens: tokens that each has, shape ``[n]``.
+        drafts: of those that have any; they are written behind the tokens of their rows.
     """
     # Longest first, so that neighbours in the batch have similar contexts to attend to.
     order = np.lexsort((-starts, counts != 1))
     slots, counts_, starts_ = slots[order], counts[order].astype(np.int64), starts[order]
     row_ = row[order].astype(np.int64)
     first = starts_.astype(np.int64)
-    num_single = int(np.count_nonzero(counts_ == 1))
+    num_decode = int(np.count_nonzero(counts_ == 1))
+    samples = first + counts_ == num_tokens[order]
+    if drafts is not None:
+        drafts = drafts.at(order)
+        counts_ = counts_ + drafts.counts
+        _write(rows, row_, first + 1, drafts)
     last = np.cumsum(counts_) - 1
-    if num_single == len(slots):
-        positions = first
+    if num_decode == len(slots) and drafts is None:
+        places = first
         token_rows = row_
     else:
         token_rows = np.repeat(row_, counts_)
         offset = np.arange(len(token_rows)) - np.repeat(last + 1 - counts_, counts_)
-        positions = np.repeat(first, counts_) + offset
+        places = np.repeat(first, counts_) + offset
     num_pages = -(-int((first + counts_).max()) // rows.page_size)
-    return StepBatch(
+    batch = StepBatch(
         slots=slots,
         rows=row_,
         sequences=sequences[order],
         starts=first,
         counts=counts_,
-        num_single=num_single,
-        ids=rows.tokens[token_rows, positions].astype(np.int64),
-        positions=positions,
+        num_decode=num_decode,
+        ids=rows.tokens[token_rows, places].astype(np.int64),
+        places=places,
+        positions=places,
         last=last,
-        samples=first + counts_ == num_tokens[order],
+        samples=samples,
         block_table=rows.block_table[row_, :num_pages],
+        drafts=drafts,
     )
+    if drafts is not None and drafts.parents is not None:
+        return replace(batch, positions=_tree_positions(batch, drafts))
+    return batch
+
+
+def _write(rows: Rows, row: NDArray[np.int64], at: NDArray[np.int64], drafts: DraftLines) -> None:
+    """Put drafts where the tokens of their rows would go on."""
+    line, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
+    rows.tokens[row[line], at[line] + draft] = drafts.tokens[line, draft]
+
+
+def _tree_positions(batch: StepBatch, drafts: DraftLines) -> NDArray[np.int64]:
+    """Drafts of a tree stand as far behind the last token as they are deep."""
+    positions = batch.places.copy()
+    line, draft = np.nonzero(np.arange(drafts.tokens.shape[1]) < drafts.counts[:, None])
+    token = batch.last[line] - drafts.counts[line] + 1 + draft
+    _, depths = drafts.lineage(drafts.tokens.shape[1] + 1)
+    positions[token] = batch.starts[line] + depths[line, draft + 1]
+    return positions

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import Patience, check
-from gatewayd_engine.ends import find_ends
+from gatewayd_engine.commit import write_down
 from gatewayd_engine.families import Families
 from gatewayd_engine.faults import RequestFault, blame
 from gatewayd_engine.kv.pages import Pages
@@ -34,9 +34,11 @@ from gatewayd_engine.messages import (
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import Recovery, run_apart
+from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
-from gatewayd_engine.runner import Runner, StepResult
+from gatewayd_engine.runner import Runner
 from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
 from gatewayd_engine.tally import Tally
@@ -88,6 +90,9 @@ class EngineCore:
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
         self._runner = make_runner(self._rows, strategies)
+        self._speculation = Speculation(
+            self._queue, self._rows, self._placement, strategies, vocab_size
+        )
         self._tally = Tally()
         self._patience = Patience()
         self._finished: list[Finished] = []
@@ -183,7 +188,14 @@ class EngineCore:
         num_tokens = 0
         if batch is not None and len(batch):
             num_tokens = len(batch.ids)
-            output = self._commit(batch, run_apart(self._runner.run, batch))
+            result = run_apart(self._runner.run, batch)
+            # Before sequences end, whose rows it speaks of.
+            self._recovery.fenced(partial(self._speculation.observe, batch, result), redo=False)
+            output = self._commit(batch, result)
+            self._recovery.fenced(
+                lambda: self._speculation.report(batch, result, time.perf_counter() - began),
+                redo=False,
+            )
         self._tally.add(num_tokens, time.perf_counter() - began)
         finished, self._finished = self._finished, []
         return StepOutput(
@@ -207,6 +219,7 @@ class EngineCore:
         self._patience.note(is_idle=not len(slots))
         if not len(slots):
             return None
+        drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)
         return gather(
             self._rows,
             slots,
@@ -215,52 +228,44 @@ class EngineCore:
             view.num_computed[slots],
             counts,
             view.num_tokens[slots],
+            drafts,
         )
 
     def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
         """Write down what a batch produced, and end what has reached its end."""
-        queue, view, rows = self._queue, self._queue.view, self._rows
-        ids = batch.sequences
-        view.num_computed[batch.slots] = batch.starts + batch.counts
-        slots, row, tokens = batch.slots[result.lines], batch.rows[result.lines], result.tokens
-        lengths = view.num_tokens[slots]
-        rows.tokens[row, lengths] = tokens
+        queue, ids = self._queue, batch.sequences
+        tokens = result.tokens
+        written = write_down(queue, self._rows, batch, tokens, self._eos)
+        slots, row = batch.slots[tokens.lines], batch.rows[tokens.lines]
         for of, end in result.reported:
-            rows.reported[of] = end
-        lost = self.strategies.processors.append(row, tokens)
-        lengths = view.num_tokens[slots] = lengths + 1
+            self._rows.reported[of] = end
+        lost = self.strategies.processors.append(row, written.last)
         failed = {line for line, _, _ in result.failed}
         if failed:
             healthy = ~np.isin(np.arange(len(batch)), list(failed))
             self._publish(batch.slots[healthy])
         else:
             self._publish(batch.slots)
-
-        ends = find_ends(rows, row, tokens, lengths, self._eos)
-        over = ends | (lengths >= queue.limit[slots])
-        over[list(lost)] = False
-        visible = ~ends
-        for i in np.flatnonzero(over).tolist():
-            stopped = bool(ends[i])
-            self._finish(
-                queue[int(slots[i])],
-                STOP if stopped else LENGTH,
-                stop_token=int(tokens[i]) if stopped else None,
-            )
-        begins = ~over & (lengths == queue.prompt_len[slots] + 1)
-        begins[list(lost)] = False
-        self._fork(slots[begins])
-        uncounted = [(int(result.lines[i]), "strategy_error", lost[i]) for i in lost]
+        is_lost = np.zeros(len(slots), np.bool_)
+        is_lost[list(lost)] = True
+        for i in np.flatnonzero(written.over & ~is_lost).tolist():
+            stop = int(written.stop[i])
+            if stop >= 0:
+                self._finish(queue[int(slots[i])], STOP, stop_token=stop)
+            else:
+                self._finish(queue[int(slots[i])], LENGTH)
+        self._fork(slots[written.begins & ~is_lost])
+        uncounted = [(int(tokens.lines[i]), "strategy_error", lost[i]) for i in lost]
         for line, code, sentence in result.failed + uncounted:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
             self._finish(sequence, ERROR, error=(code, sentence))
-        told = set(result.lines[visible].tolist())
+        told = dict(zip(tokens.lines.tolist(), written.told.tolist(), strict=True))
         return StepOutput(
             stats=_NO_STATS,
-            sequences=ids[result.lines][visible].tobytes(),
-            tokens=tokens[visible].tobytes(),
-            logprobs=_named([r for r in result.logprobs if r.sequence in told], ids),
+            sequences=np.repeat(ids[tokens.lines], written.told).tobytes(),
+            tokens=tokens.ids[np.arange(tokens.ids.shape[1]) < written.told[:, None]].tobytes(),
+            logprobs=_named(_first(result.logprobs, told), ids),
             prompt_logprobs=_named(result.prompt_logprobs, ids),
         )
 
@@ -289,6 +294,17 @@ class EngineCore:
             parent = self._queue[slot]
             for child in self._families.dissolve(parent):
                 self._recovery.fenced(partial(self._placement.fork, parent, child), redo=False)
+
+
+def _first(reports: list[TokenLogprobs], told: dict[int, int]) -> list[TokenLogprobs]:
+    """Those of tokens that clients see: so many of each line."""
+    left = dict(told)
+    kept = []
+    for report in reports:
+        if left.get(report.sequence, 0):
+            left[report.sequence] -= 1
+            kept.append(report)
+    return kept
 
 
 def _named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:

@@ -111,6 +111,21 @@ class Placement:
                     self._holdings.append(sequence, page)
         return preempted
 
+    def stretch(self, slot: int, reach: int) -> int:
+        """Give a running sequence pages for tokens that it may never have.
+
+        They must not cost another one its place: only what was not promised to anyone is taken.
+
+        Returns:
+            Tokens that its pages hold now.
+        """
+        sequence, size = self._queue[slot], self._page_size
+        spare = self._pages.num_available - self._admission.promised()
+        while len(sequence.pages) * size < reach and spare > 0:
+            self._holdings.append(sequence, self._pages.take())
+            spare -= 1
+        return len(sequence.pages) * size
+
     def _take(self, preempted: set[int], slot: int) -> int | None:
         """A page for a running sequence, whoever has to give way; None if it is itself."""
         while True:

@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.rows import Rows
 from gatewayd_hooks.logits import LogitsProcessor
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,8 @@ class Processors:
         self._processors = tuple(processors)
         self._record = record
         self._quarantined: set[int] = set()
+        self._params: dict[int, SamplingParams] = {}
+        self._ahead: set[int] = set()
         self._wants = np.zeros((len(self._processors), max_running), np.bool_)
 
     @torch.inference_mode()
@@ -62,6 +65,7 @@ class Processors:
         Raises:
             Quarantined: the request asks for a processor that is out of service.
         """
+        self._params[row] = params
         for i, processor in enumerate(self._processors):
             if i in self._quarantined:
                 self._refuse(i, row, params, prompt, output)
@@ -102,9 +106,10 @@ class Processors:
             except Exception as error:  # noqa: BLE001 - the row is given back whatever it says
                 self._note_fault(i, error)
 
-    def wanted(self, rows: NDArray[np.int64]) -> bool:
-        """Whether any of the rows wants any processor."""
-        return bool(self._wants[:, rows].any())
+    def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Whether each of the rows wants any processor, shape ``[n]``."""
+        wanted: NDArray[np.bool_] = np.logical_or.reduce(self._wants[:, rows], axis=0)
+        return wanted
 
     @torch.inference_mode()
     def apply(
@@ -154,6 +159,36 @@ class Processors:
                     failed[line] = f"logits processor {self._names[i]}: {error}"
                     break
         return failed
+
+    def advance(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
+        """As ``append``, within a step: it is taken back if the step fails as a whole."""
+        self._ahead.update(rows.tolist())
+        return self.append(rows, tokens)
+
+    def settle(self) -> None:
+        """The step has not failed: what was said within it holds."""
+        self._ahead.clear()
+
+    @torch.inference_mode()
+    def rewind(self, rows: Rows, lengths: dict[int, int]) -> None:
+        """Take back what was said within a step: its rows are admitted anew, as they were.
+
+        Args:
+            rows: with the tokens.
+            lengths: tokens that each row had before the step.
+        """
+        for row in self._ahead:
+            prompt_len, length = int(rows.prompt_len[row]), lengths[row]
+            tokens = rows.tokens[row]
+            for i in np.flatnonzero(self._wants[:, row]).tolist():
+                try:
+                    self._processors[i].remove(row)
+                    self._wants[i, row] = self._processors[i].admit(
+                        row, self._params[row], tokens[:prompt_len], tokens[prompt_len:length]
+                    )
+                except Exception as error:  # noqa: BLE001 - the row fails when it is applied
+                    self._note_fault(i, error)
+        self._ahead.clear()
 
     @torch.inference_mode()
     def append(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import RequestFault, culprit
-from gatewayd_engine.runner import StepResult
+from gatewayd_engine.result import StepResult
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.strategy import Kind
 

@@ -21,6 +21,7 @@ class Rows:
         temperature, top_p, min_p: float32, shape ``[rows]``.
         top_k: int64, 0 for off, shape ``[rows]``.
         seed: uint64, shape ``[rows]``.
+        is_seeded: whether the request brought its seed, and so wants its answer again.
         is_greedy, is_filtered: whether the row takes the likeliest token, and whether it cuts
             the tail by top-k, top-p or min-p, shape ``[rows]``.
         logprobs, prompt_logprobs: alternatives to report, -1 for none, shape ``[rows]``.
@@ -42,6 +43,7 @@ class Rows:
         self.min_p = np.zeros(n, np.float32)
         self.top_k = np.zeros(n, np.int64)
         self.seed = np.zeros(n, np.uint64)
+        self.is_seeded = np.zeros(n, np.bool_)
         self.is_greedy = np.ones(n, np.bool_)
         self.is_filtered = np.zeros(n, np.bool_)
         self.logprobs = np.full(n, -1, np.int32)
@@ -71,6 +73,7 @@ class Rows:
         self.min_p[row] = params.min_p
         self.top_k[row] = params.top_k
         self.seed[row] = sequence.seed
+        self.is_seeded[row] = params.seed is not None
         # Below this the others have no weight in float32, and what is not 0 there may be here.
         self.is_greedy[row] = params.temperature < 1e-7
         self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0

@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 from typing import Protocol
 
-import msgspec
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import Attend
 from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.messages import TokenLogprobs
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.processing import Processors
+from gatewayd_engine.result import NOT_FINITE, StepResult, Tokens
 from gatewayd_engine.rows import Rows
+from gatewayd_engine.sampling.choice import Choice
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.sampling.random import uniform
-from gatewayd_engine.sampling.sampler import sample
-
-_NOT_FINITE = ("numerical_error", "the model's logits are not finite")
+from gatewayd_engine.verification import Verification
 
 
 class AttentionBackend(Attend, Protocol):
@@ -31,57 +27,11 @@ class AttentionBackend(Attend, Protocol):
     def plan(self, batch: StepBatch) -> None:
         """Prepare for the layers of one step."""
 
+    def keep(self, batch: StepBatch, tokens: Tokens) -> None:
+        """Of drafts of a tree, those that were kept are not in their places: move them."""
+
     def forget(self) -> None:
         """The last step may have written what is not finite: keep nothing beside the pool."""
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What a batch produced.
-
-    Attributes:
-        lines: which lines of the batch got a token, shape ``[n]``.
-        tokens: their tokens, int32, shape ``[n]``.
-        failed: line of the batch, code and sentence of those that could not be computed.
-        logprobs: of the new tokens of those rows that asked; ``sequence`` is the line.
-        prompt_logprobs: the same for prompt tokens.
-        reported: rows whose prompts were reported, and up to which token.
-    """
-
-    lines: NDArray[np.int64]
-    tokens: NDArray[np.int32]
-    failed: list[tuple[int, str, str]] = field(default_factory=list)
-    logprobs: list[TokenLogprobs] = field(default_factory=list)
-    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
-    reported: list[tuple[int, int]] = field(default_factory=list)
-
-    @classmethod
-    def failure(cls, line: int, code: str, sentence: str) -> StepResult:
-        """Nothing but one failure."""
-        return cls(np.zeros(0, np.int64), np.zeros(0, np.int32), [(line, code, sentence)])
-
-    def shifted(self, by: int) -> StepResult:
-        """The same, for a batch in which the lines come later."""
-        return StepResult(
-            self.lines + by,
-            self.tokens,
-            [(line + by, code, sentence) for line, code, sentence in self.failed],
-            [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
-            [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
-            self.reported,
-        )
-
-    @classmethod
-    def merge(cls, parts: list[StepResult]) -> StepResult:
-        """Results of parts of a batch, in their order, as one."""
-        return cls(
-            np.concatenate([part.lines for part in parts]),
-            np.concatenate([part.tokens for part in parts]),
-            [failure for part in parts for failure in part.failed],
-            [report for part in parts for report in part.logprobs],
-            [report for part in parts for report in part.prompt_logprobs],
-            [reported for part in parts for reported in part.reported],
-        )
 
 
 class Runner:
@@ -100,6 +50,7 @@ class Runner:
         self._rows = rows
         self._processors = processors
         self._pace = pace
+        self._choice = Choice(rows)
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
@@ -108,7 +59,12 @@ class Runner:
             result = self._run(batch)
         except BaseException:
             self._attention.forget()
+            lengths = (batch.starts + batch.settled).tolist()
+            self._processors.rewind(
+                self._rows, dict(zip(batch.rows.tolist(), lengths, strict=True))
+            )
             raise
+        self._processors.settle()
         if result.failed:
             self._attention.forget()
         return result
@@ -119,15 +75,18 @@ class Runner:
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
-        result = StepResult(np.flatnonzero(batch.samples), np.zeros(0, np.int32))
-        if len(result.lines) < len(batch):
+        result = StepResult(hidden=hidden)
+        lines = np.flatnonzero(batch.samples)
+        if len(lines) < len(batch):
             self._check_chunks(batch, hidden, result)
         if (self._rows.prompt_logprobs[batch.rows] >= 0).any():
             self._report_prompts(batch, hidden, result)
-        if len(result.lines):
-            if len(result.lines) < len(hidden):
-                hidden = hidden[torch.from_numpy(batch.last[result.lines])]
-            self._sample(batch, hidden, result)
+        if len(lines) and batch.drafts is not None:
+            self._verify(batch, lines, hidden, result)
+        elif len(lines):
+            if len(lines) < len(hidden):
+                hidden = hidden[torch.from_numpy(batch.last[lines])]
+            self._sample(batch, lines, hidden, result)
         self._pace.end()
         return result
 
@@ -139,60 +98,92 @@ class Runner:
         lines = np.flatnonzero(~batch.samples)
         sums = hidden[torch.from_numpy(batch.last[lines])].sum(-1)
         for i in np.flatnonzero(~torch.isfinite(sums).numpy()).tolist():
-            result.failed.append((int(lines[i]), *_NOT_FINITE))
+            result.failed.append((int(lines[i]), *NOT_FINITE))
 
-    def _sample(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
+    def _sample(
+        self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
+    ) -> None:
         """Choose the next token of each line that is ready for one."""
         columns = self._rows
         logits = self._decoder.logits(hidden)
-        row = batch.rows[result.lines]
+        row = batch.rows[lines]
         asking = np.flatnonzero(columns.logprobs[row] >= 0)
         raw = torch.log_softmax(logits[torch.from_numpy(asking)], -1) if len(asking) else None
         bad: dict[int, tuple[str, str]] = {}
-        if self._processors.wanted(row):
+        if self._processors.wanted_by(row).any():
             raised = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
             bad = {i: ("strategy_error", sentence) for i, sentence in raised.items()}
-        best, tokens = logits.max(-1)
-        # A NaN anywhere in a line makes its maximum NaN.
+        positions = (batch.starts + batch.counts)[lines]
+        is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
+        tokens, best = self._choice.tokens(logits, row, positions, is_bad)
         if not math.isfinite(best.sum().item()):
             for i in np.flatnonzero(~torch.isfinite(best).numpy()).tolist():
-                bad.setdefault(i, _NOT_FINITE)
-        drawing = np.flatnonzero(~columns.is_greedy[row])
-        if bad:
-            drawing = drawing[~np.isin(drawing, list(bad))]
-        if len(drawing):
-            chosen = torch.from_numpy(drawing)
-            positions = batch.starts + batch.counts
-            tokens[chosen] = self._draw(
-                logits[chosen], row[drawing], positions[result.lines[drawing]]
-            )
-        result.tokens = tokens.numpy().astype(np.int32)
+                bad.setdefault(i, NOT_FINITE)
+        ids = tokens.numpy().astype(np.int32)
         if raw is not None:
-            lines = result.lines[asking]
             result.logprobs = report(
-                raw, lines.tolist(), result.tokens[asking].tolist(), columns.logprobs[row[asking]]
+                raw, lines[asking].tolist(), ids[asking].tolist(), columns.logprobs[row[asking]]
             )
-        if bad:
-            result.failed += [(int(result.lines[i]), *bad[i]) for i in sorted(bad)]
-            good = ~np.isin(np.arange(len(result.lines)), list(bad))
-            result.lines, result.tokens = result.lines[good], result.tokens[good]
+        result.tokens = Tokens.single(lines, ids)
+        self._leave_out(lines, bad, result)
 
-    def _draw(
-        self, logits: torch.Tensor, row: NDArray[np.int64], positions: NDArray[np.int64]
-    ) -> torch.Tensor:
-        columns = self._rows
-        random = torch.from_numpy(uniform(columns.seed[row], positions))
-        temperature = torch.from_numpy(columns.temperature[row])
-        if not columns.is_filtered[row].any():
-            return sample(logits, temperature, random)
-        return sample(
-            logits,
-            temperature,
-            random,
-            torch.from_numpy(columns.top_k[row]),
-            torch.from_numpy(columns.top_p[row]),
-            torch.from_numpy(columns.min_p[row]),
+    def _verify(
+        self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
+    ) -> None:
+        """Choose the next tokens of each line that is ready for some, by its drafts."""
+        if batch.drafts is None:
+            return
+        drafts = batch.drafts.at(lines)
+        counts = drafts.counts + 1
+        ends = np.cumsum(counts)
+        first = ends - counts
+        offset = np.arange(int(ends[-1])) - np.repeat(first, counts)
+        wanted = np.repeat(batch.last[lines] - drafts.counts, counts) + offset
+        if len(wanted) < len(hidden):
+            hidden = hidden[torch.from_numpy(wanted)]
+        logits = self._decoder.logits(hidden)
+        row = batch.rows[lines]
+        starts = batch.starts[lines] + batch.settled[lines] - 1
+        verification = Verification(
+            lines, row, starts, first, drafts, logits, self._rows, self._processors, self._choice
         )
+        result.tokens = tokens = verification.run()
+        self._report_tokens(
+            tokens, dict(zip(lines.tolist(), first.tolist(), strict=True)), batch, logits, result
+        )
+        self._leave_out(lines, verification.failed, result)
+        if drafts.parents is not None:
+            self._attention.keep(batch, result.tokens)
+
+    def _report_tokens(
+        self,
+        tokens: Tokens,
+        first: dict[int, int],
+        batch: StepBatch,
+        logits: torch.Tensor,
+        result: StepResult,
+    ) -> None:
+        """Log-probabilities of tokens by the logits they were chosen from."""
+        asked = self._rows.logprobs[batch.rows[tokens.lines]]
+        chosen = [
+            (line, first[line] + int(tokens.nodes[i, j]), int(tokens.ids[i, j]), int(asked[i]))
+            for i, line in enumerate(tokens.lines.tolist())
+            if asked[i] >= 0
+            for j in range(int(tokens.counts[i]))
+        ]
+        if chosen:
+            of, index, ids, num_top = zip(*chosen, strict=True)
+            raw = torch.log_softmax(logits[torch.tensor(index)], -1)
+            result.logprobs = report(raw, of, ids, num_top)
+
+    @staticmethod
+    def _leave_out(
+        lines: NDArray[np.int64], bad: dict[int, tuple[str, str]], result: StepResult
+    ) -> None:
+        """Lines that failed get no tokens."""
+        if bad:
+            result.failed += [(int(lines[i]), *bad[i]) for i in sorted(bad)]
+            result.tokens = result.tokens.without({int(lines[i]) for i in bad})
 
     def _report_prompts(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """Log-probabilities of the prompt tokens that follow those of this step."""

@@ -96,7 +96,8 @@ class Adaptive:
         """Two drafts for everyone: enough to see whether they are kept, and what they cost."""
         wanted = np.minimum(limits, 2)
         before = np.cumsum(wanted) - wanted
-        return np.minimum(wanted, np.maximum(view.budget - before, 0))
+        drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
+        return drafts
 
     def report(self, report: SpecReport) -> None:
         """Learn acceptance and cost."""

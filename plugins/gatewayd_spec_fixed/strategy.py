@@ -33,7 +33,8 @@ class Fixed:
         """As many as are set, as far as limits and budget allow."""
         wanted = np.minimum(view.limits, self._drafts)
         before = np.cumsum(wanted) - wanted
-        return np.minimum(wanted, np.maximum(view.budget - before, 0))
+        drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
+        return drafts
 
     def report(self, report: SpecReport) -> None:
         """Nothing is learnt."""

@@ -2,13 +2,13 @@
 
 Pages are right for sharing and for memory, but a batched matrix product wants the keys of its
 sequences side by side; gathering them anew costs a CPU more than the attention itself. So the
-contexts of decoding sequences are kept dense as well: a step appends one token to each, and
+contexts of decoding sequences are kept dense as well: a step appends its tokens to each, and
 pages are gathered only when a sequence starts to decode or outgrows its buffer. What several of
 them begin with is kept once (``prefixes``), and their lines hold what follows.
 
 The pool stays the truth. What a copy holds follows from the sequence and the position alone
 (a page copied on write has the same content), so a copy is valid as long as the same sequence
-continues where the copy ends.
+continues where the copy ends, or before that: drafts that were not kept are written over.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ class Contexts:
         self._places: dict[int, Place] = {}
         self._owners = np.zeros(0, np.int64)
         self._starts = np.zeros(0, np.int64)
+        self._ends = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
         self._order: list[Copied] = []
         self._left_out = np.zeros(0, np.int64)
@@ -97,23 +98,49 @@ class Contexts:
     def follow(self, batch: StepBatch) -> tuple[list[Copied], NDArray[np.int64]]:
         """Bring the copies to where the decoding sequences of a batch are.
 
-        The step is expected to append its token to each copy at the sequence's position.
+        The step is expected to append its tokens to each copy at the sequence's position.
 
         Returns:
             Which sequences attend together, and the batch's lines that have no copy.
         """
-        owners = batch.sequences[: batch.num_single]
-        starts = batch.starts[: batch.num_single]
+        owners = batch.sequences[: batch.num_decode]
+        starts = batch.starts[: batch.num_decode]
+        ends = starts + batch.counts[: batch.num_decode]
         continues = (
             len(owners) == len(self._owners)
             and bool((owners == self._owners).all())
-            and bool((starts == self._starts + 1).all())
-            and bool((starts < self._limits).all())
+            and bool((starts > self._starts).all())
+            and bool((starts <= self._ends).all())
+            and bool((ends <= self._limits).all())
         )
         if not continues:
-            self._reconcile(batch, owners.tolist(), starts.tolist())
-        self._owners, self._starts = owners, starts
+            self._reconcile(batch, owners.tolist(), ends.tolist())
+        self._owners, self._starts, self._ends = owners, starts, ends
         return self._order, self._left_out
+
+    def keep(
+        self,
+        sequences: NDArray[np.int64],
+        sources: NDArray[np.int64],
+        targets: NDArray[np.int64],
+    ) -> None:
+        """Move tokens of the last step to where they belong: drafts of a tree that were kept.
+
+        Args:
+            sequences: whose they are, shape ``[n]``.
+            sources: where they are, shape ``[n]``.
+            targets: where they belong, shape ``[n]``.
+        """
+        for sequence in np.unique(sequences).tolist():
+            place = self._places.get(sequence)
+            if place is None:
+                continue
+            own = sequences == sequence
+            before = 0 if place.prefix is None else self._prefixes[place.prefix].num_tokens
+            source = torch.from_numpy(sources[own] - before)
+            target = torch.from_numpy(targets[own] - before)
+            line = place.buffer.kv[:, :, place.line]
+            line[:, :, :, target] = line[:, :, :, source]
 
     def forget(self) -> None:
         """Drop every copy: the last step may have written what is not finite.
@@ -126,20 +153,20 @@ class Contexts:
             self._buffers.give_back(prefix.num_tokens)
         self._prefixes.clear()
         self._buffers.blank()
-        self._owners = self._starts = self._limits = np.zeros(0, np.int64)
+        self._owners = self._starts = self._ends = self._limits = np.zeros(0, np.int64)
 
-    def _reconcile(self, batch: StepBatch, owners: list[int], starts: list[int]) -> None:
+    def _reconcile(self, batch: StepBatch, owners: list[int], ends: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""
         # While all goes on as before, places are not updated: every copy grew with its step.
-        for owner, start in zip(self._owners.tolist(), self._starts.tolist(), strict=True):
+        for owner, end in zip(self._owners.tolist(), self._ends.tolist(), strict=True):
             place = self._places.get(owner)
             if place is not None:
-                self._places[owner] = Place(place.prefix, place.buffer, place.line, start + 1)
+                self._places[owner] = Place(place.prefix, place.buffer, place.line, end)
         keys = self._share(batch)
-        wanted = {owner: (starts[i], keys[i]) for i, owner in enumerate(owners)}
+        wanted = {owner: (ends[i], keys[i]) for i, owner in enumerate(owners)}
         for owner, place in list(self._places.items()):
-            start, key = wanted.get(owner, (0, None))
-            if owner not in wanted or key != place.prefix or start >= self._limit(place):
+            end, key = wanted.get(owner, (0, None))
+            if owner not in wanted or key != place.prefix or end > self._limit(place):
                 self._drop(owner)
         self._buffers.release_empty()
         for key in self._prefixes.keys() - set(keys):
@@ -147,7 +174,7 @@ class Contexts:
         left_out: list[int] = []
         limits = np.full(len(owners), np.iinfo(np.int64).max)
         for i, owner in enumerate(owners):
-            place = self._places.get(owner) or self._copy(batch, i, owner, starts[i], keys[i])
+            place = self._places.get(owner) or self._copy(batch, i, owner, keys[i])
             if place is None:
                 left_out.append(i)
             else:
@@ -166,12 +193,12 @@ class Contexts:
 
     def _share(self, batch: StepBatch) -> list[PrefixKey | None]:
         """The prefix of each decoding line, kept apart from its context."""
-        keys: list[PrefixKey | None] = [None] * batch.num_single
+        keys: list[PrefixKey | None] = [None] * batch.num_decode
         if self._least_gain is None:
             return keys
         shared = find_shared(
-            batch.block_table[: batch.num_single],
-            batch.starts[: batch.num_single] // self._pool.page_size,
+            batch.block_table[: batch.num_decode],
+            batch.starts[: batch.num_decode] // self._pool.page_size,
             self._least_gain,
             self._prefixes,
         )
@@ -187,7 +214,7 @@ class Contexts:
         return keys
 
     def _limit(self, place: Place) -> int:
-        """The position that does not fit any more."""
+        """The first position that does not fit any more."""
         before = 0 if place.prefix is None else self._prefixes[place.prefix].num_tokens
         return before + place.buffer.capacity
 
@@ -204,15 +231,14 @@ class Contexts:
         buffer.owners[place.line] = last
         self._places[last] = Place(moved.prefix, buffer, place.line, moved.filled)
 
-    def _copy(
-        self, batch: StepBatch, i: int, owner: int, start: int, key: PrefixKey | None
-    ) -> Place | None:
+    def _copy(self, batch: StepBatch, i: int, owner: int, key: PrefixKey | None) -> Place | None:
         """Gather a sequence's pages into a new line; None if there is no room."""
         skipped = 0 if key is None else key[0]
         size = self._pool.page_size
+        start = int(batch.starts[i])
         count = start - skipped * size
         capacity = _SMALLEST
-        while capacity <= count:
+        while capacity < count + int(batch.counts[i]):
             capacity *= 2
         buffer = self._buffers.with_room(key, capacity)
         if buffer is None:

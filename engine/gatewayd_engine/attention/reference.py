@@ -1,7 +1,7 @@
 """Attention in plain torch: the way on a CPU, and the truth for every other backend.
 
-Sequences that compute one token are attended in a few groups (``groups``), never one by one,
-padded to the longest context of the group, with a mask over the rest. Chunks of prompts are
+Sequences that decode are attended in a few groups (``groups``), never one by one, padded to the
+longest context and the most drafts of the group, with a mask over the rest. Chunks of prompts are
 attended one after the other.
 """
 
@@ -20,6 +20,7 @@ from gatewayd_engine.attention.contexts import Prefix
 from gatewayd_engine.attention.groups import Group, Groups
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.result import Tokens, moves
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class ReferenceAttention:
         self._windows = sorted(set(shape.windows))
         self._width = shape.num_kv_heads * shape.head_dim
         self._per_group = shape.num_heads // shape.num_kv_heads
+        self._data = pool.data
         # Two flat views of the pool: by token for writing, by half page for reading.
         self._by_token = pool.data.view(-1, self._width)
         self._by_half = pool.data.view(-1, pool.page_size * self._width)
@@ -73,12 +75,24 @@ class ReferenceAttention:
         """Prepare for the layers of one step."""
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
-        pages = batch.block_table[line, batch.positions // size]
-        keys = pages * (layers * 2 * size) + batch.positions % size
+        pages = batch.block_table[line, batch.places // size]
+        keys = pages * (layers * 2 * size) + batch.places % size
         both = np.stack([keys, keys + size], 1).reshape(1, -1)
         self._write = self._tensor(both + self._layer_offsets).unbind()
         self._groups = self._planner.plan(batch)
-        self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_single, len(batch))]
+        self._chunks = [self._plan_chunk(batch, i) for i in range(batch.num_decode, len(batch))]
+
+    def keep(self, batch: StepBatch, tokens: Tokens) -> None:
+        """See ``AttentionBackend``."""
+        lines, sources, targets = moves(batch, tokens)
+        if not len(lines):
+            return
+        size = self._page_size
+        from_page = self._tensor(batch.block_table[lines, sources // size])
+        to_page = self._tensor(batch.block_table[lines, targets // size])
+        from_offset, to_offset = self._tensor(sources % size), self._tensor(targets % size)
+        self._data[to_page, :, :, to_offset] = self._data[from_page, :, :, from_offset]
+        self._planner.keep(batch.sequences[lines], sources, targets)
 
     def forget(self) -> None:
         """See ``AttentionBackend``."""
@@ -89,7 +103,7 @@ class ReferenceAttention:
         tokens = len(query)
         new = key_value.reshape(tokens, 2 * self._width).contiguous()
         self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
-        if len(self._groups) == 1 and self._groups[0].count == tokens:
+        if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:
             group = self._groups[0]
             if group.lines is None:
                 return self._attend_group(group, layer, query, new)
@@ -97,9 +111,8 @@ class ReferenceAttention:
         flat = out.view(tokens, -1)
         for group in self._groups:
             if group.lines is None:
-                flat[: group.count] = self._attend_group(
-                    group, layer, query[: group.count], new[: group.count]
-                )
+                count = group.num_tokens
+                flat[:count] = self._attend_group(group, layer, query[:count], new[:count])
             else:
                 answer = self._attend_group(group, layer, query[group.lines], new[group.lines])
                 flat.index_copy_(0, group.lines, answer)
@@ -112,8 +125,9 @@ class ReferenceAttention:
     def _attend_group(
         self, group: Group, layer: int, query: torch.Tensor, new: torch.Tensor
     ) -> torch.Tensor:
-        """Attend one token per line; shape ``[count, num_heads * head_dim]``."""
-        count, kv_heads, dim = group.count, self._shape.num_kv_heads, self._shape.head_dim
+        """Attend the tokens of each line; shape ``[num_tokens, num_heads * head_dim]``."""
+        count, width = group.count, group.width
+        kv_heads, dim = self._shape.num_kv_heads, self._shape.head_dim
         if group.copy is None:
             k, v = self._read(group.pages, layer, count, group.length)
             k, v = k.reshape(count * kv_heads, -1, dim), v.reshape(count * kv_heads, -1, dim)
@@ -122,12 +136,24 @@ class ReferenceAttention:
             group.copy.rows[layer].index_copy_(0, group.write, new.view(-1, dim))
             k, v = group.keys[layer], group.values[layer]
         # The query heads that share a key head stand where queries do: nothing is repeated.
-        q = query.reshape(count * kv_heads, self._per_group, dim)
         mask = group.masks[self._shape.windows[layer]]
-        scores = self._scores(q, k, mask)
-        if group.prefix is not None:
-            return self._with_prefix(group, group.prefix, layer, query, scores, v)
-        return torch.bmm(torch.softmax(scores, -1), v).view(count, -1)
+        if width == 1:
+            q = query.reshape(count * kv_heads, self._per_group, dim)
+            scores = self._scores(q, k, mask)
+        else:
+            query = query.reshape(count, width, kv_heads, self._per_group, dim).transpose(1, 2)
+            q = query.reshape(count * kv_heads, width * self._per_group, dim)
+            scores = self._scores(q, k, None)
+            if mask is not None:
+                scores.view(count, kv_heads, width, self._per_group, -1).add_(mask)
+        if group.prefix is None:
+            answer = torch.bmm(torch.softmax(scores, -1), v)
+        else:
+            answer = self._with_prefix(group, group.prefix, layer, q, scores, v)
+        if width == 1:
+            return answer.view(count, -1)
+        by_token = answer.view(count, kv_heads, width, -1).transpose(1, 2)
+        return by_token.reshape(count * width, -1)
 
     def _with_prefix(
         self,
@@ -144,13 +170,16 @@ class ReferenceAttention:
             group: the lines.
             prefix: what they begin with.
             layer: which layer.
-            query: shape ``[count, num_heads, head_dim]``.
-            scores: of what follows the prefix, shape ``[count * kv_heads, per_group, length]``.
+            query: shape ``[count * kv_heads, queries, head_dim]``.
+            scores: of what follows the prefix, shape ``[count * kv_heads, queries, length]``.
             values: of what follows, shape ``[count * kv_heads, length, head_dim]``.
+
+        Returns:
+            Shape ``[count, kv_heads, queries, head_dim]``.
         """
         count, kv_heads, dim = group.count, self._shape.num_kv_heads, self._shape.head_dim
-        by_head = (kv_heads, count * self._per_group, -1)
-        by_line = (count, kv_heads, self._per_group, -1)
+        by_head = (kv_heads, count * query.shape[1], -1)
+        by_line = (count, kv_heads, query.shape[1], -1)
         q = query.view(by_line).transpose(0, 1).reshape(by_head)
         own = scores.view(by_line).transpose(0, 1).reshape(by_head)
         both = torch.cat((self._scores(q, prefix.keys[layer], None), own), -1)
@@ -158,7 +187,7 @@ class ReferenceAttention:
         answer = torch.bmm(weights[..., : prefix.num_tokens], prefix.values[layer])
         own = torch.unflatten(weights[..., prefix.num_tokens :], 1, (count, -1)).transpose(0, 1)
         follows = torch.bmm(own.reshape(scores.shape), values).view(by_line)
-        return follows.add_(answer.view(kv_heads, count, -1, dim).transpose(0, 1)).view(count, -1)
+        return follows.add_(answer.view(kv_heads, count, -1, dim).transpose(0, 1))
 
     def _scores(
         self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None

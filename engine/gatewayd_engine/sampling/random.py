@@ -1,7 +1,8 @@
 """Random numbers that depend on the seed and the position alone.
 
 A sequence draws its token at position p from ``uniform(seed, p)``, so a seed repeats whatever
-else is in the batch, in whatever order, and after preemption.
+else is in the batch, in whatever order, and after preemption. Speculation needs more numbers at
+a position; they come from streams of their own.
 """
 
 from __future__ import annotations
@@ -23,9 +24,15 @@ def mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return value ^ (value >> np.uint64(31))
 
 
-def uniform(seeds: NDArray[np.uint64], positions: NDArray[np.int64]) -> NDArray[np.float64]:
-    """One number in [0, 1) for each pair, shape ``[n]``."""
-    bits = mix(mix(seeds) ^ positions.astype(np.uint64))
+TOKEN, ACCEPT, DRAFT = range(3)
+"""Streams: a sequence's own tokens, whether drawn drafts are kept, and what drafters draw."""
+
+
+def uniform(
+    seeds: NDArray[np.uint64], positions: NDArray[np.int64], stream: int = TOKEN
+) -> NDArray[np.float64]:
+    """One number in [0, 1) for each pair, of the shape that both broadcast to."""
+    bits = mix(mix(seeds) ^ (positions.astype(np.uint64) | np.uint64(stream << 40)))
     return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 

@@ -1,4 +1,4 @@
-"""Choose a token for each row: the likeliest, or a draw from what the filters leave."""
+"""Draw a token for each row from what temperature and filters leave."""
 
 from __future__ import annotations
 
@@ -29,10 +29,36 @@ def sample(
     Returns:
         Token ids, int64, shape ``[n]``.
     """
+    weights, ids = _weights(logits, temperature, top_k, top_p, min_p)
+    chosen = invert(weights, uniform)
+    return chosen if ids is None else ids.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+
+
+def distribution(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None = None,
+    top_p: torch.Tensor | None = None,
+    min_p: torch.Tensor | None = None,
+) -> torch.Tensor:
+    """The probabilities that ``sample`` draws from, float64, shape ``[n, vocab]``."""
+    weights, ids = _weights(logits, temperature, top_k, top_p, min_p)
+    weights = weights / weights.sum(-1, keepdim=True)
+    return weights if ids is None else torch.zeros_like(weights).scatter_(-1, ids, weights)
+
+
+def _weights(
+    logits: torch.Tensor,
+    temperature: torch.Tensor,
+    top_k: torch.Tensor | None,
+    top_p: torch.Tensor | None,
+    min_p: torch.Tensor | None,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Weights of tokens, float64, and which tokens they are; None for all in their order."""
     # The likeliest is subtracted before dividing, so that a tiny temperature cannot overflow.
     scaled = (logits - logits.amax(-1, keepdim=True)) / temperature.unsqueeze(-1)
     if top_k is None or top_p is None or min_p is None:
-        return _invert(torch.softmax(scaled, -1, dtype=torch.float64), uniform)
+        return torch.softmax(scaled, -1, dtype=torch.float64), None
     ordered, ids = scaled.sort(dim=-1, descending=True, stable=True)
     rank = torch.arange(ordered.shape[-1], device=logits.device)
     limit = torch.where(top_k > 0, top_k, ordered.shape[-1]).unsqueeze(-1)
@@ -42,11 +68,10 @@ def sample(
     # The first token always stays: nothing comes before it.
     cut = (before >= top_p.double().unsqueeze(-1)) & (rank > 0)
     cut |= probs < min_p.double().unsqueeze(-1) * probs[:, :1]
-    chosen = _invert(probs.masked_fill(cut, 0.0), uniform)
-    return ids.gather(-1, chosen.unsqueeze(-1)).squeeze(-1)
+    return probs.masked_fill(cut, 0.0), ids
 
 
-def _invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+def invert(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
     """Index of the first entry whose cumulative weight exceeds ``uniform`` of the total."""
     cumulative = weights.cumsum(-1)
     target = (uniform * cumulative[:, -1]).unsqueeze(-1)

@@ -54,7 +54,7 @@ def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     pool.view(-1, layers * 2 * 16, pool.shape[1])[page] = torch.nan
     contexts = runner_of(engine)._attention._planner._contexts
     contexts._drop(i)  # so that the page is read again
-    contexts._owners, contexts._starts = np.zeros(0, np.int64), np.zeros(0, np.int64)
+    contexts._owners = contexts._starts = contexts._ends = np.zeros(0, np.int64)
     engine.run()
     assert engine.answers[i].finished.error[0] == "numerical_error"
     assert answers(engine) == undisturbed

@@ -1,0 +1,76 @@
+"""Writes down what a batch produced: tokens of each sequence, up to where it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.ends import find_ends
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.result import Tokens
+from gatewayd_engine.rows import Rows
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What became of the tokens of a step, by line that got any.
+
+    Attributes:
+        last: the last token that each sequence has now, shape ``[n]``.
+        kept: tokens that each has got, fewer than were chosen where one of them ends it,
+            shape ``[n]``.
+        told: how many of those its client is to see: all but an end token, shape ``[n]``.
+        over: whether it has ended, shape ``[n]``.
+        stop: the token that ended it, -1 for none, shape ``[n]``.
+        begins: whether this was its first token, shape ``[n]``.
+    """
+
+    last: NDArray[np.int32]
+    kept: NDArray[np.int64]
+    told: NDArray[np.int64]
+    over: NDArray[np.bool_]
+    stop: NDArray[np.int64]
+    begins: NDArray[np.bool_]
+
+
+def write_down(
+    queue: Queue, rows: Rows, batch: StepBatch, tokens: Tokens, eos: NDArray[np.int32]
+) -> Written:
+    """Add tokens to their sequences and count what is computed of them.
+
+    Args:
+        queue: of the sequences.
+        rows: with their tokens.
+        batch: the step.
+        tokens: that came of it.
+        eos: end tokens of the model.
+    """
+    view = queue.view
+    slots, row = batch.slots[tokens.lines], batch.rows[tokens.lines]
+    lengths = view.num_tokens[slots]
+    n = len(slots)
+    last = np.zeros(n, np.int32)
+    kept, told = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    over, stop = np.zeros(n, np.bool_), np.full(n, -1, np.int64)
+    alive = np.arange(n)
+    for rank in range(tokens.ids.shape[1]):
+        alive = alive[(tokens.counts[alive] > rank) & ~over[alive]]
+        if not len(alive):
+            break
+        ids = tokens.ids[alive, rank]
+        rows.tokens[row[alive], lengths[alive]] = ids
+        lengths[alive] += 1
+        kept[alive] += 1
+        last[alive] = ids
+        ends = find_ends(rows, row[alive], ids, lengths[alive], eos)
+        told[alive] += ~ends
+        stop[alive[ends]] = ids[ends]
+        over[alive] = ends | (lengths[alive] >= queue.limit[slots[alive]])
+    view.num_tokens[slots] = lengths
+    view.num_computed[batch.slots] = batch.starts + batch.settled
+    view.num_computed[slots] += kept.astype(np.int32) - 1
+    begins = (lengths - kept == queue.prompt_len[slots]) & ~over
+    return Written(last, kept, told, over, stop, begins)

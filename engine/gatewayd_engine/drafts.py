@@ -1,0 +1,78 @@
+"""Checks what drafters and controllers answer: refuse, never repair."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_hooks.speculation import DraftBatch, Drafts, SpecView
+
+_SUM_TOLERANCE = 1e-3
+
+
+def check_decision(asked: NDArray[np.int64], view: SpecView) -> None:
+    """Verify how many drafts a controller gives.
+
+    Raises:
+        ValueError: it breaks a rule, which the message names.
+    """
+    if asked.shape != view.rows.shape or asked.dtype.kind not in "iu":
+        _refuse(f"decided {asked.dtype} of shape {asked.shape} for {len(view.rows)} rows")
+    if (asked < 0).any() or (asked > np.maximum(view.limits, 0)).any():
+        _refuse("gave a row fewer drafts than none or more than it can use")
+    if int(asked.sum()) > view.budget:
+        _refuse(f"gave {int(asked.sum())} drafts, over the budget of {view.budget}")
+
+
+def check_drafts(drafts: Drafts, batch: DraftBatch, vocab_size: int) -> None:
+    """Verify a drafter's guesses.
+
+    Raises:
+        ValueError: they break a rule, which the message names.
+    """
+    tokens, counts, parents = drafts.tokens, drafts.counts, drafts.parents
+    n = len(batch.rows)
+    if tokens.ndim != 2 or len(tokens) != n or counts.shape != (n,):
+        _refuse(f"guessed tokens {tokens.shape} and counts {counts.shape} for {n} rows")
+    if tokens.dtype.kind not in "iu" or counts.dtype.kind not in "iu":
+        _refuse("guessed what is no integer")
+    if (counts < 0).any() or (counts > np.minimum(batch.limits, tokens.shape[1])).any():
+        _refuse("guessed more for a row than was asked for, or fewer than none")
+    own = np.arange(tokens.shape[1]) < counts[:, None]
+    if ((tokens < 0) | (tokens >= vocab_size))[own].any():
+        _refuse(f"guessed a token that is not from 0 to {vocab_size - 1}")
+    if parents is not None:
+        if parents.shape != tokens.shape or parents.dtype.kind not in "iu":
+            _refuse(f"named parents {parents.shape} of tokens {tokens.shape}")
+        if ((parents < -1) | (parents >= np.arange(tokens.shape[1])))[own].any():
+            _refuse("named a parent that does not stand before its child")
+        if drafts.probs is not None:
+            _refuse("drew the tokens of a tree; only chains may be drawn")
+    if drafts.probs is not None:
+        _check_probs(drafts.probs, tokens, own, batch, vocab_size)
+
+
+def _check_probs(
+    probs: torch.Tensor,
+    tokens: NDArray[np.int32],
+    own: NDArray[np.bool_],
+    batch: DraftBatch,
+    vocab_size: int,
+) -> None:
+    if tuple(probs.shape) != (*tokens.shape, vocab_size):
+        _refuse(f"said probabilities {tuple(probs.shape)} of tokens {tokens.shape}")
+    drawn = own & (batch.temperature > 0)[:, None]
+    if not drawn.any():
+        return
+    said = probs[torch.from_numpy(drawn)]
+    off = float((said.sum(-1) - 1).abs().max())
+    # Written so that a NaN fails it.
+    if not (off <= _SUM_TOLERANCE and float(said.min()) >= 0.0):
+        _refuse("said probabilities that are negative or do not add up to 1")
+
+
+def _refuse(reason: str) -> NoReturn:
+    raise ValueError(reason)

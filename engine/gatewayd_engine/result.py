@@ -1,0 +1,133 @@
+"""What a batch produced: tokens, reports, and which of its sequences failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.messages import TokenLogprobs
+
+NOT_FINITE = ("numerical_error", "the model's logits are not finite")
+"""Code and sentence of a request whose numbers went wrong."""
+
+
+@dataclass(slots=True)
+class Tokens:
+    """Tokens by line; with drafts a line may have several.
+
+    Attributes:
+        lines: of the batch that got any, shape ``[n]``.
+        ids: int32, shape ``[n, width]``.
+        counts: how many each got, at least 1, shape ``[n]``.
+        nodes: from which of its line's tokens each was chosen: 0 for the last one that is no
+            draft, then its drafts, shape ``[n, width]``.
+    """
+
+    lines: NDArray[np.int64]
+    ids: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    nodes: NDArray[np.int64]
+
+    @classmethod
+    def single(cls, lines: NDArray[np.int64], ids: NDArray[np.int32]) -> Tokens:
+        """One for each line."""
+        ones = np.ones(len(lines), np.int64)
+        return cls(lines, ids[:, None], ones, np.zeros((len(lines), 1), np.int64))
+
+    def without(self, lines: set[int]) -> Tokens:
+        """Those of other lines."""
+        keep = ~np.isin(self.lines, list(lines))
+        return Tokens(self.lines[keep], self.ids[keep], self.counts[keep], self.nodes[keep])
+
+    @classmethod
+    def merge(cls, parts: list[Tokens]) -> Tokens:
+        """All of them, as wide as the widest."""
+        width = max(part.ids.shape[1] for part in parts)
+
+        def wide(column: NDArray[np.int32] | NDArray[np.int64]) -> NDArray[np.int64]:
+            return np.pad(column.astype(np.int64), ((0, 0), (0, width - column.shape[1])))
+
+        return cls(
+            np.concatenate([part.lines for part in parts]),
+            np.concatenate([wide(part.ids) for part in parts]).astype(np.int32),
+            np.concatenate([part.counts for part in parts]),
+            np.concatenate([wide(part.nodes) for part in parts]),
+        )
+
+
+def moves(
+    batch: StepBatch, tokens: Tokens
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Drafts that were kept and stand where others were computed before them.
+
+    Args:
+        batch: with drafts.
+        tokens: that came of it.
+
+    Returns:
+        Lines of the batch, places where those drafts are, and places where they belong, all of
+        shape ``[n]``.
+    """
+    rank = np.arange(tokens.nodes.shape[1])
+    index, at = np.nonzero((rank < tokens.counts[:, None]) & (tokens.nodes != rank))
+    lines = tokens.lines[index]
+    root = batch.starts[lines] + batch.settled[lines] - 1
+    return lines, root + tokens.nodes[index, at], root + at
+
+
+def _no_tokens() -> Tokens:
+    return Tokens.single(np.zeros(0, np.int64), np.zeros(0, np.int32))
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What a batch produced.
+
+    Attributes:
+        tokens: of those lines that were ready for one.
+        failed: line of the batch, code and sentence of those that could not be computed.
+        logprobs: of the new tokens of those rows that asked, in their order; ``sequence`` is
+            the line.
+        prompt_logprobs: the same for prompt tokens.
+        reported: rows whose prompts were reported, and up to which token.
+        hidden: of all tokens of the batch, shape ``[num_tokens, hidden]``.
+    """
+
+    tokens: Tokens = field(default_factory=_no_tokens)
+    failed: list[tuple[int, str, str]] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] = field(default_factory=list)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    reported: list[tuple[int, int]] = field(default_factory=list)
+    hidden: torch.Tensor | None = None
+
+    @classmethod
+    def failure(cls, line: int, code: str, sentence: str) -> StepResult:
+        """Nothing but one failure."""
+        return cls(failed=[(line, code, sentence)])
+
+    def shifted(self, by: int) -> StepResult:
+        """The same, for a batch in which the lines come later."""
+        tokens = self.tokens
+        return StepResult(
+            Tokens(tokens.lines + by, tokens.ids, tokens.counts, tokens.nodes),
+            [(line + by, code, sentence) for line, code, sentence in self.failed],
+            [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
+            [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
+            self.reported,
+        )
+
+    @classmethod
+    def merge(cls, parts: list[StepResult]) -> StepResult:
+        """Results of parts of a batch, in their order, as one; hidden states are left out."""
+        return cls(
+            Tokens.merge([part.tokens for part in parts]),
+            [failure for part in parts for failure in part.failed],
+            [report for part in parts for report in part.logprobs],
+            [report for part in parts for report in part.prompt_logprobs],
+            [reported for part in parts for reported in part.reported],
+        )

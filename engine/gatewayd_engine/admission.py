@@ -59,16 +59,17 @@ class Admission:
         if sequence.inherited:
             shared, computed = sequence.inherited, sequence.prompt_len - 1
         else:
-            shared = self._prefixes.match(sequence, num_tokens)
-            computed = len(shared) * size
-        pages = self._pages
-        revived = sum(not pages.is_held(page) for page in shared)
-        copies = len(shared) > computed // size and pages.is_shared(shared[-1])
+            match = self._prefixes.match(sequence, num_tokens)
+            shared, computed = list(match.pages), match.num_tokens
         # Each preemption doubles the room to grow that a sequence waits for.
         reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
         reserved = min(reserved, -(-sequence.limit // size))
-        needed = reserved - len(shared) + copies
-        if needed > pages.num_available - revived - self.promised():
+        fits = self._fits(sequence, shared, computed, reserved)
+        if not fits and computed % size and not sequence.inherited:
+            # A page is kept until it is copied: there may be room without it.
+            shared, computed = shared[:-1], computed - computed % size
+            fits = self._fits(sequence, shared, computed, reserved)
+        if not fits:
             # With nobody running, only pages kept for forks can be in the way.
             if not queue.running and self.drop_inherited():
                 return self.admit(slot, grant)
@@ -88,6 +89,16 @@ class Admission:
         self._note_admission(sequence, computed)
         return count
 
+    def _fits(self, sequence: Sequence, shared: list[int], computed: int, reserved: int) -> bool:
+        """Whether the pages that a sequence needs beside shared ones are to be had."""
+        pages = self._pages
+        revived = sum(not pages.is_held(page) for page in shared)
+        copies = computed < len(shared) * self._page_size and (
+            not sequence.inherited or pages.is_shared(shared[-1])
+        )
+        needed = reserved - len(shared) + copies
+        return needed <= pages.num_available - revived - self.promised()
+
     def _seat(self, sequence: Sequence, shared: list[int], computed: int, reach: int) -> None:
         """Give a sequence that has got a row its pages, up to ``reach`` tokens."""
         queue, slot, size = self._queue, sequence.slot, self._page_size
@@ -101,6 +112,8 @@ class Admission:
             )
         except Exception as error:
             # Most likely it does not like the request's parameters: they are the client's.
+            if isinstance(error, ValueError):
+                raise RequestFault(slot, "invalid_request", str(error)) from error
             sentence = f"a logits processor refused the request: {error}"
             raise RequestFault(slot, "strategy_error", sentence) from error
         is_fork = bool(sequence.inherited)
@@ -114,7 +127,9 @@ class Admission:
                 self._holdings.append(sequence, page)
         queue.num_published[slot] = computed // size
         queue.view.num_computed[slot] = computed
-        if is_fork and not self._holdings.is_own(sequence, computed):
+        is_own = is_fork and self._holdings.is_own(sequence, computed)
+        if computed < len(shared) * size and not is_own:
+            # A cached page holds another's tokens behind the match, also if nobody holds it now.
             self._holdings.copy(sequence, computed, self._pages.take())
         while len(sequence.pages) * size < reach:
             self._holdings.append(sequence, self._pages.take())

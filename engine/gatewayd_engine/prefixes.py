@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections.abc
 import copy
 
 import numpy as np
@@ -12,7 +13,11 @@ from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.caching import Match
 from gatewayd_hooks.strategy import Kind
+
+_Found = collections.abc.Sequence[int] | Match
+_NOTHING = Match((), 0)
 
 
 class Prefixes:
@@ -30,7 +35,7 @@ class Prefixes:
         self._page_size = page_size
         # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
         # not known any more: until then what matched still does, and nothing more.
-        self._matched: dict[int, list[int]] = {}
+        self._matched: dict[int, Match] = {}
         self.queries = 0
         self.hits = 0
 
@@ -59,22 +64,34 @@ class Prefixes:
         num_tokens = int(self._queue.view.num_tokens[slot])
         if sequence.inherited:
             return num_tokens - (sequence.prompt_len - 1)
-        return num_tokens - len(self.match(sequence, num_tokens)) * self._page_size
+        return num_tokens - self.match(sequence, num_tokens).num_tokens
 
-    def match(self, sequence: Sequence, num_tokens: int) -> list[int]:
-        """Cached pages of a waiting sequence that leave at least one token to compute."""
+    def match(self, sequence: Sequence, num_tokens: int) -> Match:
+        """The cached prefix of a waiting sequence, at least one token less than it has."""
         match = self._strategies.plan.match
         if match is None or sequence.trail is None or sequence.params.prompt_logprobs is not None:
-            return []
+            return _NOTHING
         is_known = self._pages.is_known
-        pages = self._matched.get(sequence.id)
-        if pages is None or not all(map(is_known, pages)):
+        found = self._matched.get(sequence.id)
+        if found is None or not all(map(is_known, found.pages)):
             with blame(Kind.PREFIX_CACHE):
-                pages = list(match(sequence.trail)[: (num_tokens - 1) // self._page_size])
-                if not all(map(is_known, pages)):
+                found = self._shorten(match(sequence.trail), num_tokens - 1)
+                if not all(map(is_known, found.pages)):
                     raise ValueError("matched a page that holds no prefix")
-            self._matched[sequence.id] = pages
-        return pages
+            self._matched[sequence.id] = found
+        return found
+
+    def _shorten(self, found: _Found, most: int) -> Match:
+        """At most so many tokens of what a prefix cache found; of full pages only full ones."""
+        size = self._page_size
+        if not isinstance(found, Match):
+            pages = found[: most // size]
+            return Match(pages, len(pages) * size)
+        num_tokens = min(found.num_tokens, most)
+        num_pages = -(-num_tokens // size)
+        if num_tokens < 0 or num_pages > len(found.pages):
+            raise ValueError(f"matched {found.num_tokens} tokens in {len(found.pages)} pages")
+        return Match(found.pages[:num_pages], num_tokens)
 
     def count(self, sequence: Sequence, cached: int) -> None:
         """Count an admission: so many tokens need not be computed."""

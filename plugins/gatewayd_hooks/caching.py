@@ -8,6 +8,7 @@ cache maps tokens to pages; the eviction strategy orders the cached ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from gatewayd_hooks.strategy import Strategy
@@ -19,6 +20,21 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 TrailT = TypeVar("TrailT")
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A cached prefix that may end within a page.
+
+    Attributes:
+        pages: that hold it, in prompt order, shape ``[ceil(num_tokens / page_size)]``. If the
+            prefix ends within the last one, what that page holds behind it is another's: the
+            engine copies it.
+        num_tokens: of the prefix.
+    """
+
+    pages: Sequence[int]
+    num_tokens: int
 
 
 class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
@@ -42,14 +58,15 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
                 and adapter).
         """
 
-    def match(self, trail: TrailT) -> Sequence[int]:
-        """Find the pages of the longest cached prefix of full pages.
+    def match(self, trail: TrailT) -> Sequence[int] | Match:
+        """Find the longest cached prefix.
 
         Changes nothing; the pages may be evicted until the engine references them. The engine
-        drops the last page itself when it would leave no token to compute.
+        leaves a token to compute itself: it drops a full page, or shortens a ``Match``.
 
         Returns:
-            Page ids in prompt order, shape ``[num_pages]``.
+            Page ids of the longest prefix of full pages in prompt order, shape ``[num_pages]``;
+            or a ``Match``, which counts in tokens, with the longest prefix of any length.
         """
 
     def insert(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+from gatewayd_hooks.caching import EvictionStrategy, Match, PrefixCacheStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.preemption import PreemptionStrategy, Victim
 from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
@@ -52,7 +52,7 @@ class StepPlan:
     dequeue: Callable[[int], None]
     preempt: Callable[[QueueView, NDArray[np.int32]], Victim]
     begin: Callable[[NDArray[np.int32], bytes], Any] | None
-    match: Callable[[Any], Sequence[int]] | None
+    match: Callable[[Any], Sequence[int] | Match] | None
     insert: Callable[[Any, NDArray[np.int32], NDArray[np.int32]], Sequence[int]] | None
     forget: Callable[[int], None] | None
     release: Callable[[int], None]

@@ -1,9 +1,9 @@
 """1000 requests with 1000 shared and 50 own tokens: what is computed, and the time it takes.
 
-The first request computes its 1050 tokens, every later one its own 50 and what is left of the
-shared prefix in a page that is not full: ``1000 % page_size``. So a page of 8 tokens computes
-1050 + 999 x 50 exactly, and the default of 16 computes 8 more per request. Beside it, the same
-requests without the cache.
+The first request computes its 1050 tokens, every later one its own 50. ``radix`` does so with any
+page; ``hash`` also computes what is left of the shared prefix in a page that is not full, ``1000 %
+page_size``: nothing with a page of 8 tokens, 8 more per request with the default of 16. Beside it,
+the same requests without the cache.
 """
 
 from __future__ import annotations
@@ -81,25 +81,27 @@ def main() -> int:
     jobs = jobs_of(args.requests, args.output_tokens, seed=1)
     exact = run(jobs, 8, "hash")
     usual = run(jobs, 16, "hash")
+    radix = run(jobs, 16, "radix")
     without = run(jobs, 16, None)
-    if not exact.tokens == usual.tokens == without.tokens:
+    if not exact.tokens == usual.tokens == radix.tokens == without.tokens:
         raise RuntimeError("the prefix cache changed what was generated")
     later: int = args.requests - 1
 
-    def expected(page_size: int) -> int:
-        return SHARED + OWN + later * (OWN + SHARED % page_size)
-
     findings = [
         report.Finding(
-            f"prompt tokens computed, page of {size}",
+            f"prompt tokens computed, {name}",
             "tokens",
             got.computed,
-            expected(size),
+            SHARED + OWN + later * (OWN + left),
             "expected",
             1.0,
             sign="=",
         )
-        for size, got in ((8, exact), (16, usual))
+        for name, got, left in (
+            ("hash, page of 8", exact, 0),
+            ("hash, page of 16", usual, SHARED % 16),
+            ("radix, page of 16", radix, 0),
+        )
     ]
     findings.append(
         report.Finding(
@@ -112,7 +114,12 @@ def main() -> int:
     )
     details = {
         name: {"computed": r.computed, "hits": r.hits, "seconds": r.seconds}
-        for name, r in (("page 8", exact), ("page 16", usual), ("no cache", without))
+        for name, r in (
+            ("hash, page 8", exact),
+            ("hash, page 16", usual),
+            ("radix, page 16", radix),
+            ("no cache", without),
+        )
     }
     title = f"{args.requests} requests with {SHARED} shared and {OWN} own tokens"
     return report.publish(

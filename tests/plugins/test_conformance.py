@@ -15,6 +15,7 @@ from gatewayd_logits_min_tokens.strategy import MinTokens
 from gatewayd_logits_penalties.strategy import Penalties
 from gatewayd_preempt_recompute.strategy import Recompute
 from gatewayd_prefix_hash.strategy import HashChain
+from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig
@@ -48,6 +49,11 @@ class TestPriorityWithOddWeights(SchedulerConformance):
 class TestHash(PrefixCacheConformance):
     def make(self) -> HashChain:
         return HashChain()
+
+
+class TestRadix(PrefixCacheConformance):
+    def make(self) -> Radix:
+        return Radix()
 
 
 class TestLfu(EvictionConformance):

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
 
-from gatewayd_hooks.caching import PrefixCacheStrategy
+from gatewayd_hooks.caching import Match, PrefixCacheStrategy
 from gatewayd_hooks.resources import EngineResources
 
 _MAX_SEQUENCES = 6
@@ -23,7 +24,7 @@ class _Holder:
     """A sequence; one without pages waits."""
 
     tokens: list[int]
-    prompt_pages: int
+    prompt_len: int
     salt: bytes
     trail: Any
     pages: list[int] = field(default_factory=list)
@@ -87,36 +88,74 @@ class FakePages:
             elif event == "compute" and holder.is_running:
                 self._compute(holder, 1 + which // 16 % 6, bits)
 
-    def check_match(self, holder: _Holder) -> list[int]:
-        """Ask for a sequence's pages, twice, and compare with the truth."""
+    def check_match(self, holder: _Holder) -> Match:
+        """Ask for a sequence's prefix, twice, and compare with the truth."""
+        size = self._size
+        known = max(holder.prompt_len, holder.most_told * size)
         expected: list[int] = []
-        for i in range(max(holder.prompt_pages, holder.most_told)):
+        for i in range(known // size):
             page = self._page_of.get(self._key(holder, i))
             if page is None:
                 break
             expected.append(page)
+        whole = len(expected)
+        last, extra = self._closest(holder, whole, known)
+        match = Match(expected, whole * size)
         for _ in range(2):
-            assert list(self._cache.match(holder.trail)) == expected, "the longest cached prefix"
-        return expected
+            found = self._cache.match(holder.trail)
+            if not isinstance(found, Match):
+                assert list(found) == expected, "the longest cached prefix of full pages"
+                continue
+            assert list(found.pages[:whole]) == expected, "the longest cached prefix"
+            assert found.num_tokens == whole * size + extra, "to the last token"
+            assert len(found.pages) == whole + (extra > 0), (
+                "a page for its end, if it is within one"
+            )
+            assert not extra or found.pages[-1] in last, "a page that begins so"
+            match = found
+        return match
+
+    def _closest(self, holder: _Holder, whole: int, known: int) -> tuple[set[int], int]:
+        """Pages that share most tokens behind full ones, and how many these are."""
+        begin = whole * self._size
+        before, wanted = tuple(holder.tokens[:begin]), holder.tokens[begin:known]
+        common: dict[int, int] = {}
+        if not wanted:
+            return set(), 0
+        for (salt, tokens), page in self._page_of.items():
+            if len(tokens) == begin + self._size and (salt, tokens[:begin]) == (
+                holder.salt,
+                before,
+            ):
+                pairs = zip(wanted, tokens[begin:], strict=False)
+                common[page] = len([*takewhile(lambda pair: pair[0] == pair[1], pairs)])
+        most = max(common.values(), default=0)
+        return {page for page, tokens in common.items() if tokens == most}, most
 
     def _key(self, holder: _Holder, index: int) -> Key:
         return holder.salt, tuple(holder.tokens[: (index + 1) * self._size])
 
     def _arrive(self, tokens: list[int], salt: bytes) -> None:
         trail = self._cache.begin(np.array(tokens, np.int32), salt)
-        holder = _Holder(tokens, len(tokens) // self._size, salt, trail)
+        holder = _Holder(tokens, len(tokens), salt, trail)
         self.check_match(holder)
         self._holders.append(holder)
 
     def _admit(self, holder: _Holder) -> None:
-        shared = self.check_match(holder)[: (len(holder.tokens) - 1) // self._size]
+        match = self.check_match(holder)
+        tokens = min(match.num_tokens, len(holder.tokens) - 1)
+        shared = list(match.pages[: tokens // self._size])
         self.num_hits += len(shared)
         for page in shared:
             self._refs[page] += 1
         holder.pages = shared
-        holder.computed = len(shared) * self._size
         holder.told = len(shared)
+        holder.computed = len(shared) * self._size
         holder.is_running = True
+        if tokens > holder.computed and self._free:
+            # The page within which the match ends is copied.
+            self._take(holder)
+            holder.computed = tokens
 
     def _put_back(self, holder: _Holder) -> None:
         for page in reversed(holder.pages):
@@ -133,9 +172,7 @@ class FakePages:
                 if not self._free and not self._evict(bits):
                     self._put_back(holder)
                     return
-                page = self._free.pop()
-                self._refs[page] = 1
-                holder.pages.append(page)
+                self._take(holder)
             if holder.computed == len(holder.tokens):
                 if len(holder.tokens) == _MAX_TOKENS:
                     break
@@ -144,6 +181,11 @@ class FakePages:
         full = holder.computed // self._size
         if full > holder.told:
             self._tell(holder, full)
+
+    def _take(self, holder: _Holder) -> None:
+        page = self._free.pop()
+        self._refs[page] = 1
+        holder.pages.append(page)
 
     def _tell(self, holder: _Holder, full: int) -> None:
         holder.told = full

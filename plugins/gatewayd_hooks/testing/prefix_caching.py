@@ -11,7 +11,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_hooks.caching import PrefixCacheStrategy
+from gatewayd_hooks.caching import Match, PrefixCacheStrategy
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_pages import FakePages
 from gatewayd_hooks.testing.fakes import engine_resources
@@ -34,6 +34,18 @@ _SALTED = st.tuples(
 
 def _ids(*tokens: int) -> np.ndarray[Any, np.dtype[np.int32]]:
     return np.array(tokens, np.int32)
+
+
+def _full(found: Sequence[int] | Match, page_size: int = 2) -> list[int]:
+    """The full pages of what a cache has found."""
+    if isinstance(found, Match):
+        return list(found.pages[: found.num_tokens // page_size])
+    return list(found)
+
+
+def _tokens(found: Sequence[int] | Match, page_size: int = 2) -> int:
+    """Tokens of what a cache has found."""
+    return found.num_tokens if isinstance(found, Match) else len(found) * page_size
 
 
 class PrefixCacheConformance:
@@ -84,7 +96,7 @@ class PrefixCacheConformance:
                 (b"", swapped) if salt else (b"x", swapped),
                 (other_salt + b"!" if other_salt == salt else other_salt, _ids(*other_tokens)),
             ):
-                assert list(cache.match(cache.begin(ids, stranger))) == []
+                assert _tokens(cache.match(cache.begin(ids, stranger))) == 0
 
     def test_a_page_is_found_only_behind_all_that_came_before_it(self) -> None:
         with self.opened() as cache:
@@ -98,30 +110,30 @@ class PrefixCacheConformance:
                 ((3, 4), []),
                 ((1,), []),
             ):
-                assert list(cache.match(cache.begin(_ids(*prompt), b""))) == pages
+                assert _full(cache.match(cache.begin(_ids(*prompt), b""))) == pages
 
     def test_generated_tokens_can_be_found_too(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1), b"")
             cache.insert(trail, _ids(1, 2, 3, 4), _ids(5, 6))
-            assert list(cache.match(cache.begin(_ids(1, 2, 3, 4, 5), b""))) == [5, 6]
+            assert _full(cache.match(cache.begin(_ids(1, 2, 3, 4, 5), b""))) == [5, 6]
 
     def test_the_same_content_under_another_page_is_not_taken(self) -> None:
         with self.opened() as cache:
             for pages, taken in ((_ids(1, 2), {1, 2}), (_ids(3, 4), set()), (_ids(1, 5), set())):
                 trail = cache.begin(_ids(1, 2, 3, 4), b"")
                 assert set(cache.insert(trail, _ids(1, 2, 3, 4), pages)) == taken
-            assert list(cache.match(cache.begin(_ids(1, 2, 3, 4), b""))) == [1, 2]
+            assert _full(cache.match(cache.begin(_ids(1, 2, 3, 4), b""))) == [1, 2]
 
     def test_a_forgotten_page_is_not_found_and_may_be_taken_again(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4), b"")
             cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
             cache.forget(2)
-            assert list(cache.match(trail)) == [1]
+            assert _full(cache.match(trail)) == [1]
             cache.forget(2)
             assert set(cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))) == {2}
-            assert list(cache.match(trail)) == [1, 2]
+            assert _full(cache.match(trail)) == [1, 2]
 
     def test_a_copied_trail_goes_its_own_way(self) -> None:
         with self.opened() as cache:
@@ -132,14 +144,14 @@ class PrefixCacheConformance:
             cache.insert(other, _ids(1, 2, 3, 4, 5, 7), _ids(1, 2, 4))
             for last, page in ((6, 3), (7, 4)):
                 found = cache.match(cache.begin(_ids(1, 2, 3, 4, 5, last), b""))
-                assert list(found) == [1, 2, page]
+                assert _full(found) == [1, 2, page]
 
     def test_a_sequence_that_comes_again_with_other_pages_fills_the_gap(self) -> None:
         with self.opened() as cache:
             trail = cache.begin(_ids(1, 2, 3, 4, 5, 6), b"")
             cache.insert(trail, _ids(1, 2, 3, 4, 5, 6), _ids(1, 2, 3))
             cache.forget(2)
-            assert list(cache.match(trail)) == [1], "nothing is found behind a gap"
+            assert _full(cache.match(trail)) == [1], "nothing is found behind a gap"
             taken = cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 9))
             assert list(taken) == [9]
-            assert list(cache.match(trail)) == [1, 9, 3]
+            assert _full(cache.match(trail)) == [1, 9, 3]

@@ -7,14 +7,16 @@ from typing import Any
 
 import pytest
 
+from gatewayd_hooks.caching import Match
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
 
 Verdict = Callable[..., list[str]]
 
 
-def test_a_sound_one_passes(verdict: Verdict) -> None:
-    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "hash") == []
+@pytest.mark.parametrize("name", ["hash", "radix"])
+def test_a_sound_one_passes(verdict: Verdict, name: str) -> None:
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, name) == []
 
 
 # Each of these breaks one rule of a sound strategy, which is changed in place.
@@ -105,3 +107,45 @@ def keeps_one_trail_for_all_answers(cache: Any) -> None:
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
     assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "hash", broken)
+
+
+# The same for a match that counts tokens.
+
+
+def changes_the_match(change: Callable[[Match], Match]) -> Callable[[Any], None]:
+    """Break a cache by what it finds."""
+
+    def broken(cache: Any) -> None:
+        match = cache.match
+        cache.match = lambda trail: change(match(trail))
+
+    return broken
+
+
+def full_pages_alone(found: Match) -> Match:
+    whole = found.num_tokens // 2
+    return Match(found.pages[:whole], 2 * whole)
+
+
+WITHIN_A_PAGE = {
+    "finds a token more": lambda found: Match(found.pages, found.num_tokens + 1),
+    "finds a token less": lambda found: Match(found.pages, max(0, found.num_tokens - 1)),
+    "finds full pages alone": full_pages_alone,
+    "ends in another page": lambda found: Match([*found.pages[:-1], 0], found.num_tokens),
+    "leaves the last page out": lambda found: Match(found.pages[:-1], found.num_tokens),
+}
+
+
+@pytest.mark.parametrize("change", WITHIN_A_PAGE.values(), ids=WITHIN_A_PAGE)
+def test_a_match_that_is_wrong_within_a_page_fails(
+    verdict: Verdict, change: Callable[[Match], Match]
+) -> None:
+    broken = changes_the_match(change)
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "radix", broken)
+
+
+def test_a_tree_that_keeps_its_holes_fails(verdict: Verdict) -> None:
+    def broken(cache: Any) -> None:
+        cache._fill = lambda node, pages: []
+
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "radix", broken)

@@ -1,0 +1,232 @@
+"""A radix tree of token ids for each salt, whose edges are runs of pages.
+
+A match is found to the last token: where a prompt leaves the tree within a page, that page is
+the last of the match. Whole runs are compared at once, so the time of a match is that of reading
+the prompt. After RadixAttention: Zheng et al., "SGLang: Efficient Execution of Structured
+Language Model Programs" (2024), where edges are tokens; pages of more than one are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_hooks.caching import Match
+from gatewayd_prefix_radix.tree import HOLE, Node, common_length
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+_NOBODY = -1
+
+
+@dataclass(slots=True)
+class Trail:
+    """A sequence's salt and the tokens it is known to have.
+
+    Attributes:
+        salt: of its tree.
+        tokens: its prompt, or as many ids as were computed if these are more; replaced, never
+            written to.
+    """
+
+    salt: bytes
+    tokens: NDArray[np.int32]
+
+
+class Radix:
+    """Trees by salt, and for each page the node it stands in."""
+
+    def __init__(self) -> None:
+        self._page_size = 0
+        self._roots: dict[bytes, Node] = {}
+        self._salts: dict[int, bytes] = {}
+        self._nodes: dict[int, Node] = {}
+        self._last_number = 0
+        # Of each page: its node's number, and how many pages are before it in its prefix, which
+        # does not change when nodes are split or joined.
+        self._node_of = np.zeros(0, np.int64)
+        self._index_of = np.zeros(0, np.int64)
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the page size and the number of pages."""
+        self._page_size = resources.page_size
+        self._node_of = np.full(resources.num_pages, _NOBODY, np.int64)
+        self._index_of = np.zeros(resources.num_pages, np.int64)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._roots.clear()
+        self._salts.clear()
+        self._nodes.clear()
+
+    def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
+        """Keep the prompt: what is read later may be overwritten by then."""
+        return Trail(salt, tokens.astype(np.int32))
+
+    def match(self, trail: Trail) -> Match:
+        """Walk down the tree as far as its tokens are the trail's and its pages are there."""
+        size, tokens = self._page_size, trail.tokens
+        found: list[int] = []
+        node = self._roots.get(trail.salt)
+        while node is not None:
+            rest = tokens[len(found) * size :]
+            child = node.find(rest[:size])
+            if child is None or child.pages[0] == HOLE:
+                page, common = node.closest(rest[:size])
+                return _ending(found, size, page, common)
+            common = common_length(rest, child.tokens)
+            whole = child.pages[: common // size]
+            holes = np.flatnonzero(whole == HOLE)
+            if len(holes):
+                found += whole[: holes[0]].tolist()
+                break
+            found += whole.tolist()
+            if len(whole) < len(child.pages):
+                return _ending(found, size, int(child.pages[len(whole)]), common % size)
+            node = child
+        return Match(found, len(found) * size)
+
+    def insert(
+        self, trail: Trail, tokens: NDArray[np.int32], pages: NDArray[np.int32]
+    ) -> Sequence[int]:
+        """Walk down the tree, fill the holes on the way, and let it grow where it ends.
+
+        The whole way is walked every time: a sequence that was preempted comes again with other
+        pages for tokens it told of before.
+        """
+        if len(tokens) > len(trail.tokens):
+            trail.tokens = tokens.astype(np.int32)
+        if not len(pages):
+            return []
+        node = self._roots.get(trail.salt)
+        if node is None:
+            none = np.zeros(0, np.int32)
+            node = self._roots[trail.salt] = self._make(None, 0, none, none)
+            self._salts[node.number] = trail.salt
+        size = self._page_size
+        taken: list[int] = []
+        done = 0
+        while done < len(pages):
+            rest = tokens[done * size :]
+            child = node.find(rest[:size])
+            if child is None:
+                taken += self._grow(node, rest, pages[done:])
+                break
+            whole = common_length(rest, child.tokens) // size
+            taken += self._fill(child, pages[done : done + whole])
+            done += whole
+            if whole < len(child.pages) and done < len(pages):
+                self._split(child, whole)
+            node = child
+        return taken
+
+    def forget(self, page: int) -> None:
+        """Leave a hole, and cut off what only leads to holes."""
+        node = self._nodes.get(int(self._node_of[page]))
+        if node is None:
+            return
+        self._node_of[page] = _NOBODY
+        node.pages[self._index_of[page] - node.start] = HOLE
+        while node.parent is not None and not node.children and node.pages[-1] == HOLE:
+            there = np.flatnonzero(node.pages != HOLE)
+            if len(there):
+                self._shorten(node, int(there[-1]) + 1)
+                return
+            parent = node.parent
+            parent.remove(node, self._page_size)
+            del self._nodes[node.number]
+            node = parent
+        if node.parent is not None:
+            if len(node.children) == 1:
+                self._join(node)
+        elif not node.children:
+            del self._nodes[node.number]
+            del self._roots[self._salts.pop(node.number)]
+
+    def _make(
+        self,
+        parent: Node | None,
+        start: int,
+        tokens: NDArray[np.int32],
+        pages: NDArray[np.int32],
+    ) -> Node:
+        self._last_number += 1
+        node = self._nodes[self._last_number] = Node(
+            self._last_number, parent, start, tokens, pages
+        )
+        return node
+
+    def _place(self, node: Node, pages: NDArray[np.int32], start: int) -> None:
+        """Note where pages stand; the first has so many before it."""
+        self._node_of[pages] = node.number
+        self._index_of[pages] = np.arange(start, start + len(pages))
+
+    def _grow(self, node: Node, tokens: NDArray[np.int32], pages: NDArray[np.int32]) -> list[int]:
+        """Put a run behind a node: into it if nothing else goes on from there."""
+        start = node.start + len(node.pages)
+        if node.children or node.parent is None:
+            child = self._make(node, start, tokens.astype(np.int32), pages.astype(np.int32))
+            node.add(child, self._page_size)
+            node = child
+        else:
+            node.tokens = np.concatenate((node.tokens, tokens))
+            node.pages = np.concatenate((node.pages, pages))
+        self._place(node, pages, start)
+        return list(pages.tolist())
+
+    def _fill(self, node: Node, pages: NDArray[np.int32]) -> list[int]:
+        """Give a run the pages that it lacks at its beginning."""
+        taken: list[int] = []
+        for hole in np.flatnonzero(node.pages[: len(pages)] == HOLE).tolist():
+            node.pages[hole] = pages[hole]
+            self._place(node, pages[hole : hole + 1], node.start + hole)
+            taken.append(int(pages[hole]))
+        return taken
+
+    def _shorten(self, node: Node, length: int) -> None:
+        """Keep the first pages of a run, and its arrays until half of them lies idle."""
+        node.pages = node.pages[:length]
+        node.tokens = node.tokens[: length * self._page_size]
+        if node.pages.base is not None and len(node.pages.base) > 2 * length:
+            node.pages, node.tokens = node.pages.copy(), node.tokens.copy()
+
+    def _split(self, node: Node, length: int) -> None:
+        """Let a run end after so many pages, and another go on from there."""
+        tail = self._make(
+            node,
+            node.start + length,
+            node.tokens[length * self._page_size :].copy(),
+            node.pages[length:].copy(),
+        )
+        tail.keys, tail.children = node.keys, node.children
+        for child in tail.children:
+            child.parent = tail
+        self._node_of[tail.pages[tail.pages != HOLE]] = tail.number
+        self._shorten(node, length)
+        node.keys, node.children = [], []
+        node.add(tail, self._page_size)
+
+    def _join(self, node: Node) -> None:
+        """Let a run go on as the only one behind it."""
+        (child,) = node.children
+        self._node_of[child.pages[child.pages != HOLE]] = node.number
+        node.tokens = np.concatenate((node.tokens, child.tokens))
+        node.pages = np.concatenate((node.pages, child.pages))
+        node.keys, node.children = child.keys, child.children
+        for grandchild in node.children:
+            grandchild.parent = node
+        del self._nodes[child.number]
+
+
+def _ending(pages: list[int], size: int, page: int, common: int) -> Match:
+    """A match that ends after so many tokens of a page."""
+    whole = len(pages) * size
+    if page == HOLE or not common:
+        return Match(pages, whole)
+    return Match([*pages, page], whole + common)

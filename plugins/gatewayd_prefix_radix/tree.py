@@ -1,0 +1,119 @@
+"""One node of the tree, and what is asked of it alone.
+
+An edge is a run of whole pages, so that a page belongs to one edge; where two sequences part
+within a page, each has a page of its own there, and both edges begin with the same tokens.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+HOLE = -1
+"""Stands for a page that was evicted while others behind it were not."""
+
+
+class Node:
+    """A run of pages, and the runs that go on from it.
+
+    Children are sorted by the tokens of their first page, so those that have most in common with
+    a page stand next to where it belongs.
+
+    Attributes:
+        number: in the tree's table of nodes.
+        parent: None for the root of a salt.
+        start: pages before the run.
+        tokens: ids of the run, shape ``[len(pages) * page_size]``; replaced, never written to.
+        pages: page ids or ``HOLE``, shape ``[len(pages)]``.
+        keys: first pages of the children, see ``key_of``.
+        children: in the order of ``keys``.
+    """
+
+    __slots__ = ("children", "keys", "number", "pages", "parent", "start", "tokens")
+
+    def __init__(
+        self,
+        number: int,
+        parent: Node | None,
+        start: int,
+        tokens: NDArray[np.int32],
+        pages: NDArray[np.int32],
+    ) -> None:
+        self.number = number
+        self.parent = parent
+        self.start = start
+        self.tokens = tokens
+        self.pages = pages
+        self.keys: list[bytes] = []
+        self.children: list[Node] = []
+
+    def find(self, page: NDArray[np.int32]) -> Node | None:
+        """The child that begins with a page's tokens."""
+        key = key_of(page)
+        at = bisect_left(self.keys, key)
+        if at < len(self.keys) and self.keys[at] == key:
+            return self.children[at]
+        return None
+
+    def add(self, child: Node, page_size: int) -> None:
+        """A run goes on from here."""
+        key = key_of(child.tokens[:page_size])
+        at = bisect_left(self.keys, key)
+        self.keys.insert(at, key)
+        self.children.insert(at, child)
+
+    def replace(self, child: Node, page_size: int) -> None:
+        """Put a child in the place of the one that begins with the same page."""
+        self.children[bisect_left(self.keys, key_of(child.tokens[:page_size]))] = child
+
+    def remove(self, child: Node, page_size: int) -> None:
+        """A run is gone."""
+        at = bisect_left(self.keys, key_of(child.tokens[:page_size]))
+        del self.keys[at]
+        del self.children[at]
+
+    def closest(self, tokens: NDArray[np.int32]) -> tuple[int, int]:
+        """Which child's first page begins most like these tokens, at most a page of them.
+
+        Returns:
+            That page and the tokens in common; ``HOLE`` and 0 if there is none.
+        """
+        key = key_of(tokens)
+        at = bisect_left(self.keys, key)
+        best = HOLE, 0
+        for order in (range(at, len(self.keys)), range(at - 1, -1, -1)):
+            for index in order:
+                common = _common_tokens(key, self.keys[index])
+                # It only gets less from here on.
+                if common <= best[1]:
+                    break
+                page = int(self.children[index].pages[0])
+                if page != HOLE:
+                    best = page, common
+                    break
+        return best
+
+
+def key_of(tokens: NDArray[np.int32]) -> bytes:
+    """Tokens as bytes that are ordered as the tokens are."""
+    return tokens.astype(">i4").tobytes()
+
+
+def _common_tokens(key: bytes, other: bytes) -> int:
+    """Leading tokens that two keys have in common."""
+    if not key or not other:
+        return 0
+    return common_length(np.frombuffer(key, ">i4"), np.frombuffer(other, ">i4"))
+
+
+def common_length(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:
+    """Leading tokens that two runs, none of them empty, have in common."""
+    length = min(len(some), len(others))
+    differs = some[:length] != others[:length]
+    first = int(differs.argmax())
+    return first if differs[first] else length

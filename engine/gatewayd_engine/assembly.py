@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -12,6 +13,7 @@ import torch
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
+from gatewayd_engine.drafting import Target, load_beside
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.model.decoder import Decoder
@@ -65,6 +67,7 @@ def assemble(
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
     if config.max_batch_tokens < 1 or config.max_running < 1:
         raise ConfigError("max_batch_tokens and max_running must be at least 1")
+    target = Target(spec.hidden_size, dtype)
     resources = EngineResources(
         num_pages=num_pages,
         page_size=config.page_size,
@@ -75,10 +78,20 @@ def assemble(
         eos_token_ids=spec.eos_token_ids,
         device=config.device,
         slots=256,
+        folder=str(folder),
+        target=target,
+        load_model=partial(
+            load_beside,
+            max_running=config.max_running,
+            max_model_len=max_model_len,
+            dtype=dtype,
+            device=config.device,
+        ),
     )
     # Strategies first: a wrong name should not wait for gigabytes of weights.
     strategies = Strategies(config, host, resources)
     decoder = _decoder(config, folder, spec, dtype, progress)
+    target.hold(decoder)
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))

@@ -40,6 +40,7 @@ class Verification:
 
     Attributes:
         failed: code and sentence by index of a line.
+        said: the model's token at each line of logits; -1 where it was not asked.
     """
 
     def __init__(
@@ -67,7 +68,7 @@ class Verification:
         # Whatever would be drawn or changed depends on what came before; the rest is chosen now.
         self._is_plain = ~self._is_processed & ~((drafts.source >= 0) & (drafts.counts > 0))
         self.failed: dict[int, tuple[str, str]] = {}
-        self._chosen = self._choose_plain()
+        self.said = self._choose_plain()
 
     def _choose_plain(self) -> NDArray[np.int64]:
         """What the model says after each token of lines that nothing changes."""
@@ -150,10 +151,11 @@ class Verification:
     ) -> NDArray[np.int64]:
         """The model's token after each of these nodes."""
         index = self._first[alive] + node
-        tokens: NDArray[np.int64] = self._chosen[index]
+        tokens: NDArray[np.int64] = self.said[index]
         special = np.flatnonzero(~self._is_plain[alive])
         if len(special):
             tokens[special] = self._choose(alive[special], index[special], node[special], depth)
+            self.said[index] = tokens
         return tokens
 
     def _choose(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.speculation import TargetModel
+    from gatewayd_hooks.speculation import DraftModel, TargetModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,8 @@ class EngineResources:
         slots: capacity of the columns of ``QueueView``; they may grow later.
         folder: the model's checkpoint.
         target: the model, for drafters; it is loaded after strategies are opened.
+        load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
+        forced: tokens that a row's logits processors force to come next, for drafters.
     """
 
     num_pages: int
@@ -38,6 +41,8 @@ class EngineResources:
     slots: int
     folder: str = ""
     target: TargetModel | None = None
+    load_model: Callable[[str], DraftModel] | None = None
+    forced: Callable[[int], Sequence[int]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

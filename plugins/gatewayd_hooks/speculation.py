@@ -38,6 +38,39 @@ class TargetModel(Protocol):
         """Scores of the vocabulary, float32 ``[n, vocab_size]``, of ``[n, hidden_size]``."""
 
 
+class DraftModel(Protocol):
+    """Another, smaller model, with a place for each row's keys and values.
+
+    Attributes:
+        vocab_size: of its logits.
+        max_model_len: tokens that a row can have.
+    """
+
+    vocab_size: int
+    max_model_len: int
+
+    def extend(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
+        """Compute tokens of some rows behind those that they computed before.
+
+        Args:
+            rows: shape ``[n]``.
+            starts: tokens that each has computed and keeps; later ones are forgotten,
+                shape ``[n]``.
+            counts: tokens to compute, at least 1, shape ``[n]``.
+            tokens: ids of those rows, shape ``[n, most]`` with ``most`` at least the largest
+                sum of start and count.
+
+        Returns:
+            Logits after the last token of each row, float32, shape ``[n, vocab_size]``.
+        """
+
+
 class DraftBatch(NamedTuple):
     """Sequences that decode in the next step and want drafts.
 
@@ -118,6 +151,31 @@ class FeatureDrafter(Protocol):
 
     def observe(self, features: Features) -> None:
         """Take what a step has computed; rows of sequences found in the cache begin late."""
+
+
+class Choices(NamedTuple):
+    """What the model said after each token of a step's drafts, kept or not.
+
+    Attributes:
+        rows: that had drafts, shape ``[n]``.
+        drafts: what was guessed for them, shape ``[n, width]``.
+        counts: how many of those, shape ``[n]``.
+        tokens: the model's token after the last token of the row, and after each draft; -1
+            where it was not asked, shape ``[n, width + 1]``.
+    """
+
+    rows: NDArray[np.int64]
+    drafts: NDArray[np.int32]
+    counts: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+
+
+@runtime_checkable
+class LearningDrafter(Protocol):
+    """A drafter that looks at what the model said to its drafts (lookahead)."""
+
+    def learn(self, choices: Choices) -> None:
+        """Take what the model said in the last step."""
 
 
 class SpecView(NamedTuple):

@@ -89,7 +89,6 @@ class Contexts:
         self._prefixes: dict[PrefixKey, Prefix] = {}
         self._places: dict[int, Place] = {}
         self._owners = np.zeros(0, np.int64)
-        self._starts = np.zeros(0, np.int64)
         self._ends = np.zeros(0, np.int64)
         self._limits = np.zeros(0, np.int64)
         self._order: list[Copied] = []
@@ -109,13 +108,12 @@ class Contexts:
         continues = (
             len(owners) == len(self._owners)
             and bool((owners == self._owners).all())
-            and bool((starts > self._starts).all())
             and bool((starts <= self._ends).all())
             and bool((ends <= self._limits).all())
         )
         if not continues:
             self._reconcile(batch, owners.tolist(), ends.tolist())
-        self._owners, self._starts, self._ends = owners, starts, ends
+        self._owners, self._ends = owners, ends
         return self._order, self._left_out
 
     def keep(
@@ -153,7 +151,7 @@ class Contexts:
             self._buffers.give_back(prefix.num_tokens)
         self._prefixes.clear()
         self._buffers.blank()
-        self._owners = self._starts = self._ends = self._limits = np.zeros(0, np.int64)
+        self._owners = self._ends = self._limits = np.zeros(0, np.int64)
 
     def _reconcile(self, batch: StepBatch, owners: list[int], ends: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""

@@ -140,13 +140,18 @@ class Decoder:
         Returns:
             After the final norm, shape ``[num_tokens, hidden]``.
         """
-        x = functional.embedding(ids, self._embedding)
-        if self._scale is not None:
-            x.mul_(self._scale)
+        x = self.embed(ids)
         rotation = self._rotary.at(positions)
         for layer in self._layers:
             layer(x, rotation, attend)
         return self._norm(x)
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """What the first layer is given, ``[n, hidden]``, for token ids ``[n]``."""
+        x = functional.embedding(ids, self._embedding)
+        if self._scale is not None:
+            x.mul_(self._scale)
+        return x
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""

@@ -54,7 +54,7 @@ def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     pool.view(-1, layers * 2 * 16, pool.shape[1])[page] = torch.nan
     contexts = runner_of(engine)._attention._planner._contexts
     contexts._drop(i)  # so that the page is read again
-    contexts._owners = contexts._starts = contexts._ends = np.zeros(0, np.int64)
+    contexts._owners = contexts._ends = np.zeros(0, np.int64)
     engine.run()
     assert engine.answers[i].finished.error[0] == "numerical_error"
     assert answers(engine) == undisturbed
@@ -92,7 +92,7 @@ def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> Non
     contexts = runner_of(engine)._attention._planner._contexts
     ((_, buffer),) = contexts._buffers.in_use()
     line = buffer.owners.index(ids[0])
-    now = int(contexts._starts[contexts._owners.tolist().index(ids[0])])
+    now = int(contexts._ends[contexts._owners.tolist().index(ids[0])]) - 1
     with torch.inference_mode():
         buffer.kv[:, :, line, :, now] = torch.nan
     done = engine.run()

@@ -1,0 +1,138 @@
+"""What drafters get of models: the served one, and smaller ones beside it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.batch import DraftLines, gather
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.rows import Rows
+
+_PAGE_SIZE = 64
+"""Pages of a small model belong to one row each: their size only rounds contexts up."""
+
+_FEW = 8
+
+
+class Target:
+    """See ``TargetModel``; empty until the model is loaded."""
+
+    def __init__(self, hidden_size: int, dtype: torch.dtype) -> None:
+        self.hidden_size = hidden_size
+        self.dtype = dtype
+        self._decoder: Decoder | None = None
+
+    def hold(self, decoder: Decoder) -> None:
+        """The model is loaded."""
+        self._decoder = decoder
+
+    @torch.inference_mode()
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        """See ``TargetModel``."""
+        return self._loaded().embed(ids)
+
+    @torch.inference_mode()
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """See ``TargetModel``."""
+        return self._loaded().logits(hidden)
+
+    def _loaded(self) -> Decoder:
+        if self._decoder is None:
+            raise RuntimeError("the model is not loaded yet")
+        return self._decoder
+
+
+class RowModel:
+    """See ``DraftModel``: a decoder with pages of its own for each row.
+
+    Args:
+        decoder: the model.
+        max_running: rows.
+        max_model_len: tokens of a row.
+    """
+
+    def __init__(self, decoder: Decoder, max_running: int, max_model_len: int) -> None:
+        self.vocab_size = decoder.spec.vocab_size
+        self.max_model_len = max_model_len
+        self._decoder = decoder
+        self._rows = Rows(max_running, max_model_len, _PAGE_SIZE)
+        pages = self._rows.block_table.shape[1]
+        self._rows.block_table[:] = np.arange(max_running * pages).reshape(max_running, pages)
+        shape = decoder.spec.attention
+        pool = KvPool(shape, max_running * pages, _PAGE_SIZE, decoder.dtype, str(decoder.device))
+        self._attention = ReferenceAttention(shape, pool, max_running, pool.data.nbytes)
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
+        """See ``DraftModel``."""
+        ends = starts + counts
+        for i, row in enumerate(rows.tolist()):
+            self._rows.tokens[row, starts[i] : ends[i]] = tokens[i, starts[i] : ends[i]]
+        lines = np.arange(len(rows), dtype=np.int32)
+        # A few tokens at once decode like one with drafts behind it: their contexts stay dense.
+        more = np.where(counts <= _FEW, counts - 1, 0)
+        batch = gather(
+            self._rows,
+            lines,
+            rows.astype(np.int32),
+            rows,
+            starts.astype(np.int32),
+            (counts - more).astype(np.int32),
+            ends.astype(np.int32),
+            _chains(tokens, starts, more) if more.any() else None,
+        )
+        self._attention.plan(batch)
+        hidden = self._decoder.hidden(
+            torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
+        )
+        logits = self._decoder.logits(hidden[torch.from_numpy(batch.last)])
+        return logits[torch.from_numpy(np.argsort(batch.slots))]
+
+
+def _chains(
+    tokens: NDArray[np.int32], starts: NDArray[np.int64], counts: NDArray[np.int64]
+) -> DraftLines:
+    """What follows the first token of each row, as drafts that are known to be right."""
+    offset = np.arange(int(counts.max()))
+    at = np.minimum(starts[:, None] + 1 + offset, tokens.shape[1] - 1)
+    return DraftLines(
+        counts,
+        np.take_along_axis(tokens, at, 1),
+        None,
+        None,
+        np.full(len(counts), -1, np.int64),
+    )
+
+
+def load_beside(
+    folder: str, max_running: int, max_model_len: int, dtype: torch.dtype, device: str
+) -> RowModel:
+    """Load a small model to guess for a larger one.
+
+    Args:
+        folder: its checkpoint.
+        max_running: rows of the engine.
+        max_model_len: tokens that a sequence of the engine may reach.
+        dtype: of its weights.
+        device: where it goes.
+
+    Raises:
+        SpecError, LoadError: the checkpoint cannot be used.
+    """
+    spec = read_spec(Path(folder), None)
+    decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
+    return RowModel(decoder, max_running, min(spec.max_model_len, max_model_len))

@@ -128,7 +128,8 @@ def plugins(config: Config) -> Finding:
 
     problems = check_strategies(config)
     if problems:
-        return Finding("plugins", "failure", "; ".join(problems))
+        text = "; ".join(problems)
+        return Finding("plugins", "failure", f"{text}; gatewayd plugin doctor says what to do")
     return Finding("plugins", "ok", "every configured strategy loads")
 
 

@@ -14,6 +14,7 @@ from rich.table import Table
 from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, fail, load_config, print_json
 
 if TYPE_CHECKING:
+    from gatewayd.authoring.health import Checkup
     from gatewayd.authoring.testing import Result
 
 app = typer.Typer(
@@ -24,6 +25,9 @@ app = typer.Typer(
 _STYLES = {
     "enabled": "green",
     "passed": "green",
+    "ok": "green",
+    "warning": "yellow",
+    "failure": "red",
     "skipped": "yellow",
     "unknown": "yellow",
     "failed": "red",
@@ -122,3 +126,49 @@ def _print(result: Result) -> None:
     counts = Counter(test.outcome for test in result.tests)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
     console.print(f"\n{summary or 'there are no tests'}", markup=False)
+
+
+@app.command()
+def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Load every installed plugin on its own; exit status 1 if one is broken."""
+    from gatewayd.authoring.health import check
+    from gatewayd.plugging import enabled, settings_of
+    from gatewayd_hooks.catalog import Catalog
+    from gatewayd_hooks.version import SPEC_VERSION
+
+    loaded = load_config(config).config
+    catalog = Catalog.installed()
+    settings = {entry.plugin: settings_of(loaded, entry.plugin) for entry in catalog.entries}
+    checkups = check(catalog, enabled(loaded), settings)
+    is_well = all(checkup.state != "failure" for checkup in checkups)
+    if as_json:
+        rows = [asdict(checkup) | {"state": checkup.state} for checkup in checkups]
+        print_json({"ok": is_well, "spec_version": SPEC_VERSION, "plugins": rows})
+    else:
+        _print_checkups(checkups, SPEC_VERSION)
+    if not is_well:
+        raise typer.Exit(FAILURE)
+
+
+def _print_checkups(checkups: list[Checkup], spec_version: str) -> None:
+    """A table, then what is wrong and what to do."""
+    table = Table("", "plugin", "from", "contract", "import", "", box=None, pad_edge=False)
+    for each in checkups:
+        took = "" if each.import_ms is None else f"{each.import_ms:.0f} ms"
+        table.add_row(
+            f"[{_STYLES[each.state]}]{each.state}[/]",
+            each.plugin,
+            f"{each.distribution} {each.version}".strip() or "not installed",
+            each.requires_spec,
+            took,
+            "enabled" if each.is_enabled else "",
+        )
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(table)
+    for each in checkups:
+        for problem in each.problems:
+            console.print(f"\n{each.plugin}: {problem.text}", markup=False)
+            console.print(f"  {problem.advice}", markup=False)
+    counts = Counter(each.state for each in checkups)
+    summary = ", ".join(f"{number} {state}" for state, number in counts.items())
+    console.print(f"\ncontract {spec_version}: {summary}")

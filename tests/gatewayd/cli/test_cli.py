@@ -182,3 +182,14 @@ def test_plugin_test_says_what_it_cannot_find() -> None:
     done = _run("plugin", "test", "scheduler.fcsf")
     assert (done.returncode, done.stdout) == (1, "")
     assert "did you mean scheduler.fcfs?" in done.stderr
+
+
+def test_plugin_doctor_finds_the_built_ins_well_and_names_what_is_missing() -> None:
+    report = _json("plugin", "doctor")
+    assert report["ok"] is True
+    states = {row["plugin"]: row["state"] for row in report["plugins"]}
+    assert states["scheduler.fcfs"] == "ok"
+    done = _run("plugin", "doctor", GATEWAYD_ROUTER__STRATEGY="prefxi")
+    assert done.returncode == 1
+    assert "router.prefxi: the configuration names it, and it is not installed" in done.stdout
+    assert "write prefix in [router]" in done.stdout

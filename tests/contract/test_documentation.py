@@ -9,14 +9,17 @@ from pathlib import Path
 
 import pytest
 
+from gatewayd.authoring.kit import conformance_of
+from gatewayd.authoring.reference import rewrite
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyConfig
 
-PLUGINS = Path(__file__).parents[2] / "plugins"
-GUIDE = (PLUGINS / "README.md").read_text()
+ROOT = Path(__file__).parents[2]
+PLUGINS = ROOT / "plugins"
+GUIDE = (ROOT / "docs" / "plugins.md").read_text()
 READMES = sorted(PLUGINS.glob("gatewayd_*/README.md"))
 HEADINGS = ["Name", "Description", "Configuration", "Metrics", "Example"]
 BUILT_INS = [e for e in Catalog.installed().entries if e.distribution == "gatewayd"]
@@ -56,6 +59,17 @@ def test_there_are_hooks_to_look_for() -> None:
     assert len(signatures()) == 14
 
 
+def test_the_reference_is_what_the_contract_says() -> None:
+    assert rewrite(GUIDE) == GUIDE, (
+        "run .venv/bin/python -m gatewayd.authoring.reference docs/plugins.md"
+    )
+
+
+def test_a_guide_without_a_place_for_the_reference_is_refused() -> None:
+    with pytest.raises(ValueError, match="no place for kinds"):
+        rewrite(GUIDE.replace("<!-- kinds -->", ""))
+
+
 @pytest.mark.parametrize("signature", signatures())
 def test_every_hook_stands_in_the_guide_under_its_signature(signature: str) -> None:
     headings = re.findall(r"^#+ (.*)$", GUIDE, re.MULTILINE)
@@ -80,6 +94,8 @@ def test_the_guide_lists_every_method_of_every_kind(kind: Kind) -> None:
     (part,) = re.findall(rf"^#+ [^\n]*`{kind}`[^\n]*\n(.*?)(?=^#+ |\Z)", GUIDE, re.M | re.S)
     listed = set(re.findall(r"`(\w+)\(", part))
     assert own <= listed, f"not under the heading of {kind}: {own - listed}"
+    for test in conformance_of(kind).tests:
+        assert f"- {test.removeprefix('test_').replace('_', ' ')}\n" in part
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -5,61 +5,71 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import tomllib
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gatewayd.authoring.testing import Result, find, run
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import BadSettings
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
-GUIDE = (Path(__file__).parents[2] / "plugins" / "README.md").read_text()
-Install = Callable[..., None]
+GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+NAME = "gatewayd-sched-shortest"
+PACKAGE = f"src/{NAME.replace('-', '_')}"
 
 
-def step(number: int) -> str:
-    """The code of one numbered step."""
-    (code,) = re.findall(rf"^\*\*{number}\. .*?^```\w+\n(.*?)^```", GUIDE, re.M | re.S)
-    return str(code)
+def step(number: int, language: str) -> str:
+    """The first block of a language in a numbered step."""
+    (body,) = re.findall(rf"^\*\*{number}\. (.*?)(?=^\*\*\d\. |^## )", GUIDE, re.M | re.S)
+    return str(re.findall(rf"^```{language}\n(.*?)^```", body, re.M | re.S)[0])
 
 
-@pytest.fixture
-def plugin(install: Install, tmp_path: Path) -> Path:
-    """Install the guide's plugin; the folder that has its test."""
-    package = "gatewayd_sched_shortest"
-    project = tomllib.loads(step(1))["project"]
-    modules = dict(zip(["__init__", "config", "strategy"], map(step, (2, 3, 4)), strict=True))
-    install(
-        project["name"],
-        project["entry-points"]["gatewayd"],
-        {f"{package}/{name}": source for name, source in modules.items()},
-        project["version"],
-    )
-    (tmp_path / "tests").mkdir()
-    (tmp_path / "tests" / "test_conformance.py").write_text(step(5))
-    return tmp_path / "tests"
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Do what the guide says, up to the tests."""
+    folder = tmp_path_factory.mktemp("guide")
+    begin = step(1, "console").splitlines()[0].removeprefix("$ gatewayd ").split()
+    subprocess.run([sys.executable, "-m", "gatewayd", *begin], cwd=folder, check=True)
+    project = folder / NAME
+    written = {file.relative_to(project).as_posix() for file in project.rglob("*.*")}
+    assert written == {line.split()[0] for line in step(1, "text").splitlines()[1:]}
+    assert step(2, "toml") in (project / "pyproject.toml").read_text()
+    (project / PACKAGE / "config.py").write_text(step(3, "python"))
+    (project / PACKAGE / "strategy.py").write_text(step(4, "python"))
+    (project / "tests" / "test_order.py").write_text(step(5, "python"))
+    return project
 
 
-def test_it_loads_and_takes_its_settings(plugin: Path) -> None:
-    host = PluginHost(Catalog.installed())
-    strategy = host.strategy(Kind.SCHEDULER, "shortest", {"max_chunk": 8})
-    assert type(strategy).__name__ == "Shortest"
-    with pytest.raises(BadSettings, match="max_chunk is 0"):
-        host.strategy(Kind.SCHEDULER, "shortest", {"max_chunk": 0})
+@pytest.fixture(scope="module")
+def result(project: Path) -> Result:
+    return run(find(str(project)), {})
 
 
-def test_it_conforms(plugin: Path) -> None:
-    site = plugin.parent / "gatewayd-sched-shortest"
-    run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(plugin)],
-        cwd=plugin,
-        env={"PYTHONPATH": str(site), "PATH": ""},
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert run.returncode == 0, run.stdout
-    assert re.search(r"^\d+ passed", run.stdout, re.M)
+def test_it_conforms_and_does_what_it_promises(result: Result) -> None:
+    assert result.is_good, result.output
+    own = {test.name for test in result.tests if test.group == "Own tests"}
+    assert own == {"the shortest goes first", "what came long before goes first"}
+    assert {test.group for test in result.tests} == {"SchedulerConformance", "Own tests", "Offer"}
+
+
+def test_it_is_in_style(project: Path) -> None:
+    for command in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [sys.executable, "-m", "ruff", *command, "--no-cache", project],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout
+
+
+def test_it_takes_the_settings_of_the_guide(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(project / "src")
+    target = find(str(project))
+    host = PluginHost(Catalog(target.entries))
+    strategy = host.strategy(Kind.SCHEDULER, "shortest", {"tokens_per_second": 50.0})
+    assert type(strategy).__name__ == "ShortestScheduler"
+    with pytest.raises(BadSettings, match="tokens_per_second is 0"):
+        host.strategy(Kind.SCHEDULER, "shortest", {"tokens_per_second": 0})

@@ -72,6 +72,9 @@ class FleetCollector(Collector):
             ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
             ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
             ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
+            ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),
+            ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "draft_tokens"),
+            ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),
             ("gatewayd_engine_steps", "Steps of the engine.", "step"),
             ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
             ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
@@ -81,6 +84,18 @@ class FleetCollector(Collector):
                 value = getattr(replica.stats, attribute)
                 family.add_metric([self._model_name, str(replica.index)], value)
             yield family
+        yield self._accepted_at(replicas)
+
+    def _accepted_at(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = CounterMetricFamily(
+            "vllm:spec_decode_num_accepted_tokens_per_pos",
+            "Guesses kept, by their place among those of a step.",
+            labels=["model_name", "engine", "position"],
+        )
+        for replica in replicas:
+            for position, count in enumerate(replica.stats.accepted_at or [0]):
+                family.add_metric([self._model_name, str(replica.index), str(position)], count)
+        return family
 
     def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = HistogramMetricFamily(

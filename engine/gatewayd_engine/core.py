@@ -150,7 +150,7 @@ class EngineCore:
     def stats(self) -> EngineStats:
         """The state now."""
         placement, queue, pages = self._placement, self._queue, self._pages
-        tally = self._tally
+        tally, speculation = self._tally, self._speculation
         return EngineStats(
             step=tally.steps,
             num_running=len(queue.running),
@@ -167,6 +167,10 @@ class EngineCore:
             faults=self.strategies.num_faults,
             num_deferred=len(self._families),
             step_sizes=list(tally.sizes),
+            num_drafts=speculation.num_drafts,
+            draft_tokens=speculation.drafted,
+            accepted_tokens=speculation.accepted,
+            accepted_at=list(speculation.accepted_at),
         )
 
     def check(self) -> None:

@@ -136,6 +136,13 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the waiting, those that wait for a sibling to compute their prompt."""
     step_sizes: list[int] = []
     """Steps that computed tokens, by how many: up to each of ``STEP_SIZES``, then more."""
+    num_drafts: int = 0
+    """Times that a sequence had drafts in a step."""
+    draft_tokens: int = 0
+    accepted_tokens: int = 0
+    """Drafts that were kept."""
+    accepted_at: list[int] = []
+    """Of those, how many as the first, second, ... of their step."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -45,18 +45,21 @@ class Choice:
             is_finite = torch.isfinite(best).numpy()
             drawing = drawing[is_finite[drawing]]
         if len(drawing):
-            chosen = torch.from_numpy(drawing)
-            rows = self._rows
-            random = uniform(rows.seed[row[drawing]], positions[drawing], TOKEN)
-            tokens[chosen] = sample(
-                logits[chosen], *self._settings(row[drawing], torch.from_numpy(random))
-            )
+            # Apart: filters sort the tokens, and a number finds another one among sorted ones.
+            is_filtered = self._rows.is_filtered[row[drawing]]
+            for alike in (drawing[~is_filtered], drawing[is_filtered]):
+                if len(alike):
+                    index = torch.from_numpy(alike)
+                    random = torch.from_numpy(
+                        uniform(self._rows.seed[row[alike]], positions[alike], TOKEN)
+                    )
+                    temperature, *filters = self._settings(row[alike])
+                    tokens[index] = sample(logits[index], temperature, random, *filters)
         return tokens, best
 
     def probabilities(self, logits: torch.Tensor, row: NDArray[np.int64]) -> torch.Tensor:
         """What rows that are not greedy draw from, float64, shape ``[n, vocab]``."""
-        temperature, _, *filters = self._settings(row, torch.empty(0))
-        return distribution(logits, temperature, *filters)
+        return distribution(logits, *self._settings(row))
 
     def draw(
         self, weights: torch.Tensor, row: NDArray[np.int64], positions: NDArray[np.int64]
@@ -64,15 +67,14 @@ class Choice:
         """Draw from weights ``[n, vocab]``, as ``tokens`` draws from logits."""
         return invert(weights, torch.from_numpy(uniform(self._rows.seed[row], positions, TOKEN)))
 
-    def _settings(self, row: NDArray[np.int64], random: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        """Temperature, random numbers and, where any row has filters, those."""
+    def _settings(self, row: NDArray[np.int64]) -> tuple[torch.Tensor, ...]:
+        """Temperature and, where any row has filters, those."""
         rows = self._rows
         temperature = torch.from_numpy(rows.temperature[row])
         if not rows.is_filtered[row].any():
-            return temperature, random
+            return (temperature,)
         return (
             temperature,
-            random,
             torch.from_numpy(rows.top_k[row]),
             torch.from_numpy(rows.top_p[row]),
             torch.from_numpy(rows.min_p[row]),

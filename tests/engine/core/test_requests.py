@@ -161,12 +161,14 @@ def test_a_whole_prompt_in_the_cache_still_computes_its_last_token(make_engine: 
     assert engine.answers[1].admitted.cached_tokens == 16
 
 
-def test_a_seed_repeats_whatever_else_is_in_the_batch(make_engine: Make) -> None:
-    wishes = {"max_tokens": 30, "temperature": 1.0, "top_p": 0.95, "seed": 42, "ignore_eos": True}
+@pytest.mark.parametrize("top_p", [0.95, 1.0])
+def test_a_seed_repeats_whatever_else_is_in_the_batch(make_engine: Make, top_p: float) -> None:
+    wishes = {"max_tokens": 30, "temperature": 1.0, "top_p": top_p, "seed": 42, "ignore_eos": True}
     alone = make_engine().generate(PROMPT, **wishes)
     crowded = make_engine(max_batch_tokens=64, kv_pages=60)
     for i in range(12):
-        crowded.submit((PROMPT * 2)[: 3 * i + 3], max_tokens=40, temperature=1.0, ignore_eos=True)
+        others = {"temperature": 1.0, "top_k": 30 * (i % 2), "ignore_eos": True}
+        crowded.submit((PROMPT * 2)[: 3 * i + 3], max_tokens=40, **others)
     (mine,) = crowded.submit(PROMPT, **wishes)
     assert crowded.run()[mine].tokens == alone
     other = make_engine().generate(PROMPT, **{**wishes, "seed": 43})

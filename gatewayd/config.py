@@ -70,6 +70,8 @@ class EngineTable(Table):
     max_batch_tokens: int = Field(default=512, ge=1, le=1_048_576)
     seed: int = Field(default=0, ge=0, lt=1 << 63)
     fault_limit: int = Field(default=3, ge=1)
+    strategy_budget_ms: float = Field(default=50.0, gt=0, le=3_600_000)
+    strategy_hang_seconds: Seconds = 2.0
     load_seconds: Seconds = 600.0
     hang_seconds: Seconds = 10.0
 

@@ -23,7 +23,7 @@ from gatewayd import __version__, launch, logs
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
 from gatewayd.engines.fleet import EngineFleet
-from gatewayd.engines.replica import Launch
+from gatewayd.engines.setup import Launch
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics

@@ -92,6 +92,8 @@ def engine_config(config: Config) -> EngineConfig:
         threads=engine.threads,
         seed=engine.seed,
         fault_limit=engine.fault_limit,
+        strategy_budget_ms=engine.strategy_budget_ms,
+        strategy_hang_seconds=engine.strategy_hang_seconds,
     )
 
 

@@ -11,17 +11,20 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.engines.routing import FencedRouter
+from gatewayd.engines.starting import GuardedExecutor
 from gatewayd.launch import NONE
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
-from gatewayd_hooks.fence import Fence
+from gatewayd_hooks.fence import Fence, StrategyFault
+from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode, is_secret
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
@@ -29,11 +32,19 @@ FAULT_LIMIT = 3
 
 
 class Told:
-    """One hook, each plugin behind a fence: one that raises too often is told no more."""
+    """One hook, each plugin behind a fence.
 
-    def __init__(self, host: PluginHost, hook: str) -> None:
+    One that raises, does not come back or takes too long, too often, is told no more.
+    """
+
+    def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
         self._hook = hook
-        self._listeners = host.listeners(hook)
+        self._ledger = ledger
+        self._watchdog = watchdog
+        self._listeners = {
+            plugin: ledger.timed(Kind.OBSERVER, plugin, hook, listener)
+            for plugin, listener in host.listeners(hook).items()
+        }
         self._fence = Fence(FAULT_LIMIT)
 
     @property
@@ -48,13 +59,18 @@ class Told:
     def __call__(self, **arguments: object) -> None:
         """Call every plugin that listens."""
         for plugin, listener in tuple(self._listeners.items()):
+            self._watchdog.arm()
             try:
                 listener(**arguments)
+                for overrun in self._ledger.take_overruns(Kind.OBSERVER):
+                    raise StrategyFault(Kind.OBSERVER, overrun.reason)
             except Exception:  # noqa: BLE001 - a plugin may raise anything
-                _log.exception("%s of plugin %s raised", self._hook, plugin)
+                _log.exception("%s of plugin %s failed", self._hook, plugin)
                 if self._fence.record(self._hook, plugin):
                     _log.error("plugin %s is told no more of %s", plugin, self._hook)
                     del self._listeners[plugin]
+            finally:
+                self._watchdog.disarm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +82,16 @@ class Plugged:
         router: chooses replicas.
         executor: starts engines.
         observers: told about requests.
+        ledger: what all of them have cost.
+        watchdog: interrupts them.
     """
 
     host: PluginHost
-    router: RouterStrategy
+    router: FencedRouter
     executor: ExecutorStrategy
     observers: Observers
+    ledger: Ledger
+    watchdog: Watchdog
 
     @classmethod
     def load(cls, config: Config, *, model: str) -> Plugged:
@@ -82,17 +102,29 @@ class Plugged:
         """
         host = PluginHost(Catalog.installed())
         resources = GatewayResources(model, config.engine.replicas)
-        router, executor = config.router, config.executor
+        router, executor = config.router.strategy, config.executor.strategy
+        ledger = Ledger(config.engine.strategy_budget_ms / 1000)
+        watchdog = Watchdog(ledger, config.engine.strategy_hang_seconds)
         plugged = cls(
             host=host,
-            router=host.strategy(Kind.ROUTER, router.strategy, router.settings(router.strategy)),
-            executor=host.strategy(
-                Kind.EXECUTOR, executor.strategy, executor.settings(executor.strategy)
+            router=FencedRouter(
+                host.strategy(Kind.ROUTER, router, config.router.settings(router)),
+                router,
+                ledger,
+                watchdog,
             ),
-            observers=_observers(host, config),
+            executor=GuardedExecutor(
+                host.strategy(Kind.EXECUTOR, executor, config.executor.settings(executor)),
+                executor,
+                ledger,
+                watchdog,
+            ),
+            observers=_observers(host, config, ledger, watchdog),
+            ledger=ledger,
+            watchdog=watchdog,
         )
         try:
-            plugged.router.open(resources)
+            plugged.router.strategy.open(resources)
             plugged.executor.open(resources)
         except BaseException:
             plugged.close()
@@ -101,15 +133,18 @@ class Plugged:
 
     def metrics(self, registry: CollectorRegistry) -> None:
         """Let observers add collectors."""
-        Told(self.host, "gatewayd_metrics")(registry=registry)
+        self._told("gatewayd_metrics")(registry=registry)
 
     def started(self, *, version: str, model: str) -> None:
         """Tell observers that the daemon serves."""
-        Told(self.host, "gatewayd_started")(info=DaemonInfo(version, model))
+        self._told("gatewayd_started")(info=DaemonInfo(version, model))
 
     def stopping(self, reason: str) -> None:
         """Tell observers that the daemon stops."""
-        Told(self.host, "gatewayd_stopping")(reason=reason)
+        self._told("gatewayd_stopping")(reason=reason)
+
+    def _told(self, hook: str) -> Told:
+        return Told(self.host, hook, self.ledger, self.watchdog)
 
     def close(self) -> None:
         """Close the strategies."""
@@ -198,16 +233,16 @@ def _configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
                 yield kind, name, table
 
 
-def _observers(host: PluginHost, config: Config) -> Observers:
+def _observers(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
     """Load observers; one that cannot be loaded is reported and left out."""
     for failure in host.observers(config.plugins.observers):
         _log.error("observer %s is left out: %s", failure.name, failure.reason)
     observers = Observers()
     # Without listeners a request pays for no call at all.
-    admitted = Told(host, "gatewayd_request_admitted")
+    admitted = Told(host, "gatewayd_request_admitted", ledger, watchdog)
     if admitted.has_listeners:
         observers = dataclasses.replace(observers, admitted=admitted.tell)
-    finished = Told(host, "gatewayd_request_finished")
+    finished = Told(host, "gatewayd_request_finished", ledger, watchdog)
     if finished.has_listeners:
         observers = dataclasses.replace(observers, finished=finished.tell)
     return observers

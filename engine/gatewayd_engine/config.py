@@ -6,6 +6,8 @@ from typing import Any
 
 import msgspec
 
+from gatewayd_hooks.strategy import Kind
+
 
 class StrategyChoice(msgspec.Struct, frozen=True):
     """A strategy by name and its settings, as the configuration states them."""
@@ -52,3 +54,37 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     0 begins elsewhere at each start. Dummy weights are made from it as it is, 0 included."""
     fault_limit: int = 3
     """Faults after which a strategy is quarantined."""
+    strategy_budget_ms: float = 50.0
+    """Milliseconds that a call of a strategy may take on average."""
+    strategy_hang_seconds: float = 2.0
+    """Seconds after which a call of a strategy is interrupted."""
+    quarantined: list[list[str]] = []
+    """Kind and name of strategies that have ended an engine: their defaults serve."""
+    marker: str = ""
+    """Memory that says which strategy runs, for the daemon to read; see ``Marker``."""
+
+    def choices(self, kind: Kind) -> list[StrategyChoice]:
+        """The strategies of a kind: none, one, or the chain of logits processors."""
+        if kind is Kind.LOGITS_PROCESSOR:
+            return self.logits_processors
+        choice: StrategyChoice | None = getattr(self, kind.value)
+        return [] if choice is None else [choice]
+
+    def with_choices(self, kind: Kind, choices: list[StrategyChoice]) -> EngineConfig:
+        """The same with other strategies of a kind."""
+        if kind is Kind.LOGITS_PROCESSOR:
+            return msgspec.structs.replace(self, logits_processors=choices)
+        return msgspec.structs.replace(self, **{kind.value: choices[0] if choices else None})
+
+    def without_quarantine(self, strategies: list[list[str]]) -> EngineConfig:
+        """The same with some strategies trusted again."""
+        rest = [one for one in self.quarantined if one not in strategies]
+        return msgspec.structs.replace(self, quarantined=rest)
+
+
+ENGINE_KINDS = tuple(
+    kind
+    for kind in Kind
+    if kind is Kind.LOGITS_PROCESSOR or kind.value in EngineConfig.__struct_fields__
+)
+"""The kinds that engines load, each with a field of its own."""

@@ -41,6 +41,7 @@ from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
+from gatewayd_engine.swapping import Swaps
 from gatewayd_engine.tally import Tally
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
@@ -62,6 +63,10 @@ class EngineCore:
         vocab_size: for checking token ids.
         eos_token_ids: end tokens of the model.
         draw_seed: gives a seed to requests that bring none.
+
+    Attributes:
+        strategies: what decides now.
+        swaps: changes what decides, between two steps.
     """
 
     def __init__(
@@ -89,6 +94,7 @@ class EngineCore:
         self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
         self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
+        self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
         self._runner = make_runner(self._rows, strategies)
         self._speculation = Speculation(
             self._queue, self._rows, self._placement, strategies, vocab_size

@@ -6,19 +6,11 @@ import traceback
 from collections.abc import Mapping
 from types import TracebackType
 
+from gatewayd_hooks.fence import StrategyFault, StrategyHang
+from gatewayd_hooks.ledger import Account
 from gatewayd_hooks.strategy import Kind
 
-
-class StrategyFault(Exception):
-    """A strategy broke its contract; the step is redone with the default.
-
-    Attributes:
-        kind: which slot it fills.
-    """
-
-    def __init__(self, kind: Kind, reason: str) -> None:
-        super().__init__(f"{kind}: {reason}")
-        self.kind = kind
+__all__ = ["RequestFault", "StrategyFault", "StrategyHang", "blame", "culprit"]
 
 
 class RequestFault(Exception):
@@ -63,7 +55,7 @@ class blame:
 
 
 def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
-    """Find the strategy in whose method an exception arose.
+    """Find the strategy, of those that fill a slot, in whose call an exception arose.
 
     Looking at the traceback afterwards costs nothing while all goes well.
     """
@@ -71,9 +63,8 @@ def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:
         return error.kind
     found = None
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        owner = frame.f_locals.get("self")
-        for kind, strategy in bound.items():
-            if owner is strategy:
-                # The innermost: a scheduler asks what is cached, and the cache may fail it.
-                found = kind
+        account = frame.f_locals.get("account")
+        if isinstance(account, Account) and account.kind in bound:
+            # The innermost: a scheduler asks what is cached, and the cache may fail it.
+            found = account.kind
     return found

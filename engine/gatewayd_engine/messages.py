@@ -11,7 +11,9 @@ from typing import Any
 
 import msgspec
 
-PROTOCOL_VERSION = 1
+from gatewayd_engine.config import StrategyChoice
+
+PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -76,7 +78,27 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=
     """End the process after the current step."""
 
 
-Command = Submit | Abort | Shutdown
+class Swap(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
+    """Fill a slot with another strategy between two steps; answered by ``Swapped``.
+
+    ``choices`` has one strategy, none to leave the slot empty, or for logits processors the
+    whole chain in its order.
+    """
+
+    number: int
+    """The daemon's own, for the answer."""
+    kind: str
+    choices: list[StrategyChoice]
+
+
+class SetLimits(msgspec.Struct, tag="limits", array_like=True, frozen=True, gc=False):
+    """Change what a step may cost; no reply. Values beyond those of the start are cut to them."""
+
+    max_batch_tokens: int
+    strategy_budget_ms: float
+
+
+Command = Submit | Abort | Shutdown | Swap | SetLimits
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
@@ -198,6 +220,36 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """Sequences that had to give up their pages, once for each time."""
 
 
+class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):
+    """What became of a swap."""
+
+    number: int
+    error: str = ""
+    """Why it was refused and the one before goes on; empty if it was not."""
+    has_state: bool = False
+    """Whether what the one before knew was handed over."""
+
+
+class StrategyRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """One strategy that an engine has used; figures count from the engine's start."""
+
+    kind: str
+    name: str
+    state: str
+    """``active``, ``quarantined``, or ``replaced`` by another."""
+    faults: int
+    calls: int
+    seconds: float
+    longest: float
+    """Seconds of the slowest call."""
+
+
+class StrategyReport(msgspec.Struct, tag="strategies", array_like=True, frozen=True, gc=False):
+    """What strategies have cost so far; about once a second while the engine works."""
+
+    rows: list[StrategyRow]
+
+
 class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False):
     """The engine cannot go on; it exits after this."""
 
@@ -205,4 +257,4 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
     message: str
 
 
-Event = Loading | Ready | StepOutput | Fatal
+Event = Loading | Ready | StepOutput | Swapped | StrategyReport | Fatal

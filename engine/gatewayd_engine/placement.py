@@ -211,6 +211,10 @@ class Placement:
         child.was_counted = True
         self.enqueue(child, front=True, parent=parent)
 
+    def adopt(self) -> None:
+        """Another strategy fills a slot, and knows all that the one before did."""
+        self._pages.follow(self._strategies.plan)
+
     def rebuild(self, kind: Kind) -> None:
         """Another strategy fills a slot: let it learn what the engine knows."""
         plan = self._strategies.plan

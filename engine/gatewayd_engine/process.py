@@ -19,18 +19,25 @@ from gatewayd_engine.messages import (
     Finished,
     Loading,
     Ready,
+    SetLimits,
     Shutdown,
     StepOutput,
+    StrategyReport,
     Submit,
+    Swap,
+    Swapped,
 )
 from gatewayd_engine.submission import Refused
+from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.watchdog import Watchdog
 
 _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""
 _PROGRESS_SECONDS = 0.1
 _IDLE_SECONDS = 0.001
+_REPORT_SECONDS = 1.0
 
 
 def serve(stream: EngineSocket, config: EngineConfig) -> int:
@@ -53,7 +60,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         # What was made while loading lives as long as the process: never scan it again.
         gc.collect()
         gc.freeze()
-        _loop(stream, engine.core)
+        watchdog = Watchdog(engine.core.strategies.ledger, config.strategy_hang_seconds)
+        _loop(stream, engine.core, watchdog)
     except EOFError:
         return 0
     except Exception as error:
@@ -78,28 +86,39 @@ def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
     return assemble(config, PluginHost(Catalog.installed()), progress)
 
 
-def _loop(stream: EngineSocket, core: EngineCore) -> None:
+def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
     """Serve; ends by ``Shutdown`` or, when the daemon has gone, by EOFError."""
-    refused: list[Finished] = []
+    reported = 0.0
     while True:
+        watchdog.arm()
+        refused: list[Finished] = []
         for command in stream.read_available():
             if isinstance(command, Shutdown):
+                watchdog.disarm()
                 return
-            refused += _obey(core, command)
+            refused += _obey(stream, core, command)
         if refused:
             stream.send(StepOutput(stats=core.stats, finished=refused))
-            refused = []
+        has_computed = False
         if core.has_work:
             output = core.step()
             stream.send(output)
-            if not output.stats.step_tokens:
-                # A scheduler that holds back is asked again in a moment, not in a busy loop.
-                stream.wait_readable(_IDLE_SECONDS)
+            has_computed = output.stats.step_tokens > 0
+        now = time.monotonic()
+        if now - reported >= _REPORT_SECONDS:
+            reported = now
+            stream.send(StrategyReport(core.strategies.report()))
+        if has_computed:
+            continue
+        watchdog.disarm()
+        # A scheduler that holds back is asked again in a moment, not in a busy loop.
+        if core.has_work:
+            stream.wait_readable(_IDLE_SECONDS)
         elif not stream.wait_readable(_HEARTBEAT_SECONDS):
             stream.send(StepOutput(stats=core.stats))
 
 
-def _obey(core: EngineCore, command: Command) -> list[Finished]:
+def _obey(stream: EngineSocket, core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
             try:
@@ -109,6 +128,15 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
                 return [Finished(i, ERROR, error=error) for i in command.sequences]
         case Abort():
             core.abort(command.sequences)
+        case Swap():
+            try:
+                has_state = core.swaps.swap(command)
+            except SwapRefused as refusal:
+                stream.send(Swapped(command.number, error=str(refusal)))
+            else:
+                stream.send(Swapped(command.number, has_state=has_state))
+        case SetLimits():
+            core.swaps.limit(command)
         case Shutdown():
             pass
     return []

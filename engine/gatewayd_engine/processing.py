@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.faults import StrategyHang
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_engine.rows import Rows
 from gatewayd_hooks.logits import LogitsProcessor
@@ -46,9 +47,50 @@ class Processors:
         self._processors = tuple(processors)
         self._record = record
         self._quarantined: set[int] = set()
+        self._num_left = 0  # of the first of them, which only rows that run have
         self._params: dict[int, SamplingParams] = {}
         self._ahead: set[int] = set()
         self._wants = np.zeros((len(self._processors), max_running), np.bool_)
+
+    def replace(self, names: Sequence[str], processors: Sequence[LogitsProcessor]) -> None:
+        """Another chain, for rows that are admitted from now on.
+
+        A row that is in use keeps the processors that it was admitted with, until it is given
+        back: one answer is not made by two rules.
+        """
+        new = {id(processor) for processor in processors}
+        left = [
+            i
+            for i, processor in enumerate(self._processors)
+            if id(processor) not in new and self._wants[i].any()
+        ]
+        before = {id(processor): self._wants[i] for i, processor in enumerate(self._processors)}
+        quarantined = {id(self._processors[i]) for i in self._quarantined}
+        self._names = (*(self._names[i] for i in left), *names)
+        self._processors = (*(self._processors[i] for i in left), *processors)
+        self._num_left = len(left)
+        self._quarantined = {
+            i for i, processor in enumerate(self._processors) if id(processor) in quarantined
+        }
+        wants = np.zeros((len(self._processors), self._wants.shape[1]), np.bool_)
+        for i, processor in enumerate(self._processors):
+            wants[i] = before.get(id(processor), False)
+        self._wants = wants
+
+    def drop_left(self) -> None:
+        """Forget processors that left the chain and that no row has any more."""
+        if not self._wants[: self._num_left].any(1).all():
+            self.replace(self._names[self._num_left :], self._processors[self._num_left :])
+
+    def has(self, processor: LogitsProcessor) -> bool:
+        """Whether a processor may still be called."""
+        return any(processor is other for other in self._processors)
+
+    def quarantine(self, name: str) -> None:
+        """Put a processor out of service."""
+        self._quarantined |= {
+            i for i, other in enumerate(self._names) if other == name and i >= self._num_left
+        }
 
     @torch.inference_mode()
     def admit(
@@ -66,11 +108,11 @@ class Processors:
             Quarantined: the request asks for a processor that is out of service.
         """
         self._params[row] = params
-        for i, processor in enumerate(self._processors):
+        for i in range(self._num_left, len(self._processors)):
             if i in self._quarantined:
                 self._refuse(i, row, params, prompt, output)
             else:
-                self._wants[i, row] = processor.admit(row, params, prompt, output)
+                self._wants[i, row] = self._processors[i].admit(row, params, prompt, output)
 
     def _refuse(
         self,
@@ -138,7 +180,8 @@ class Processors:
                 self._call(processor, logits, lines, rows)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._note_fault(i, error)
-                return self._apply_singly(logits, rows, again)
+                hung = {i: str(error)} if isinstance(error, StrategyHang) else {}
+                return self._apply_singly(logits, rows, again, hung)
         return failed
 
     def _apply_singly(
@@ -146,17 +189,24 @@ class Processors:
         logits: torch.Tensor,
         rows: NDArray[np.int64],
         again: Callable[[], torch.Tensor],
+        hung: dict[int, str],
     ) -> dict[int, str]:
+        """Row by row; processors that hung, by their place, are not asked again."""
         logits.copy_(again())
         failed: dict[int, str] = {}
         for line in np.flatnonzero(self._wants[:, rows].any(0)).tolist():
             for i, processor in enumerate(self._processors):
                 if not self._wants[i, rows[line]]:
                     continue
+                if i in hung:
+                    failed[line] = f"logits processor {self._names[i]}: {hung[i]}"
+                    break
                 try:
                     self._call(processor, logits, np.array([line]), rows)
                 except Exception as error:  # noqa: BLE001 - fails this request alone
                     failed[line] = f"logits processor {self._names[i]}: {error}"
+                    if isinstance(error, StrategyHang):
+                        hung[i] = str(error)
                     break
         return failed
 

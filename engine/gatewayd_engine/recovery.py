@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.faults import RequestFault, culprit
+from gatewayd_engine.faults import RequestFault, StrategyFault, culprit
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.strategy import Kind
@@ -75,12 +75,12 @@ class Recovery:
                 kind = culprit(error, self._strategies.bound)
                 if kind is None:
                     raise
-                self._answer(kind, error)
+                self.answer(kind, error)
                 if not redo:
                     return None
         raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
 
-    def _answer(self, kind: Kind, error: Exception) -> None:
+    def answer(self, kind: Kind, error: Exception) -> None:
         """The default takes over from a strategy that raised."""
         for _ in range(_MAX_REDOS):
             _log.warning("%s strategy failed, the default takes over: %r", kind, error)
@@ -98,10 +98,16 @@ class Recovery:
         raise error
 
     def retry_strategies(self) -> None:
-        """Strategies that failed in the last step, and not too often, get another chance."""
+        """Strategies that failed in the last step, and not too often, get another chance.
+
+        Those that keep exceeding their budget have failed too: they answer well, but late.
+        """
         for kind in self._strategies.take_retries():
             try:
                 self._strategies.bind_configured(kind)
                 self._rebuild(kind)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                self._answer(kind, error)
+                self.answer(kind, error)
+        for overrun in self._strategies.take_overruns():
+            self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
+        self._strategies.close_left()

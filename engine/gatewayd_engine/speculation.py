@@ -100,7 +100,7 @@ class Speculation:
         self, slots: NDArray[np.int32], limits: NDArray[np.int64], num_tokens: int
     ) -> NDArray[np.int64]:
         """How many drafts the controller gives to each of these sequences."""
-        controller: SpecControllerStrategy = self._strategies.bound[Kind.SPEC_CONTROLLER]
+        controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
         rows = self._queue.row[slots].astype(np.int64)
         self._introduce(Kind.SPEC_CONTROLLER, slots, rows)
         view = SpecView(
@@ -121,7 +121,7 @@ class Speculation:
         asked: NDArray[np.int64],
     ) -> DraftLines | None:
         """Let the drafter guess; what it has drawn and what there is no page for is settled."""
-        drafter: DrafterStrategy = self._strategies.bound[Kind.DRAFTER]
+        drafter: DrafterStrategy = self._strategies.watched[Kind.DRAFTER]
         wants = np.flatnonzero(asked)
         lines, lengths, asked = lines[wants], lengths[wants], asked[wants]
         rows = self._queue.row[slots[lines]].astype(np.int64)
@@ -242,7 +242,7 @@ class Speculation:
         drafted = np.zeros(len(lines), np.int64) if drafts is None else drafts.counts[lines]
         accepted = tokens.counts[decoded] - 1
         self._count(drafted, accepted)
-        controller: SpecControllerStrategy = self._strategies.bound[Kind.SPEC_CONTROLLER]
+        controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
         rows = batch.rows[lines]
         report = SpecReport(
             rows=rows,

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.processing import Processors
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
+from gatewayd_hooks.ledger import Ledger, Overrun
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.plan import StepPlan, bind
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.resources import EngineResources
@@ -32,45 +36,67 @@ DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
 without a drafter one token after the other."""
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Link:
+    """One logits processor of the chain.
+
+    Attributes:
+        choice: what it was made from.
+        strategy: itself.
+        watched: the same, timed.
+    """
+
+    choice: StrategyChoice
+    strategy: Any
+    watched: Any
+
+
 class Strategies:
     """What an engine decides with.
 
     Attributes:
         plan: bound methods of what fills each slot now; replaced as a whole.
         bound: the strategies themselves, by kind.
-        processors: the chain of logits processors.
+        watched: the same with their calls timed and fenced: what to call.
+        processors: the logits processors and who wants them.
+        chain: the logits processors of requests that come now, in order.
+        ledger: what each has cost.
         num_faults: since the start.
     """
 
     def __init__(self, config: EngineConfig, host: PluginHost, resources: EngineResources) -> None:
         self._host = host
         self._resources = resources
+        self.ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
         self._choices: dict[Kind, StrategyChoice | None] = {
-            Kind.SCHEDULER: config.scheduler,
-            Kind.EVICTION: config.eviction,
-            Kind.PREEMPTION: config.preemption,
-            Kind.PREFIX_CACHE: config.prefix_cache,
-            Kind.DRAFTER: config.drafter,
-            Kind.SPEC_CONTROLLER: config.spec_controller,
+            kind: getattr(config, kind.value) for kind in DEFAULTS
         }
-        self._now = dict(self._choices)
         self._fence = Fence(config.fault_limit)
+        for kind, choice in self._choices.items():
+            if choice is not None and [kind, choice.name] in config.quarantined:
+                self._fence.exclude(kind, choice.name)
+                self._choices[kind] = DEFAULTS[kind]
+        self._now = dict(self._choices)
         self._retries: set[Kind] = set()
         self.num_faults = 0
         self.bound: dict[Kind, Any] = {}
+        self.watched: dict[Kind, Any] = {}
         for kind, choice in self._choices.items():
             if choice is not None:
-                self.bound[kind] = self._open(kind, choice)
-        self._chain = [
-            self._open(Kind.LOGITS_PROCESSOR, choice) for choice in config.logits_processors
-        ]
+                self._seat(kind, choice, self._open(kind, choice))
+        self.chain = [self.link(choice) for choice in config.logits_processors]
+        self._left: list[Link] = []
         self.plan: StepPlan = self._bind()
         self.processors = Processors(
-            [choice.name for choice in config.logits_processors],
+            [link.choice.name for link in self.chain],
             self.plan.processors,
             resources.max_running,
             partial(self._record, Kind.LOGITS_PROCESSOR),
         )
+        for kind_name, name in config.quarantined:
+            if kind_name == Kind.LOGITS_PROCESSOR:
+                self._fence.exclude(kind_name, name)
+                self.processors.quarantine(name)
 
     @property
     def names(self) -> dict[str, str]:
@@ -78,6 +104,27 @@ class Strategies:
         return {
             kind.value: choice.name for kind, choice in self._choices.items() if choice is not None
         }
+
+    def report(self) -> list[StrategyRow]:
+        """Every strategy that was used so far, with its state and what it has cost."""
+        rows = []
+        in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
+        in_use |= {(Kind.LOGITS_PROCESSOR, link.choice.name) for link in self.chain}
+        for (kind, name), cost in self.ledger.costs().items():
+            state = "active" if (kind, name) in in_use else "replaced"
+            if self._fence.is_quarantined(kind, name):
+                state = "quarantined"
+            faults = self._fence.faults(kind, name)
+            rows.append(
+                StrategyRow(kind.value, name, state, faults, cost.calls, cost.seconds, cost.longest)
+            )
+        return rows
+
+    def link(self, choice: StrategyChoice) -> Link:
+        """Open a logits processor; it is in no chain yet."""
+        strategy = self._open(Kind.LOGITS_PROCESSOR, choice)
+        watched = self.ledger.watch(Kind.LOGITS_PROCESSOR, choice.name, strategy)
+        return Link(choice, strategy, watched)
 
     def _open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
         strategy = self._host.strategy(kind, choice.name, choice.settings)
@@ -89,15 +136,15 @@ class Strategies:
         return strategy
 
     def _bind(self) -> StepPlan:
-        scheduler: SchedulerStrategy = self.bound[Kind.SCHEDULER]
-        preemption: PreemptionStrategy = self.bound[Kind.PREEMPTION]
-        prefix_cache: PrefixCacheStrategy[Any] | None = self.bound.get(Kind.PREFIX_CACHE)
+        scheduler: SchedulerStrategy = self.watched[Kind.SCHEDULER]
+        preemption: PreemptionStrategy = self.watched[Kind.PREEMPTION]
+        prefix_cache: PrefixCacheStrategy[Any] | None = self.watched.get(Kind.PREFIX_CACHE)
         return bind(
             scheduler=scheduler,
             prefix_cache=prefix_cache,
-            eviction=self.bound[Kind.EVICTION],
+            eviction=self.watched[Kind.EVICTION],
             preemption=preemption,
-            processors=self._chain,
+            processors=[link.watched for link in self.chain],
         )
 
     def fall_back(self, kind: Kind) -> None:
@@ -131,15 +178,100 @@ class Strategies:
         current = self._now[Kind.EVICTION]
         self._replace(Kind.EVICTION, current)
 
-    def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
-        new = None if choice is None else self._open(kind, choice)
-        old = self.bound.pop(kind, None)
-        self._now[kind] = choice
-        if new is not None:
-            self.bound[kind] = new
-        if old is not None:
-            self._close(kind, old)
+    # Swaps, by whoever operates the engine
+
+    def open(self, kind: Kind, choice: StrategyChoice | None) -> Any:  # noqa: ANN401 - any kind
+        """A strategy that fills no slot yet; None for none.
+
+        Raises:
+            Exception: whatever is wrong with it.
+        """
+        return None if choice is None else self._open(kind, choice)
+
+    def put(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> Any:  # noqa: ANN401
+        """Let an open strategy fill its slot from now on; what was counted against it is over.
+
+        Returns:
+            The one before, still open.
+        """
+        old = self.bound.get(kind)
+        self._choices[kind] = choice
+        self._retries.discard(kind)
+        if choice is not None:
+            self._fence.forgive(kind, choice.name)
+        self._seat(kind, choice, strategy)
         self.plan = self._bind()
+        return old
+
+    def choose_again(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        """Let a strategy come back before the next step."""
+        self._choices[kind] = choice
+        self._retries.add(kind)
+
+    def chosen(self, kind: Kind) -> StrategyChoice | None:
+        """What was chosen to fill a slot, and comes back after faults."""
+        return self._choices[kind]
+
+    def sound_chain(self) -> list[Link]:
+        """The chain without those that are quarantined."""
+        kind = Kind.LOGITS_PROCESSOR
+        return [k for k in self.chain if not self._fence.is_quarantined(kind, k.choice.name)]
+
+    def put_chain(self, chain: list[Link]) -> None:
+        """Another chain of logits processors for requests that come from now on."""
+        for link in chain:
+            if link not in self.chain:
+                self._fence.forgive(Kind.LOGITS_PROCESSOR, link.choice.name)
+        self._left += [link for link in self.chain if link not in chain]
+        self.chain = chain
+        self.plan = self._bind()
+        self.processors.replace([link.choice.name for link in chain], self.plan.processors)
+        self.close_left()
+
+    def close_left(self) -> None:
+        """Close logits processors that left the chain and that nobody uses any more."""
+        if not self._left:
+            return
+        self.processors.drop_left()
+        for link in [link for link in self._left if not self.processors.has(link.watched)]:
+            self._left.remove(link)
+            self._close(Kind.LOGITS_PROCESSOR, link.strategy)
+
+    def close_one(self, kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind
+        """Close a strategy that fills no slot."""
+        if strategy is not None:
+            self._close(kind, strategy)
+
+    # Budgets
+
+    def take_overruns(self) -> list[Overrun]:
+        """Slow strategies that are in use; processors among them are counted here."""
+        overruns = []
+        for overrun in self.ledger.take_overruns():
+            now = self._now.get(overrun.kind)
+            if overrun.kind is Kind.LOGITS_PROCESSOR:
+                _log.warning("logits processor too slow: %s", overrun.reason)
+                if self._record(overrun.kind, overrun.name):
+                    self.processors.quarantine(overrun.name)
+            elif now is not None and now.name == overrun.name:
+                overruns.append(overrun)
+        return overruns
+
+    def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        new = self.open(kind, choice)
+        old = self.bound.get(kind)
+        self._seat(kind, choice, new)
+        self.close_one(kind, old)
+        self.plan = self._bind()
+
+    def _seat(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
+        self._now[kind] = choice
+        if choice is None:
+            self.bound.pop(kind, None)
+            self.watched.pop(kind, None)
+        else:
+            self.bound[kind] = strategy
+            self.watched[kind] = self.ledger.watch(kind, choice.name, strategy)
 
     def _close(self, kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind
         try:
@@ -151,5 +283,5 @@ class Strategies:
         """Close everything."""
         for kind, strategy in self.bound.items():
             self._close(kind, strategy)
-        for processor in self._chain:
-            self._close(Kind.LOGITS_PROCESSOR, processor)
+        for link in self.chain + self._left:
+            self._close(Kind.LOGITS_PROCESSOR, link.strategy)

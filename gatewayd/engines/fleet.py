@@ -15,10 +15,12 @@ from collections.abc import Sequence
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
-from gatewayd.engines.replica import Launch, Replica
+from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
+from gatewayd.engines.setup import Launch
 from gatewayd.engines.suspicion import Suspicion
+from gatewayd.engines.swapping import EngineSwaps
 from gatewayd.errors import (
     EngineLost,
     EngineUnavailable,
@@ -27,8 +29,8 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import ModelInfo, StepOutput, Submit
-from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
+from gatewayd_engine.messages import ModelInfo, StepOutput, Submit, Swapped
+from gatewayd_hooks.routing import ReplicaView, RouteRequest
 
 _log = logging.getLogger(__name__)
 
@@ -41,14 +43,17 @@ class EngineFleet:
 
     Attributes:
         backlog: what waits.
+        router: which replica serves a request.
+        swaps: changes the engines' strategies and limits.
     """
 
     def __init__(
-        self, launch: Launch, router: RouterStrategy, limits: QueueLimits, num_replicas: int = 1
+        self, launch: Launch, router: FencedRouter, limits: QueueLimits, num_replicas: int = 1
     ) -> None:
         self.backlog = Backlog(limits)
-        self._router = FencedRouter(router)
+        self.router = router
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
+        self.swaps = EngineSwaps(self._replicas)
         self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
         self._pending: list[Job] = []  # in order of arrival
         self._sequences = itertools.count(1)
@@ -170,8 +175,13 @@ class EngineFleet:
         if self._suspicion.end_trial():
             self._place_pending()
 
+    def on_swapped(self, replica: Replica, event: Swapped) -> None:
+        """See ``ReplicaOwner``."""
+        self.swaps.answered(event)
+
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
+        self.swaps.lost(replica)
         jobs = self._flights[replica.index].lose()
         self._suspicion.blame(jobs)
         kept = [job for job in jobs if self._survives(job)]
@@ -221,7 +231,7 @@ class EngineFleet:
             self._pending.append(job)
             return
         request = job.request
-        index = self._router.route(
+        index = self.router.route(
             RouteRequest(request.prompt, request.salt, request.priority), views
         )
         for choice in job.choices:

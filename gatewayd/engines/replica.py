@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import signal
 import time
-from dataclasses import dataclass, field
 from typing import Protocol
 
-from gatewayd.engines.patience import Patience
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd.engines.setup import EngineSetup, Launch
+from gatewayd.engines.starting import (
+    Ending,
+    FencedProcess,
+    backoff,
+    bury,
+    ending,
+    has_crashed,
+    start,
+)
 from gatewayd_engine.client import EngineClient
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.frames import FrameError
@@ -30,16 +36,18 @@ from gatewayd_engine.messages import (
     Loading,
     ModelInfo,
     Ready,
+    SetLimits,
     Shutdown,
     StepOutput,
+    StrategyReport,
+    StrategyRow,
+    Swapped,
 )
-from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
+from gatewayd_hooks.execution import EngineCommand
 
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
-_REAP_SECONDS = 10.0
-_BACKOFF_SECONDS = (1.0, 2.0, 4.0)
 MAX_FAILED_STARTS = 3
 
 
@@ -52,19 +60,11 @@ class ReplicaOwner(Protocol):
     def on_step(self, replica: Replica, step: StepOutput) -> None:
         """It has made a step. ``FrameError`` from here ends this engine."""
 
+    def on_swapped(self, replica: Replica, event: Swapped) -> None:
+        """It has replaced a strategy, or refused to."""
+
     def on_lost(self, replica: Replica, reason: str) -> None:
         """It serves no longer; called once for each ``on_ready``."""
-
-
-@dataclass(frozen=True, slots=True)
-class Launch:
-    """How engines are started and watched; the same for every replica."""
-
-    executor: ExecutorStrategy
-    command: tuple[str, ...]
-    env: dict[str, str]
-    config: EngineConfig
-    patience: Patience = field(default_factory=Patience)
 
 
 class Replica:
@@ -77,9 +77,11 @@ class Replica:
         self.model: ModelInfo | None = None
         self.stats = EngineStats()
         self.restarts = 0
+        self.rows: list[StrategyRow] = []
+        self.setup = EngineSetup(launch.config)
         self._launch = launch
         self._owner = owner
-        self._process: EngineProcess | None = None
+        self._process: FencedProcess | None = None
         self._client: EngineClient | None = None
         self._loss: asyncio.Future[str] | None = None
         self._ready_at = 0.0
@@ -117,6 +119,7 @@ class Replica:
             detail=self.detail,
             model=self.model,
             stats=self.stats,
+            strategies=self.rows,
         )
 
     def send(self, command: Command) -> None:
@@ -132,8 +135,39 @@ class Replica:
         """Make the engine forget sequences."""
         self.send(Abort(sequences))
 
+    def adopt(self, config: EngineConfig, *, is_known: bool = False) -> None:
+        """Serve with other strategies from now on, and whenever an engine starts.
+
+        Args:
+            config: with these.
+            is_known: the engine that serves has them already; if not, it is told, and nobody
+                waits for its answer.
+        """
+        if is_known:
+            self.setup.settle(config)
+            return
+        self.setup.config = config
+        if self.can_serve:
+            self._tell_news()
+
+    def limit(self, limits: SetLimits) -> None:
+        """Change limits, now and whenever an engine starts."""
+        self.setup.limit(limits)
+        if self.can_serve:
+            self._tell_news()
+
+    def _tell_news(self) -> None:
+        for command in self.setup.news():
+            self.send(command)
+
     async def run(self) -> None:
         """Keep an engine running until ``stop``, or until starting has failed too often."""
+        try:
+            await self._run()
+        finally:
+            self.setup.close()
+
+    async def _run(self) -> None:
         failures = 0
         while not self._stop.is_set():
             reason, had_served = await self._live()
@@ -147,7 +181,7 @@ class Replica:
                 self.state = ReplicaState.FAILED
                 return
             self.state = ReplicaState.RESTARTING
-            pause = _backoff(failures)
+            pause = backoff(failures)
             _log.warning("engine %d: %s; starting again in %.1f s", self.index, reason, pause)
             await self._sleep(pause)
         self.state = ReplicaState.STOPPED
@@ -167,16 +201,18 @@ class Replica:
         self._heard_at = time.monotonic()
         loss = self._loss = asyncio.get_running_loop().create_future()
         command = EngineCommand(argv=launch.command, env=launch.env, replica=self.index)
+        self.rows = []
+        config = self.setup.begin()
         try:
             # In this thread: the kernel ends an engine with the thread that started it.
-            process = launch.executor.start(command)
+            process = start(launch.executor, command)
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
             return f"could not be started: {error}", False
         self._process = process
         client = self._client = await EngineClient.connect(
             process.socket, self._on_event, self._on_stream_end
         )
-        client.send(launch.config)
+        client.send(config)
         is_hung = False
         while not loss.done():
             await asyncio.wait([loss], timeout=_TICK_SECONDS)
@@ -194,12 +230,12 @@ class Replica:
         if self._stop.is_set():
             client.send(Shutdown())
         reason = loss.result()
-        status = await self._bury(process, is_hung=is_hung)
+        status = await bury(process, launch.patience, self._last_will(is_hung=is_hung))
         client.close()
         self._process = self._client = None
-        return (
-            reason if is_hung or self._is_final else f"{reason} ({_ending(status)})"
-        ), had_served
+        if is_hung or has_crashed(status):
+            reason += self.setup.blame()
+        return (reason if is_hung or self._is_final else f"{reason} ({ending(status)})"), had_served
 
     def _on_event(self, event: Event) -> None:
         if self._loss is None or self._loss.done():
@@ -215,6 +251,12 @@ class Replica:
             self.detail = f"{event.stage} {event.fraction:.0%}"
         elif isinstance(event, Ready):
             self._on_ready(event)
+        elif isinstance(event, StrategyReport):
+            self.rows = event.rows
+        elif isinstance(event, Swapped):
+            if event.error:
+                _log.error("engine %d refuses a strategy: %s", self.index, event.error)
+            self._owner.on_swapped(self, event)
         else:
             self._on_fatal(event)
 
@@ -231,6 +273,7 @@ class Replica:
         self.detail = f"loaded in {event.load_seconds:.1f} s"
         self._ready_at = time.monotonic()
         _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
+        self._tell_news()
         self._owner.on_ready(self)
 
     def _on_fatal(self, event: Fatal) -> None:
@@ -252,46 +295,16 @@ class Replica:
             self.state = ReplicaState.STOPPED if is_stopping else ReplicaState.RESTARTING
             self._owner.on_lost(self, reason)
 
-    async def _bury(self, process: EngineProcess, *, is_hung: bool) -> int | None:
-        """End the process and wait for it; returns its exit status, None if it will not go."""
-        patience = self._launch.patience
+    def _last_will(self, *, is_hung: bool) -> Ending:
         if is_hung:
-            process.abort()
-            await _wait_exit(process, patience.dump_seconds)
-        elif self._stop.is_set():
-            # One that still loads reads no command.
-            if not self._ready_at or await _wait_exit(process, patience.stop_seconds) is None:
-                process.terminate()
-            await _wait_exit(process, patience.stop_seconds)
-        if process.poll() is None:
-            process.kill()
-        return await _wait_exit(process, _REAP_SECONDS)
+            return Ending.HUNG
+        if not self._stop.is_set():
+            return Ending.LOST
+        # One that still loads reads no command.
+        return Ending.ASKED if self._ready_at else Ending.LOADING
 
     async def _sleep(self, seconds: float) -> None:
         try:
             await asyncio.wait_for(self._stop.wait(), seconds)
         except TimeoutError:
             return
-
-
-async def _wait_exit(process: EngineProcess, seconds: float) -> int | None:
-    deadline = time.monotonic() + seconds
-    while (status := process.poll()) is None and time.monotonic() < deadline:  # noqa: ASYNC110
-        await asyncio.sleep(0.005)  # an executor offers no event, for it may be far away
-    return status
-
-
-def _backoff(failures: int) -> float:
-    """Seconds before the next start: none after an engine that served."""
-    if not failures:
-        return 0.0
-    base = _BACKOFF_SECONDS[min(failures, len(_BACKOFF_SECONDS)) - 1]
-    return base * random.uniform(0.75, 1.25)
-
-
-def _ending(status: int | None) -> str:
-    if status is None:
-        return "it does not exit"
-    if status < 0:
-        return f"killed by {signal.Signals(-status).name}"
-    return f"exit status {status}"

@@ -14,7 +14,13 @@ from enum import StrEnum
 from typing import Protocol
 
 from gatewayd.errors import GatewayError
-from gatewayd_engine.messages import EngineStats, ModelInfo, SamplingParams, TokenLogprobs
+from gatewayd_engine.messages import (
+    EngineStats,
+    ModelInfo,
+    SamplingParams,
+    StrategyRow,
+    TokenLogprobs,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +106,7 @@ class ReplicaStatus:
         detail: progress while starting, or why it failed.
         model: what it serves, once known.
         stats: after its last step.
+        strategies: what they have cost since its start, as of a second ago.
     """
 
     index: int
@@ -110,6 +117,7 @@ class ReplicaStatus:
     detail: str
     model: ModelInfo | None
     stats: EngineStats = field(default_factory=EngineStats)
+    strategies: Sequence[StrategyRow] = ()
 
 
 class Fleet(Protocol):

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
+from gatewayd_hooks.handover import State
+
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
+
+_FORM = "lru/1"
 
 
 class Lru:
@@ -22,6 +26,17 @@ class Lru:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def export_state(self) -> State:
+        """Give the order away."""
+        return State(_FORM, tuple(self._pages))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with the order of another."""
+        if state.form != _FORM:
+            return False
+        self._pages = OrderedDict.fromkeys(state.content)
+        return True
 
     def release(self, page: int) -> None:
         """The page goes to the end of the order."""

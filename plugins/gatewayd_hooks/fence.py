@@ -1,8 +1,26 @@
-"""Counts the faults of strategies and says when one has had its last."""
+"""The fence around strategies: what a fault is called, and who has had too many."""
 
 from __future__ import annotations
 
 from collections import Counter
+
+from gatewayd_hooks.strategy import Kind
+
+
+class StrategyFault(Exception):
+    """A strategy broke its contract; the default answers in its place.
+
+    Attributes:
+        kind: which slot it fills.
+    """
+
+    def __init__(self, kind: Kind, reason: str) -> None:
+        super().__init__(f"{kind}: {reason}")
+        self.kind = kind
+
+
+class StrategyHang(StrategyFault):
+    """A call of a strategy did not come back in time and was interrupted."""
 
 
 class Fence:
@@ -29,3 +47,15 @@ class Fence:
     def faults(self, kind: str, name: str) -> int:
         """Faults of a strategy so far."""
         return self._faults[kind, name]
+
+    def is_quarantined(self, kind: str, name: str) -> bool:
+        """Whether a strategy has had its last fault."""
+        return self._faults[kind, name] >= self.limit
+
+    def exclude(self, kind: str, name: str) -> None:
+        """Quarantine a strategy whatever its faults: its last one ended another process."""
+        self._faults[kind, name] = self.limit
+
+    def forgive(self, kind: str, name: str) -> None:
+        """Forget the faults of a strategy that somebody has chosen anew."""
+        del self._faults[kind, name]

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gatewayd_hooks.handover import State
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
 Trail = list[bytes]
 """The digest of the salt, then one of each full page that was hashed so far."""
 
+_FORM = "hash/1"
 _DIGEST_BYTES = 16
 _TOKEN_BYTES = 4
 
@@ -46,6 +49,23 @@ class HashChain:
         """Forget everything."""
         self._page_of.clear()
         self._digest_of.clear()
+
+    def export_state(self) -> State:
+        """Give the maps away, and the key that the digests in trails were made with."""
+        maps = (self._page_of, self._digest_of, self._is_mapped)
+        return State(_FORM, (self._key, self._page_size, *maps))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with the maps of another; copied, for its ``close`` empties them."""
+        if state.form != _FORM:
+            return False
+        key, page_size, page_of, digest_of, is_mapped = state.content
+        if page_size != self._page_size or len(is_mapped) != len(self._is_mapped):
+            return False
+        self._key = key
+        self._page_of, self._digest_of = dict(page_of), dict(digest_of)
+        self._is_mapped = is_mapped.copy()
+        return True
 
     def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
         """Hash the salt and the full pages of a prompt."""

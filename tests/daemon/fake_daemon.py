@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import gatewayd.engines.replica as replica
+import gatewayd.engines.starting as starting
 from gatewayd import logs
 from gatewayd.config_load import load
 from gatewayd.daemon import Options, StartError, run
@@ -20,7 +20,7 @@ def main() -> int:
     """Run until a signal."""
     flags = dict(argument.split("=", 1) for argument in sys.argv[1:])
     if "test.backoff" in flags:
-        replica._BACKOFF_SECONDS = (float(flags.pop("test.backoff")),)  # type: ignore[assignment]
+        starting._BACKOFF_SECONDS = (float(flags.pop("test.backoff")),)  # type: ignore[assignment]
     loaded = load(None, flags).config
     logs.configure(loaded.log)
     command = (sys.executable, str(FAKE_ENGINE), "--fd", "{fd}")

@@ -125,6 +125,10 @@ class Pages:
         for page in pages:
             self._known[page] = 1
 
+    def follow(self, plan: StepPlan) -> None:
+        """Ask other strategies from now on, which know what those before did."""
+        self._plan = plan
+
     def replace_eviction(self, plan: StepPlan) -> None:
         """Order the cached pages by another strategy, which starts from what is cached now."""
         self._plan = plan

@@ -17,14 +17,17 @@ import pytest
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.patience import Patience
-from gatewayd.engines.replica import Launch
+from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.setup import Launch
 from gatewayd.errors import GatewayError
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.messages import SamplingParams, TokenLogprobs
 from gatewayd_hooks.execution import EngineCommand
+from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
+from gatewayd_hooks.watchdog import Watchdog
 
 FAKE_ENGINE = Path(__file__).parents[2] / "daemon" / "fake_engine.py"
 CONFIG = EngineConfig(
@@ -209,9 +212,9 @@ async def make_fleet() -> AsyncIterator[MakeFleet]:
             config=CONFIG,
             patience=patience or Patience(),
         )
-        fleet = EngineFleet(
-            launch, router or LeastLoaded(), limits or QueueLimits(1000, 10**6), num_replicas
-        )
+        ledger = Ledger(0.05)
+        fenced = FencedRouter(router or LeastLoaded(), "test", ledger, Watchdog(ledger, 0.3))
+        fleet = EngineFleet(launch, fenced, limits or QueueLimits(1000, 10**6), num_replicas)
         fleet.start()
         running.append(Setup(fleet, executor))
         return running[-1]

@@ -49,7 +49,7 @@ async def test_a_silent_replica_gets_nothing_while_another_answers(
 async def test_an_executor_may_raise_anything(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.engines.replica._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
     setup = await make_fleet(failed_starts=3)
     setup.executor.failure = RuntimeError("no machine left")
     reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)

@@ -16,6 +16,7 @@ import pytest
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.seam import ReplicaState
 from gatewayd.errors import EngineLost, EngineUnavailable
+from gatewayd_engine.messages import PROTOCOL_VERSION
 
 Make = Callable[..., Awaitable[Any]]
 Expected = Callable[[Sequence[int], int], list[int]]
@@ -162,7 +163,7 @@ async def test_an_idle_engine_is_not_taken_for_a_hung_one(make_fleet: Make) -> N
 async def test_starting_is_given_up_after_three_failures(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.engines.replica._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
+    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.01, 0.02, 0.04))
     setup = await make_fleet(FAKE_FAULTS="load_exit")
     sink = setup.generate([1], 1)
     reason = await asyncio.wait_for(setup.fleet.wait_failed(), 20)
@@ -185,7 +186,9 @@ async def test_an_engine_that_explains_why_it_cannot_start_is_not_asked_again(
 
 async def test_an_engine_of_another_version_is_refused(make_fleet: Make) -> None:
     setup = await make_fleet(FAKE_FAULTS="version")
-    assert "version 2 of the protocol" in await asyncio.wait_for(setup.fleet.wait_failed(), 20)
+    assert f"version {PROTOCOL_VERSION + 1} of the protocol" in await asyncio.wait_for(
+        setup.fleet.wait_failed(), 20
+    )
 
 
 async def test_an_engine_that_hangs_while_loading_is_replaced(

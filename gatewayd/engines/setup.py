@@ -1,0 +1,84 @@
+"""What an engine is told: its configuration, what was changed since, who may not serve again."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+import msgspec
+
+from gatewayd.engines.patience import Patience
+from gatewayd_engine.config import ENGINE_KINDS, EngineConfig
+from gatewayd_engine.messages import Command, SetLimits, Swap
+from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.marker import Marker
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """How engines are started and watched; the same for every replica."""
+
+    executor: ExecutorStrategy
+    command: tuple[str, ...]
+    env: dict[str, str]
+    config: EngineConfig
+    patience: Patience = field(default_factory=Patience)
+
+
+class EngineSetup:
+    """The configuration of one replica, through all its lives.
+
+    Attributes:
+        config: for the next engine, and what the one that serves is brought to.
+    """
+
+    def __init__(self, config: EngineConfig) -> None:
+        self.config = config
+        self._limits: SetLimits | None = None
+        self._known = config
+        self._marker = Marker.shared()
+
+    def begin(self) -> EngineConfig:
+        """An engine starts: what it is told first."""
+        self._marker.clear()
+        self._known = self.config
+        return msgspec.structs.replace(self.config, marker=self._marker.path)
+
+    def settle(self, config: EngineConfig) -> None:
+        """The engine serves with this already."""
+        self.config = self._known = config
+
+    def limit(self, limits: SetLimits) -> None:
+        """Limits for this engine and the next ones."""
+        self._limits = limits
+
+    def news(self) -> list[Command]:
+        """What a loaded engine does not know yet."""
+        before, self._known = self._known, self.config
+        news: list[Command] = [] if self._limits is None else [self._limits]
+        return news + [
+            Swap(0, kind.value, self.config.choices(kind))
+            for kind in ENGINE_KINDS
+            if before.choices(kind) != self.config.choices(kind)
+        ]
+
+    def blame(self) -> str:
+        """Whose call an engine did not survive, as the end of a sentence.
+
+        The next one starts without that strategy.
+        """
+        name = self._marker.running()
+        if name is None:
+            return ""
+        kind, _, strategy = name.partition(".")
+        if [kind, strategy] not in self.config.quarantined:
+            _log.error("%s is quarantined: an engine ended in it", name)
+            quarantined = [*self.config.quarantined, [kind, strategy]]
+            self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
+        return f" in {name}"
+
+    def close(self) -> None:
+        """No engine starts any more."""
+        self._marker.close()

@@ -1,0 +1,89 @@
+"""Replaces a strategy in every engine that serves: in all of them or in none."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from gatewayd.engines.replica import Replica
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.messages import SetLimits, Swap, Swapped
+from gatewayd_hooks.strategy import Kind
+
+
+class SwapRefused(Exception):
+    """A strategy cannot be used, and the one before goes on; the sentence says why."""
+
+
+class EngineSwaps:
+    """One swap at a time.
+
+    Args:
+        replicas: all of them; those that do not serve now start with what was swapped.
+    """
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._lock = asyncio.Lock()
+        self._numbers = itertools.count(1)
+        self._awaited: dict[int, tuple[Replica, asyncio.Future[Swapped | None]]] = {}
+
+    async def swap(self, kind: Kind, choices: list[StrategyChoice]) -> bool:
+        """Fill a slot with other strategies.
+
+        Returns:
+            Whether every engine handed the state over.
+
+        Raises:
+            SwapRefused: no engine serves, or one of them refuses.
+        """
+        async with self._lock:
+            serving = [replica for replica in self._replicas if replica.can_serve]
+            if not serving:
+                raise SwapRefused("no engine is ready to try it; try again")
+            before = self._replicas[0].setup.config.choices(kind)
+            answers = await asyncio.gather(
+                *(self._ask(replica, kind, choices) for replica in serving)
+            )
+            errors = [answer.error for answer in answers if answer is not None and answer.error]
+            if errors:
+                for replica, answer in zip(serving, answers, strict=True):
+                    if answer is not None and not answer.error:
+                        replica.send(Swap(0, kind.value, before))
+                raise SwapRefused(errors[0])
+            told = [replica for replica, answer in zip(serving, answers, strict=True) if answer]
+            for replica in self._replicas:
+                config = replica.setup.config.with_choices(kind, choices)
+                forgiven = [[kind.value, choice.name] for choice in choices]
+                replica.adopt(config.without_quarantine(forgiven), is_known=replica in told)
+            return all(answer.has_state for answer in answers if answer is not None)
+
+    def limit(self, limits: SetLimits) -> None:
+        """Change limits of every engine."""
+        for replica in self._replicas:
+            replica.limit(limits)
+
+    def answered(self, event: Swapped) -> None:
+        """An engine has replaced a strategy, or refused to."""
+        _, future = self._awaited.pop(event.number, (None, None))
+        if future is not None and not future.done():
+            future.set_result(event)
+
+    def lost(self, replica: Replica) -> None:
+        """An engine is gone: it answers nothing any more."""
+        for other, future in self._awaited.values():
+            if other is replica and not future.done():
+                future.set_result(None)
+
+    async def _ask(
+        self, replica: Replica, kind: Kind, choices: list[StrategyChoice]
+    ) -> Swapped | None:
+        number = next(self._numbers)
+        future: asyncio.Future[Swapped | None] = asyncio.get_running_loop().create_future()
+        self._awaited[number] = replica, future
+        try:
+            replica.send(Swap(number, kind.value, choices))
+            return await future
+        finally:
+            self._awaited.pop(number, None)

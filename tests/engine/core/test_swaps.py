@@ -1,0 +1,308 @@
+"""Strategies replaced between two steps: nothing fails, nothing changes, nothing is left open."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.messages import SetLimits, Swap
+from gatewayd_engine.swapping import SwapRefused
+from gatewayd_hooks.handover import State
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.prompts import PROMPTS, answers
+
+Make = Callable[..., Any]
+
+TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
+"""Few pages, so that eviction and preemption have something to do."""
+ALL = ("penalties", "bias", "min_tokens")
+OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
+    Kind.SCHEDULER: [
+        [StrategyChoice("fcfs")],
+        [StrategyChoice("fcfs", {"max_prefill_chunk": 7})],
+        [StrategyChoice("priority")],
+        [StrategyChoice("priority", {"batch": 3.0})],
+    ],
+    Kind.PREFIX_CACHE: [[], [StrategyChoice("hash")]],
+    Kind.EVICTION: [[StrategyChoice("lru")], [StrategyChoice("lfu")]],
+    Kind.PREEMPTION: [[StrategyChoice("recompute")]],
+    Kind.LOGITS_PROCESSOR: [
+        [],
+        [StrategyChoice(name) for name in ALL],
+        [StrategyChoice(name) for name in ALL[::-1]],
+        [StrategyChoice("bias")],
+    ],
+}
+
+
+def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
+    has_state: bool = engine.core.swaps.swap(Swap(1, kind.value, list(choices)))
+    return has_state
+
+
+@pytest.mark.parametrize("kind", OFFERS)
+def test_a_swap_in_the_middle_changes_no_token(
+    make_engine: Make, undisturbed: list[list[int]], kind: Kind
+) -> None:
+    engine = make_engine(**TIGHT)
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    turn = 0
+    while engine.core.has_work:
+        engine.step()
+        swap(engine, kind, *OFFERS[kind][turn % len(OFFERS[kind])])
+        engine.core.check()
+        turn += 1
+    assert turn > 12
+    assert [engine.answers[i].tokens for i in ids] == undisturbed
+    assert engine.core.stats.faults == 0
+
+
+def test_a_prefix_cache_and_an_eviction_that_come_again_know_what_they_knew(
+    make_engine: Make,
+) -> None:
+    engine = make_engine()
+    prompt = list(range(40, 140))
+    engine.generate(prompt, max_tokens=2)
+    cached = engine.core.stats.cached_pages
+    assert cached >= 6
+    assert swap(engine, Kind.PREFIX_CACHE, StrategyChoice("hash"))
+    assert swap(engine, Kind.EVICTION, StrategyChoice("lru"))
+    assert engine.core.stats.cached_pages == cached
+    (again,) = engine.submit(prompt, max_tokens=2)
+    engine.run()
+    assert engine.answers[again].admitted.cached_tokens == 96
+    # What was switched off in between comes back empty, and learns again.
+    assert not swap(engine, Kind.PREFIX_CACHE)
+    assert not swap(engine, Kind.PREFIX_CACHE, StrategyChoice("hash"))
+    assert engine.core.stats.cached_pages == 0
+    for expected in (0, 96):
+        (again,) = engine.submit(prompt, max_tokens=2)
+        engine.run()
+        assert engine.answers[again].admitted.cached_tokens == expected
+
+
+def test_the_order_of_eviction_is_handed_over(make_engine: Make) -> None:
+    engine = make_engine()
+    for start in (40, 240, 140):
+        engine.generate(list(range(start, start + 40)), max_tokens=2)
+    before = list(engine.core.strategies.bound[Kind.EVICTION]._pages)
+    assert before != sorted(before)
+    assert swap(engine, Kind.EVICTION, StrategyChoice("lru"))
+    assert list(engine.core.strategies.bound[Kind.EVICTION]._pages) == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "choices", "words"),
+    [
+        (Kind.SCHEDULER, [StrategyChoice("fcsf")], "did you mean scheduler.fcfs"),
+        (Kind.SCHEDULER, [StrategyChoice("fcfs", {"chunk": 1})], "chunk is unknown"),
+        (Kind.SCHEDULER, [], "needs a scheduler"),
+        (Kind.ROUTER, [StrategyChoice("prefix")], "an engine has no router"),
+        (Kind.LOGITS_PROCESSOR, [StrategyChoice("bias"), StrategyChoice("x")], "is not installed"),
+    ],
+)
+def test_what_cannot_be_used_is_refused_and_the_old_one_goes_on(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    kind: Kind,
+    choices: list[StrategyChoice],
+    words: str,
+) -> None:
+    engine = make_engine()
+    bound, chain = dict(engine.core.strategies.bound), list(engine.core.strategies.chain)
+    with pytest.raises(SwapRefused, match=words):
+        swap(engine, kind, *choices)
+    assert engine.core.strategies.bound == bound
+    assert engine.core.strategies.chain == chain
+    assert answers(engine) == undisturbed
+
+
+def test_one_that_cannot_open_is_closed_and_refused(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    old = engine.core.strategies.bound[Kind.SCHEDULER]
+    closed: list[Any] = []
+
+    def no(self: Any, resources: Any) -> None:
+        raise MemoryError("no room")
+
+    with monkeypatch.context() as context:
+        context.setattr(type(old), "open", no)
+        context.setattr(type(old), "close", lambda self: closed.append(self))
+        with pytest.raises(SwapRefused, match="no room"):
+            swap(engine, Kind.SCHEDULER, StrategyChoice("fcfs"))
+    (new,) = closed
+    assert new is not old
+    assert engine.core.strategies.bound[Kind.SCHEDULER] is old
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "method"),
+    [
+        (Kind.SCHEDULER, "priority", "enqueue"),
+        (Kind.EVICTION, "lfu", "release"),
+        (Kind.PREFIX_CACHE, "hash", "begin"),
+    ],
+)
+def test_one_that_cannot_learn_what_the_engine_knows_gives_way_to_the_one_before(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
+    name: str,
+    method: str,
+) -> None:
+    engine = make_engine(max_running=4)  # so that some wait
+    engine.generate(list(range(40, 140)), max_tokens=2)
+    if kind is Kind.PREFIX_CACHE:
+        swap(engine, kind)  # the same one would get its state and need not begin
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    engine.step()
+    before = engine.core.strategies.chosen(kind)
+    new = engine.core.strategies.open(kind, StrategyChoice(name))
+
+    def no(*args: Any, **kwargs: Any) -> None:
+        raise ZeroDivisionError("cannot")
+
+    with monkeypatch.context() as context:
+        context.setattr(type(new), method, no)
+        with pytest.raises(SwapRefused, match="cannot take over"):
+            swap(engine, kind, StrategyChoice(name))
+    engine.step()
+    assert engine.core.strategies.chosen(kind) == before
+    assert type(engine.core.strategies.bound.get(kind)) is not type(new)
+    engine.run()
+    assert [engine.answers[i].tokens for i in ids] == undisturbed
+
+
+def test_an_eviction_that_forgets_pages_while_taking_over_is_refused(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.generate(list(range(40, 140)), max_tokens=2)
+    old = engine.core.strategies.bound[Kind.EVICTION]
+    monkeypatch.setattr(type(old), "export_state", lambda self: State("lru/1", (1, 2)))
+    with pytest.raises(SwapRefused, match="took 2 of"):
+        swap(engine, Kind.EVICTION, StrategyChoice("lru"))
+    assert engine.core.strategies.bound[Kind.EVICTION] is old
+
+
+def test_a_choice_forgives_what_was_counted_before(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as context:
+        broken = "gatewayd_sched_priority.strategy.WeightedClasses.plan"
+        context.setattr(broken, lambda self, view: None)
+        engine = make_engine(scheduler=StrategyChoice("priority"), fault_limit=1)
+        assert answers(engine) == undisturbed
+    assert engine.core.strategies.names["scheduler"] == "fcfs"
+    swap(engine, Kind.SCHEDULER, StrategyChoice("priority"))
+    assert answers(engine) == undisturbed
+    assert engine.core.strategies.names["scheduler"] == "priority"
+    assert engine.core.stats.faults == 1
+
+
+def test_an_answer_keeps_the_processors_that_it_began_with(make_engine: Make) -> None:
+    forced = [(9, 100.0)]
+    engine = make_engine()
+    bias = engine.core.strategies.chain[1].strategy
+    closed: list[int] = []
+    bias.close = lambda: closed.append(1)
+    (old,) = engine.submit(PROMPTS[0], max_tokens=8, ignore_eos=True, logit_bias=forced)
+    engine.step()
+    engine.step()
+    swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("min_tokens"))
+    assert not closed
+    (new,) = engine.submit(PROMPTS[0], max_tokens=8, ignore_eos=True, logit_bias=forced)
+    done = engine.run()
+    assert done[old].tokens == [9] * 8
+    assert 9 not in done[new].tokens
+    (later,) = engine.submit(PROMPTS[0], max_tokens=1)
+    engine.run()
+    assert closed == [1]
+    assert done[later].finished.error is None
+    swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("bias"))
+    assert engine.generate(PROMPTS[0], max_tokens=8, ignore_eos=True, logit_bias=forced) == [9] * 8
+
+
+def test_a_processor_that_stays_as_it_was_is_the_same_one(make_engine: Make) -> None:
+    engine = make_engine()
+    penalties, bias, _ = engine.core.strategies.chain
+    swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("bias"), StrategyChoice("penalties"))
+    assert engine.core.strategies.chain == [bias, penalties]
+
+
+def test_limits_change_between_two_steps_up_to_those_of_the_start(make_engine: Make) -> None:
+    engine = make_engine(max_batch_tokens=64)
+    (sequence,) = engine.submit(list(range(20, 220)), max_tokens=2)
+    sizes = []
+    for limit in (64, 16, 1000):
+        engine.core.swaps.limit(SetLimits(limit, 50.0))
+        sizes.append(engine.step().stats.step_tokens)
+    assert sizes == [64, 16, 64]
+    assert len(engine.run()[sequence].tokens) == 2
+
+
+def descriptors() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def storm(engine: Any, num_swaps: int, seed: int) -> int:
+    """Random swaps, one before each step of a busy engine; how many were made."""
+    rng = random.Random(seed)
+    prompts = [PROMPTS[rng.randrange(8)][: rng.randrange(8, 60)] for _ in range(num_swaps // 3)]
+    wanted: dict[int, list[int]] = {}
+    alone: dict[tuple[int, ...], list[int]] = {}
+    made = 0
+    while made < num_swaps or engine.core.has_work:
+        while prompts and len(wanted) - len(engine.done) < 12:
+            prompt = prompts.pop()
+            length = rng.randrange(4, 40)
+            (i,) = engine.submit(prompt, max_tokens=length, ignore_eos=True)
+            wanted[i] = prompt
+        if made < num_swaps:
+            kind = rng.choice(list(OFFERS))
+            swap(engine, kind, *rng.choice(OFFERS[kind]))
+            made += 1
+        if engine.core.has_work:
+            engine.step()
+        engine.core.check()
+        engine.done = {i for i in wanted if engine.answers[i].finished}
+    quiet = engine.quiet
+    for i, prompt in wanted.items():
+        answer = engine.answers[i]
+        assert answer.finished.error is None
+        key = tuple(prompt)
+        if key not in alone:
+            alone[key] = quiet.generate(prompt, max_tokens=40, ignore_eos=True)
+        assert answer.tokens == alone[key][: len(answer.tokens)]
+        assert answer.tokens
+    return len(wanted)
+
+
+@pytest.mark.parametrize(
+    ("num_swaps", "seed"),
+    [(90, 1), pytest.param(1000, 2, marks=pytest.mark.slow)],
+)
+def test_random_swaps_under_load_fail_nothing_and_change_no_token(
+    make_engine: Make, num_swaps: int, seed: int
+) -> None:
+    engine = make_engine(**TIGHT)
+    engine.quiet = make_engine()
+    engine.done = set()
+    swap(engine, Kind.SCHEDULER, StrategyChoice("fcfs"))
+    threads, opened = threading.active_count(), descriptors()
+    assert storm(engine, num_swaps, seed) == num_swaps // 3
+    assert engine.core.stats.faults == 0
+    assert engine.core.stats.preemptions > 0
+    assert threading.active_count() == threads
+    assert descriptors() == opened
+    assert np.all(~engine.core.strategies.processors._wants)

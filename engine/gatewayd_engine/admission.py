@@ -16,6 +16,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.logits import RequestRefused
 
 _MAX_DOUBLINGS = 16
 """Beyond any context; more would only overflow."""
@@ -112,7 +113,7 @@ class Admission:
             )
         except Exception as error:
             # Most likely it does not like the request's parameters: they are the client's.
-            if isinstance(error, ValueError):
+            if isinstance(error, RequestRefused):
                 raise RequestFault(slot, "invalid_request", str(error)) from error
             sentence = f"a logits processor refused the request: {error}"
             raise RequestFault(slot, "strategy_error", sentence) from error

@@ -47,6 +47,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     prompt_logprobs: int | None = None
     """The same for each prompt token but the first; the prompt is then computed in full."""
     extra: dict[str, Any] = {}
+    tenant: str = ""
+    """For logits processors; the engine takes it from ``Submit.tenant``."""
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):

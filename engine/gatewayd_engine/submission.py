@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import time
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -64,11 +65,12 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
         seed: of the request; each answer's own is drawn from it.
     """
     now = time.monotonic()
+    params = msgspec.structs.replace(message.params, tenant=message.tenant)
     return [
         Sequence(
             sequence_id,
             prompt,
-            message.params,
+            params,
             salt=message.salt,
             tenant=message.tenant,
             priority=message.priority,

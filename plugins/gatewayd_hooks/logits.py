@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
+class RequestRefused(Exception):
+    """A request asks for what cannot be: its client gets 400 and this sentence."""
+
+
 class SamplingView(Protocol):
     """The sampling parameters of one request, as a processor may read them."""
 
@@ -50,6 +54,10 @@ class SamplingView(Protocol):
         """Tokens that end the request."""
 
     @property
+    def tenant(self) -> str:
+        """Whose request it is; empty without tenants."""
+
+    @property
     def extra(self) -> dict[str, Any]:
         """Parameters for plugins, from the request's ``extra_args``."""
 
@@ -78,6 +86,9 @@ class LogitsProcessor(Strategy, Protocol):
 
         Returns:
             Whether the row wants this processor; if not, it is not called for it again.
+
+        Raises:
+            RequestRefused: it asks for what cannot be.
         """
 
     def remove(self, row: int) -> None:

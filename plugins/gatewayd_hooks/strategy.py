@@ -16,9 +16,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.detection import Detector
 
 StrategyT = TypeVar("StrategyT", covariant=True)
 
@@ -71,6 +74,8 @@ class StrategyInfo(Generic[StrategyT]):
         build: makes the strategy; imports what is heavy inside, not at the plugin's top.
         summary: one line for ``gatewayd plugins``.
         requires_spec: the contract versions it works with, as a PEP 440 specifier.
+        detector: of a logits processor that leaves a mark: makes, in the gateway process and from
+            the same settings, what finds it. Then the plugin's top must not import torch.
     """
 
     name: str
@@ -78,6 +83,7 @@ class StrategyInfo(Generic[StrategyT]):
     build: Callable[[Any], StrategyT]
     summary: str
     requires_spec: str = ">=1.0,<2"
+    detector: Callable[[Any], Detector] | None = None
 
 
 class Strategy(Protocol):

@@ -17,6 +17,8 @@ ROOT = Path(__file__).parents[2]
 ENTRY_POINTS: dict[str, str] = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"][
     "entry-points"
 ]["gatewayd"]
+NEEDED: dict[str, dict[str, str]] = {"logits_processor.watermark": {"secret": "s" * 16}}
+"""Settings without which a strategy does not start."""
 HEADINGS = ["Name", "Description", "Configuration", "Metrics", "Example"]
 
 
@@ -40,7 +42,7 @@ def test_a_package_offers_the_one_strategy_its_entry_point_names(entry: str, mod
     (info,) = offers(module)
     assert info.name == entry.partition(".")[2]
     assert info.summary
-    strategy = info.build(info.config_type())
+    strategy = info.build(info.config_type(**NEEDED.get(entry, {})))
     strategy.close()
 
 

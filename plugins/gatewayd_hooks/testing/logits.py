@@ -32,6 +32,7 @@ class Sampling:
     ignore_eos: bool = False
     logit_bias: list[tuple[int, float]] = field(default_factory=list)
     stop_token_ids: list[int] = field(default_factory=list)
+    tenant: str = ""
     extra: dict[str, Any] = field(default_factory=dict)
 
 

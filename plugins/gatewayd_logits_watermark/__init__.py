@@ -1,0 +1,41 @@
+"""Marks answers so that their tenant's key finds them again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_logits_watermark.config import WatermarkConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.detection import Detector
+    from gatewayd_hooks.logits import LogitsProcessor
+
+
+def _build(config: WatermarkConfig) -> LogitsProcessor:
+    from gatewayd_logits_watermark.strategy import Watermark
+
+    return Watermark(config)
+
+
+def _detector(config: WatermarkConfig) -> Detector:
+    from gatewayd_logits_watermark.detector import MarkDetector
+
+    return MarkDetector(config)
+
+
+@hookimpl
+def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
+    """Offer ``watermark``."""
+    return [
+        StrategyInfo(
+            name="watermark",
+            config_type=WatermarkConfig,
+            build=_build,
+            summary="Marks answers with a key of each tenant; the detector finds them.",
+            requires_spec=">=1.2,<2",
+            detector=_detector,
+        )
+    ]

@@ -1,0 +1,93 @@
+"""Finds the mark in tokens, with the key and without the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_hooks.detection import Detection
+from gatewayd_logits_watermark.green import Hasher, is_green, split
+from gatewayd_logits_watermark.keys import keys_of
+
+if TYPE_CHECKING:
+    from gatewayd_logits_watermark.config import WatermarkConfig
+
+P_MARKED = 1e-4
+"""At most so likely is it that unmarked text is called marked."""
+
+MIN_UNMARKED = 100
+"""Scored tokens from which on the absence of a mark says something."""
+
+
+class MarkDetector:
+    """Tells whether a tenant's text is marked.
+
+    Args:
+        config: the mark to look for; texts marked with another gamma or context look unmarked.
+    """
+
+    def __init__(self, config: WatermarkConfig) -> None:
+        self._config = config
+        self._key_of = keys_of(config)
+
+    def detect(self, tokens: Sequence[int], tenant: str) -> Detection:
+        """Look for a tenant's mark."""
+        config = self._config
+        return detect(tokens, self._key_of(tenant), config.gamma, config.context)
+
+
+def detect(tokens: Sequence[int], key: bytes, gamma: float, context: int) -> Detection:
+    """Count green tokens, and say how likely so many are by chance.
+
+    A token is scored once for each context it comes after: repeated text repeats its luck, and
+    would look marked or not by one throw of the dice (Kirchenbauer et al. 2023, section 4.1).
+    The first ``context`` tokens are not scored, for what was before them is unknown.
+
+    Args:
+        tokens: ids, of an answer or of any text.
+        key: of the tenant.
+        gamma: share of the vocabulary that is green.
+        context: tokens that choose a list.
+    """
+    ids = np.asarray(tokens, np.int64)
+    if len(ids) <= context:
+        return Detection(0, 0, 0.0, 1.0, None)
+    pairs = np.unique(np.lib.stride_tricks.sliding_window_view(ids, context + 1), axis=0)
+    before, lists = np.unique(pairs[:, :-1], axis=0, return_inverse=True)
+    hasher = Hasher(key)
+    multipliers, addends = split(b"".join(hasher(one.tobytes()) for one in before))
+    lists = lists.reshape(-1)
+    green = is_green(multipliers[lists], addends[lists], pairs[:, -1], gamma)
+    return judge(len(pairs), int(green.sum()), gamma)
+
+
+def judge(num_scored: int, num_green: int, gamma: float) -> Detection:
+    """The statistics of a count."""
+    if not num_scored:
+        return Detection(0, 0, 0.0, 1.0, None)
+    spread = math.sqrt(num_scored * gamma * (1 - gamma))
+    z = (num_green - gamma * num_scored) / spread
+    p_value = _tail(num_scored, num_green, gamma)
+    is_marked = True if p_value <= P_MARKED else None if num_scored < MIN_UNMARKED else False
+    return Detection(num_scored, num_green, z, p_value, is_marked)
+
+
+def _tail(trials: int, least: int, chance: float) -> float:
+    """Probability of at least so many successes: exact, for z is not normal in short texts."""
+    if least <= 0:
+        return 1.0
+    successes = np.arange(least, trials + 1)
+    # Each term of the binomial is the one before times a ratio.
+    ratios = (trials - successes[:-1]) / (successes[1:]) * (chance / (1 - chance))
+    first = (
+        math.lgamma(trials + 1)
+        - math.lgamma(least + 1)
+        - math.lgamma(trials - least + 1)
+        + least * math.log(chance)
+        + (trials - least) * math.log1p(-chance)
+    )
+    logs = first + np.concatenate([[0.0], np.cumsum(np.log(ratios))])
+    return min(1.0, float(np.exp(logs).sum()))

@@ -1,0 +1,135 @@
+"""The mark: what is green after the last tokens becomes likelier, for all rows at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+import torch
+
+from gatewayd_hooks.logits import RequestRefused
+from gatewayd_logits_watermark.green import Hasher, numbers_of, split, threshold
+from gatewayd_logits_watermark.keys import keys_of
+from gatewayd_logits_watermark.trail import EAGERNESS, Trail
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.logits import SamplingView
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_logits_watermark.config import WatermarkConfig
+
+_BLOCK = 1 << 17
+"""Logits changed at a time: what they need stays in a core's cache."""
+
+PARAMETER: Final = "watermark"
+"""In a request's ``extra_args``."""
+
+
+class Watermark:
+    """Kirchenbauer et al. 2023, algorithm 2, the soft red list; see ``trail`` for what is added.
+
+    Args:
+        config: the mark.
+    """
+
+    def __init__(self, config: WatermarkConfig) -> None:
+        self._config = config
+        self._key_of = keys_of(config)
+        self._threshold = threshold(config.gamma)
+        self._trails: dict[int, Trail] = {}
+
+    def open(self, resources: EngineResources) -> None:
+        """Make a line of state for each row, and number the vocabulary."""
+        rows, vocab = resources.max_running, resources.vocab_size
+        self._device = device = torch.device(resources.device)
+        self._multiplier = np.zeros(rows, np.int32)
+        self._addend = np.zeros(rows, np.int32)
+        self._delta = np.zeros(rows, np.float32)
+        self._spent: list[Sequence[int]] = [()] * rows
+        numbers = numbers_of(np.arange(vocab))
+        self._number_of: list[int] = numbers.tolist()
+        self._numbers = torch.from_numpy(numbers).to(device)
+        lines = max(1, _BLOCK // vocab)
+        self._chosen = torch.empty((lines, vocab), dtype=torch.int32, device=device)
+        self._bonus = torch.empty((lines, vocab), dtype=torch.float32, device=device)
+
+    def close(self) -> None:
+        """Forget the keys."""
+        self._trails.clear()
+
+    def admit(
+        self, row: int, params: SamplingView, prompt: NDArray[np.int32], output: NDArray[np.int32]
+    ) -> bool:
+        """Wanted as ``requests`` and the request say.
+
+        Raises:
+            RequestRefused: the request's wish is no boolean, or not its to make.
+        """
+        if not self._wants(params.extra.get(PARAMETER)):
+            return False
+        config = self._config
+        before = prompt[-config.context :].tolist()
+        context = [-1] * (config.context - len(before)) + before
+        hasher = Hasher(self._key_of(params.tenant))
+        trail = self._trails[row] = Trail(hasher, context, config.gamma, self._number_of)
+        for token in output.tolist():
+            trail.advance(token)
+        self._choose([row], [trail])
+        return True
+
+    def _wants(self, wish: object) -> bool:
+        requests = self._config.requests
+        if wish is None:
+            return requests != "opt_in"
+        if not isinstance(wish, bool):
+            raise RequestRefused(f"extra_args.{PARAMETER} is {wish!r}; it must be true or false")
+        if requests == "all" and not wish:
+            raise RequestRefused(f"extra_args.{PARAMETER} is false; here every answer is marked")
+        return wish
+
+    def remove(self, row: int) -> None:
+        """Forget whose row it was."""
+        del self._trails[row]
+
+    def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
+        """The next list follows these tokens."""
+        places = rows.tolist()
+        trails = [self._trails[row] for row in places]
+        for trail, token in zip(trails, tokens.tolist(), strict=True):
+            trail.advance(token)
+        self._choose(places, trails)
+
+    def _choose(self, rows: list[int], trails: list[Trail]) -> None:
+        """Set the lists and addends of the next tokens."""
+        digests = b"".join([trail.digest for trail in trails])
+        self._multiplier[rows], self._addend[rows] = split(digests)
+        least, most = self._config.delta, self._config.max_delta
+        missing = [trail.missing for trail in trails]
+        self._delta[rows] = [min(most, least + EAGERNESS * each) for each in missing]
+        for row, each, trail in zip(rows, missing, trails, strict=True):
+            # Otherwise an answer that goes in circles would be held there.
+            self._spent[row] = trail.seen if each and most > least else ()
+
+    def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
+        """Raise green logits, in place; what is impossible stays so."""
+        index, places = index.to(self._device), rows.cpu().numpy()
+        multiplier, addend, delta = (
+            torch.from_numpy(column[places]).to(self._device).unsqueeze(1)
+            for column in (self._multiplier, self._addend, self._delta)
+        )
+        for start in range(0, len(places), len(self._chosen)):
+            end = min(start + len(self._chosen), len(places))
+            chosen, bonus = self._chosen[: end - start], self._bonus[: end - start]
+            torch.mul(multiplier[start:end], self._numbers, out=chosen)
+            # Operations that stay within one type are several times as fast as others.
+            chosen.add_(addend[start:end]).lt_(self._threshold)
+            spent = [
+                (line, token)
+                for line, row in enumerate(places[start:end].tolist())
+                for token in self._spent[row]
+            ]
+            if spent:
+                chosen[tuple(torch.tensor(spent, device=self._device).T)] = 0
+            logits.index_add_(0, index[start:end], bonus.copy_(chosen).mul_(delta[start:end]))

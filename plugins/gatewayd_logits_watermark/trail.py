@@ -1,0 +1,85 @@
+"""One answer as the detector will see it, token by token, and how much stronger it must be marked.
+
+The paper adds the same to every green logit. Where a model is sure of each token that moves
+nothing, and the answer carries no mark; an addend that moves even those spoils every answer that
+would have carried it anyway. So an answer that falls behind what a detector needs gets more, as
+much as it lacks, and one that has enough gets no more than ``delta``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from struct import Struct
+
+from gatewayd_logits_watermark.green import Hasher, threshold
+
+GOAL_Z = 6.0
+"""To be reached at ``GOAL_TOKENS``: two more than what convinces, for what lags behind."""
+
+GOAL_TOKENS = 200
+FREE_TOKENS = 32
+"""Shorter answers are never marked more strongly: they are too short to tell in any case."""
+
+EAGERNESS = 2.0
+"""Added to a logit for each token that is missing."""
+
+_DIGEST = Struct("<ii")
+_MASK = 2**32 - 1
+
+
+class Trail:
+    """What an answer has come to.
+
+    Args:
+        hasher: of the tenant's key.
+        context: the tokens before it, as many as choose a list; -1 where there are none.
+        gamma: share of the vocabulary that is green.
+        numbers: of the vocabulary, see ``green.numbers_of``.
+
+    Attributes:
+        digest: two int32, which choose the list of the next token.
+    """
+
+    def __init__(
+        self, hasher: Hasher, context: Sequence[int], gamma: float, numbers: Sequence[int]
+    ) -> None:
+        self._hasher = hasher
+        self._width = len(context)
+        self._context = b"".join(_bytes(token) for token in context)
+        self._gamma = gamma
+        self._green = threshold(gamma) + 2**31
+        self._spread = GOAL_Z * math.sqrt(gamma * (1 - gamma))
+        self._numbers = numbers
+        self._num_tokens = 0
+        self._seen_after: dict[bytes, list[int]] = {}
+        self._surplus = 0.0
+        self.digest = hasher(self._context)
+
+    def advance(self, token: int) -> None:
+        """A token was generated."""
+        if self._num_tokens >= self._width and token not in self.seen:
+            self._seen_after[self.digest] = [*self.seen, token]
+            multiplier, addend = _DIGEST.unpack(self.digest)
+            value = (multiplier | 1) * self._numbers[token] + addend + 2**31
+            self._surplus += (value & _MASK < self._green) - self._gamma
+        self._num_tokens += 1
+        self._context = self._context[8:] + _bytes(token)
+        self.digest = self._hasher(self._context)
+
+    @property
+    def seen(self) -> Sequence[int]:
+        """What came here before, after the same tokens: again it counts for nothing."""
+        return self._seen_after.get(self.digest, ())
+
+    @property
+    def missing(self) -> float:
+        """Green tokens by which the answer is behind, at least 0."""
+        count = self._num_tokens
+        share = min(1.0, (count - FREE_TOKENS) / (GOAL_TOKENS - FREE_TOKENS))
+        needed = share * self._spread * math.sqrt(max(count, GOAL_TOKENS))
+        return max(0.0, needed - self._surplus) if share > 0 else 0.0
+
+
+def _bytes(token: int) -> bytes:
+    return token.to_bytes(8, "little", signed=True)

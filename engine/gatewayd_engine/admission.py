@@ -126,6 +126,7 @@ class Admission:
             for page in shared:
                 self._pages.share(page)
                 self._holdings.append(sequence, page)
+            self._prefixes.retain(sequence, shared[: computed // size])
         queue.num_published[slot] = computed // size
         queue.view.num_computed[slot] = computed
         is_own = is_fork and self._holdings.is_own(sequence, computed)

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 PROTOCOL_VERSION = 2
 MAX_FRAME_BYTES = 16 * 1024 * 1024
@@ -68,6 +69,9 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     """How long ago the request came to the gateway: keeps its place after a restart."""
     has_returned: bool = False
     """It was on an engine before: it waits in front of those that were not."""
+    retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
+    """Priority of its pages when cached ones are given up, 0 to 100, and for how many seconds
+    after their last use it counts."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):

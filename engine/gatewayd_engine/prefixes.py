@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections.abc
 import copy
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
-from gatewayd_hooks.caching import Match
+from gatewayd_hooks.caching import Match, PageOrigin
 from gatewayd_hooks.strategy import Kind
 
 _Found = collections.abc.Sequence[int] | Match
@@ -68,17 +69,24 @@ class Prefixes:
 
     def match(self, sequence: Sequence, num_tokens: int) -> Match:
         """The cached prefix of a waiting sequence, at least one token less than it has."""
-        match = self._strategies.plan.match
-        if match is None or sequence.trail is None or sequence.params.prompt_logprobs is not None:
+        if sequence.trail is None or sequence.params.prompt_logprobs is not None:
             return _NOTHING
         is_known = self._pages.is_known
         found = self._matched.get(sequence.id)
         if found is None or not all(map(is_known, found.pages)):
-            with blame(Kind.PREFIX_CACHE):
-                found = self._shorten(match(sequence.trail), num_tokens - 1)
-                if not all(map(is_known, found.pages)):
-                    raise ValueError("matched a page that holds no prefix")
+            found = self._find(sequence, num_tokens - 1)
             self._matched[sequence.id] = found
+        return found
+
+    def _find(self, sequence: Sequence, most: int) -> Match:
+        """What the cache has of a sequence, at most so many tokens."""
+        match = self._strategies.plan.match
+        if match is None:
+            return _NOTHING
+        with blame(Kind.PREFIX_CACHE):
+            found = self._shorten(match(sequence.trail), most)
+            if not all(map(self._pages.is_known, found.pages)):
+                raise ValueError("matched a page that holds no prefix")
         return found
 
     def _shorten(self, found: _Found, most: int) -> Match:
@@ -122,6 +130,41 @@ class Prefixes:
             if len(known):
                 self._pages.mark_known(known)
                 self._matched.clear()
+                self._tell_origins(sequence, n, set(known))
+
+    def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
+        """Tell where pages stand that the cache now maps to, among the first ones of a sequence."""
+        pages, depths = sequence.pages, []
+        # They are among the last ones.
+        for depth in range(end - 1, -1, -1):
+            if pages[depth] in known:
+                depths.append(depth)
+                if len(depths) == len(known):
+                    break
+        before: collections.abc.Sequence[int] = pages
+        if depths[-1] and not self._pages.is_known(pages[depths[-1] - 1]):
+            # Another sequence was quicker: its pages are those that the cache maps to.
+            before = self._find(sequence, depths[-1] * self._page_size).pages
+        priority, seconds = sequence.retention
+        for depth in reversed(depths):
+            parent = before[depth - 1] if 0 < depth <= len(before) else -1
+            self._pages.learn(
+                pages[depth], PageOrigin(parent, depth, sequence.salt, priority, seconds)
+            )
+
+    def retain(self, sequence: Sequence, shared: list[int]) -> None:
+        """A sequence shares pages, and may want them kept longer than others do."""
+        priority, seconds = sequence.retention
+        for page in shared:
+            origin = self._pages.origin(page)
+            if origin is None or (priority <= origin.priority and seconds <= origin.seconds):
+                continue
+            more = replace(
+                origin,
+                priority=max(priority, origin.priority),
+                seconds=max(seconds, origin.seconds),
+            )
+            self._pages.learn(page, more)
 
     def rebuild(self) -> None:
         """Another prefix cache, which knows nothing yet: let it begin with who lives."""

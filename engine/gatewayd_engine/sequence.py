@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.messages import SamplingParams
+from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 
 class Sequence:
@@ -28,6 +29,7 @@ class Sequence:
         salt: of the prefix cache.
         tenant: whose it is.
         priority: its class.
+        retention: eviction priority of its pages, and for how many seconds after their last use.
         seed: of its random numbers.
         forks: sequences that share its prompt and wait until it is computed.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
@@ -49,6 +51,7 @@ class Sequence:
         "priority",
         "prompt_len",
         "reported",
+        "retention",
         "row",
         "salt",
         "seed",
@@ -73,6 +76,7 @@ class Sequence:
         seed: int,
         limit: int,
         submitted: float,
+        retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0),
     ) -> None:
         self.id = sequence_id
         self.slot = -1
@@ -86,6 +90,7 @@ class Sequence:
         self.salt = salt
         self.tenant = tenant
         self.priority = priority
+        self.retention = retention
         self.seed = seed
         self.forks: list[Sequence] = []
         self.inherited: list[int] = []

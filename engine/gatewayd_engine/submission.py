@@ -39,6 +39,8 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
     prompt = np.frombuffer(message.prompt, np.int32)
     _within("priority", message.priority, 0, len(Priority) - 1)
     _within("queued_seconds", message.queued_seconds, 0, 1e9)
+    _within("retention priority", message.retention[0], 0, 100)
+    _within("retention seconds", message.retention[1], 0, 1e9)
     if not message.sequences or len(set(message.sequences)) < len(message.sequences):
         raise Refused("a request needs at least one sequence id, and no id twice")
     if not len(prompt):
@@ -77,6 +79,7 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
             seed=fork_seed(seed % 2**64, choice),
             limit=len(prompt) + message.params.max_tokens,
             submitted=now - message.queued_seconds,
+            retention=message.retention,
         )
         for choice, sequence_id in enumerate(message.sequences)
     ]

@@ -248,6 +248,7 @@ class EngineFleet:
                     tenant=request.tenant,
                     queued_seconds=time.monotonic() - job.arrived,
                     has_returned=job.last_replica is not None,
+                    retention=request.retention,
                 )
             )
         except FrameError as error:

@@ -21,6 +21,7 @@ from gatewayd_engine.messages import (
     StrategyRow,
     TokenLogprobs,
 )
+from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,7 @@ class EngineRequest:
         salt: the prefix cache's salt.
         priority: ``Priority`` as a number.
         tenant: whose it is; empty without tenants.
+        retention: eviction priority of its pages, and for how many seconds after their last use.
         retry_started: whether the client has seen nothing until the end, so that the request
             may start over on another engine although it has generated tokens.
     """
@@ -44,6 +46,7 @@ class EngineRequest:
     salt: bytes = b""
     priority: int = 1
     tenant: str = ""
+    retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     retry_started: bool = False
 
 

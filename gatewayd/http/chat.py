@@ -6,7 +6,13 @@ from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.chat_wire import ChatWire
 from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
-from gatewayd.http.sampling import choice_options, fit_max_tokens, priority_of, sampling_params
+from gatewayd.http.sampling import (
+    choice_options,
+    fit_max_tokens,
+    priority_of,
+    retention_of,
+    sampling_params,
+)
 from gatewayd.http.schema.chat import ChatRequest
 
 
@@ -50,6 +56,7 @@ class ChatRoute(GenerationRoute[ChatRequest]):
             prompt=prompt,
             params=params,
             priority=priority_of(request),
+            retention=retention_of(request),
             retry_started=not request.stream,
         )
         return Prepared(

@@ -14,6 +14,7 @@ from gatewayd.http.sampling import (
     choice_options,
     fit_max_tokens,
     priority_of,
+    retention_of,
     sampling_params,
 )
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
@@ -70,6 +71,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                     prompt=prompt.ids,
                     params=params,
                     priority=priority_of(request),
+                    retention=retention_of(request),
                     retry_started=not request.stream,
                 )
                 for at, prompt in enumerate(prompts)

@@ -9,6 +9,7 @@ from gatewayd.http.schema.fields import GenerationTable
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo, SamplingParams
+from gatewayd_hooks.caching import NORMAL_PRIORITY
 from gatewayd_hooks.scheduling import Priority
 
 _CLASSES = {
@@ -24,6 +25,12 @@ def priority_of(request: GenerationTable) -> Priority:
     if request.priority is not None:
         return _CLASSES[request.priority]
     return _TIERS.get(request.service_tier or "", Priority.STANDARD)
+
+
+def retention_of(request: GenerationTable) -> tuple[int, float]:
+    """Eviction priority of the request's pages, and for how many seconds it counts."""
+    wish = request.kv_retention
+    return (NORMAL_PRIORITY, 0.0) if wish is None else (wish.priority, float(wish.seconds))
 
 
 def fit_max_tokens(

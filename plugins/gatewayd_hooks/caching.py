@@ -37,6 +37,31 @@ class Match:
     num_tokens: int
 
 
+NORMAL_PRIORITY = 50
+"""Of pages that nobody wants kept longer, or sooner given up, than others."""
+
+
+@dataclass(frozen=True, slots=True)
+class PageOrigin:
+    """Where a page stands, and how long its requests want it kept.
+
+    Attributes:
+        parent: the page whose tokens come before, -1 for none or if that is not cached.
+        depth: pages before it in its prefix; computing it again costs the more, the more there
+            are.
+        salt: of the prefix cache.
+        priority: from 0, given up first, to 100; ``NORMAL_PRIORITY`` unless a request says
+            otherwise, the highest of those that want it.
+        seconds: after its last use for which a higher priority counts.
+    """
+
+    parent: int
+    depth: int
+    salt: bytes = b""
+    priority: int = NORMAL_PRIORITY
+    seconds: float = 0.0
+
+
 class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
     """Maps prefixes of token ids to pages, within one salt.
 
@@ -90,7 +115,10 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
 
 
 class EvictionStrategy(Strategy, Protocol):
-    """Orders the cached pages that nobody references."""
+    """Orders the cached pages that nobody references.
+
+    It may also have the method of ``KnowsOrigins`` and that of ``Pins``.
+    """
 
     def open(self, resources: EngineResources) -> None:
         """Learn the number of pages."""
@@ -110,3 +138,25 @@ class EvictionStrategy(Strategy, Protocol):
 
     def __len__(self) -> int:
         """Pages that may be evicted."""
+
+
+class KnowsOrigins(Protocol):
+    """An eviction that looks at where a page stands."""
+
+    def cached(self, page: int, origin: PageOrigin) -> None:
+        """The prefix cache maps to this page from now on, until ``victim`` gives it up.
+
+        It is held, and not released for the first time yet; the pages before it were told
+        earlier. Told again when a request that shares the page wants it kept longer.
+        """
+
+
+class Pins(Protocol):
+    """An eviction that can be asked to spare a page; it is never bound to."""
+
+    def pin(self, page: int, seconds: float) -> None:
+        """Give a page, and those before it, up after all others, until so many seconds are over.
+
+        None is kept when nothing else is left. 0 takes a pin back. Pages that are not cached are
+        ignored.
+        """

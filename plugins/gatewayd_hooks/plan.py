@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gatewayd_hooks.caching import EvictionStrategy, Match, PrefixCacheStrategy
+from gatewayd_hooks.caching import EvictionStrategy, Match, PageOrigin, PrefixCacheStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.preemption import PreemptionStrategy, Victim
 from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
@@ -44,6 +44,8 @@ class StepPlan:
         reuse: ``EvictionStrategy.reuse``.
         evict: ``EvictionStrategy.victim``.
         num_evictable: ``EvictionStrategy.__len__``.
+        cached: ``KnowsOrigins.cached``; None if the eviction has no such method.
+        pin: ``Pins.pin``; None if the eviction has no such method.
         processors: the chain of logits processors, in order.
     """
 
@@ -59,6 +61,8 @@ class StepPlan:
     reuse: Callable[[int], None]
     evict: Callable[[], int]
     num_evictable: Callable[[], int]
+    cached: Callable[[int, PageOrigin], None] | None
+    pin: Callable[[int, float], None] | None
     processors: tuple[LogitsProcessor, ...]
 
 
@@ -84,5 +88,7 @@ def bind(
         reuse=eviction.reuse,
         evict=eviction.victim,
         num_evictable=eviction.__len__,
+        cached=getattr(eviction, "cached", None),
+        pin=getattr(eviction, "pin", None),
         processors=tuple(processors),
     )

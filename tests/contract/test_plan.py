@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gatewayd_hooks.caching import KnowsOrigins, Pins
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.plan import StepPlan, bind
@@ -29,6 +30,8 @@ BOUND = {
     Kind.PREEMPTION: {"preempt": "victim"},
 }
 """Kind to fields of ``StepPlan`` and the methods behind them."""
+OPTIONAL = {"cached": (KnowsOrigins, "cached"), "pin": (Pins, "pin")}
+"""Fields that are None where an eviction lacks a method."""
 PROCESSORS: list[Any] = ["first", "second"]
 CALLED_OUTSIDE_STEPS = {"open", "close"}
 
@@ -69,7 +72,18 @@ def test_every_method_of_a_step_is_in_the_plan(kind: Kind) -> None:
 
 def test_every_field_of_the_plan_is_checked_here() -> None:
     fields = {field.name for field in dataclasses.fields(StepPlan)}
-    assert fields == {name for names in BOUND.values() for name in names} | {"processors"}
+    bound = {name for names in BOUND.values() for name in names}
+    assert fields == bound | {"processors"} | set(OPTIONAL)
+
+
+@pytest.mark.parametrize("field", OPTIONAL)
+def test_an_optional_method_is_bound_if_it_is_there(field: str) -> None:
+    protocol, method = OPTIONAL[field]
+    parts = strategies()
+    assert getattr(step_plan(parts), field) is None
+    assert callable(getattr(protocol, method))
+    setattr(parts[Kind.EVICTION], method, abs)
+    assert getattr(step_plan(parts), field) is abs
 
 
 def test_without_a_prefix_cache_its_methods_are_none() -> None:

@@ -1,7 +1,10 @@
 """Every built-in strategy against the kit that strangers' strategies run."""
 
+from gatewayd_evict_cost.config import CostConfig
+from gatewayd_evict_cost.strategy import Cost
 from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
+from gatewayd_evict_retention.strategy import Retention
 from gatewayd_exec_local.strategy import Local
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.execution import ExecutorConformance
@@ -54,6 +57,16 @@ class TestHash(PrefixCacheConformance):
 class TestRadix(PrefixCacheConformance):
     def make(self) -> Radix:
         return Radix()
+
+
+class TestCost(EvictionConformance):
+    def make(self) -> Cost:
+        return Cost(CostConfig())
+
+
+class TestRetention(EvictionConformance):
+    def make(self) -> Retention:
+        return Retention()
 
 
 class TestLfu(EvictionConformance):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from gatewayd_engine.faults import blame
+from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
 
@@ -31,7 +32,7 @@ class Pages:
             told when one of them is given to someone else.
     """
 
-    __slots__ = ("_free", "_known", "_plan", "_refs", "num_pages")
+    __slots__ = ("_free", "_known", "_origins", "_plan", "_refs", "num_pages")
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
@@ -39,6 +40,8 @@ class Pages:
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = [0] * num_pages
         self._known = bytearray(num_pages)
+        # Kept for evictions that come later.
+        self._origins: list[PageOrigin | None] = [None] * num_pages
 
     @property
     def num_free(self) -> int:
@@ -74,6 +77,7 @@ class Pages:
                 if not self.is_known(page) or self._refs[page]:
                     raise ValueError(f"gave up page {page}, which is not cached")
             self._known[page] = 0
+            self._origins[page] = None
             if self._plan.forget is not None:
                 self._plan.forget(page)
         else:
@@ -125,6 +129,16 @@ class Pages:
         for page in pages:
             self._known[page] = 1
 
+    def learn(self, page: int, origin: PageOrigin) -> None:
+        """A known page that is held stands here; its requests may want it kept longer."""
+        self._origins[page] = origin
+        if self._plan.cached is not None:
+            self._plan.cached(page, origin)
+
+    def origin(self, page: int) -> PageOrigin | None:
+        """Where a known page stands."""
+        return self._origins[page]
+
     def follow(self, plan: StepPlan) -> None:
         """Ask other strategies from now on, which know what those before did."""
         self._plan = plan
@@ -133,6 +147,10 @@ class Pages:
         """Order the cached pages by another strategy, which starts from what is cached now."""
         self._plan = plan
         self._free = []
+        if plan.cached is not None:
+            told = [(page, origin) for page, origin in enumerate(self._origins) if origin]
+            for page, origin in sorted(told, key=lambda entry: entry[1].depth):
+                plan.cached(page, origin)
         for page in range(self.num_pages - 1, -1, -1):
             if self._refs[page]:
                 continue
@@ -148,6 +166,7 @@ class Pages:
             plan: with a fresh eviction too, for there is nothing to evict any more.
         """
         self._known = bytearray(self.num_pages)
+        self._origins = [None] * self.num_pages
         self.replace_eviction(plan)
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:

@@ -128,6 +128,13 @@ class StreamOptions(RequestTable):
     ] = None
 
 
+class KvRetention(RequestTable):
+    """How long cached pages of a request are wanted."""
+
+    priority: int = Field(ge=0, le=100)
+    seconds: float = Field(300.0, gt=0, le=86400)
+
+
 class GenerationTable(RequestTable):
     """What chat and plain completions have in common."""
 
@@ -210,6 +217,14 @@ class GenerationTable(RequestTable):
     service_tier: Annotated[
         ServiceTier | None,
         Field(description="`priority`, `fast` are realtime; `flex` is batch; the others standard."),
+    ] = None
+    kv_retention: Annotated[
+        KvRetention | None,
+        Field(
+            description="How long the prompt's cache is wanted: `priority` from 0 to 100 (50 is "
+            "usual) for `seconds` after its last use, at most 86400 (300); for eviction "
+            "`retention`."
+        ),
     ] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
 

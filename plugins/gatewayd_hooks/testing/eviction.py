@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_hooks.caching import EvictionStrategy
+from gatewayd_hooks.caching import EvictionStrategy, PageOrigin
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
 
 _PAGES = 12
 _EVENTS = st.lists(
     st.tuples(st.sampled_from(["use", "use", "victim"]), st.integers(0, _PAGES - 1)), max_size=120
+)
+_ORIGINS = st.lists(
+    st.tuples(
+        st.sampled_from(["come", "come", "release", "release", "reuse", "again", "pin", "victim"]),
+        st.integers(0, 1000),
+        st.integers(0, 100),
+        st.sampled_from([0.0, 1e-6, 3600.0]),
+    ),
+    max_size=80,
 )
 
 
@@ -84,3 +93,65 @@ class EvictionConformance:
             assert len(strategy) == num_pages
             victims = [strategy.victim() for _ in range(num_pages)]
             assert sorted(victims) == list(range(num_pages))
+
+    @campaign
+    @given(events=_ORIGINS)
+    def test_whatever_it_is_told_of_pages_each_is_given_up_once(
+        self, events: Sequence[tuple[str, int, int, float]]
+    ) -> None:
+        """Prefixes come, are used again, wanted longer, pinned, and given up in any order."""
+        free, held, cached = list(range(_PAGES)), list[int](), set[int]()
+        with self.opened() as strategy:
+            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            for event, which, priority, seconds in events:
+                if event == "come" and free:
+                    page = free.pop(which % len(free))
+                    parents = [-1, *held, *cached]
+                    origin = PageOrigin(
+                        parents[which % len(parents)], which % 5, b"", priority, seconds
+                    )
+                    if told is not None:
+                        told(page, origin)
+                    held.append(page)
+                elif event == "again" and held and told is not None:
+                    told(held[which % len(held)], PageOrigin(-1, 0, b"", priority, seconds))
+                elif event == "release" and held:
+                    page = held.pop(which % len(held))
+                    strategy.release(page)
+                    cached.add(page)
+                elif event == "reuse" and cached:
+                    page = sorted(cached)[which % len(cached)]
+                    strategy.reuse(page)
+                    cached.remove(page)
+                    held.append(page)
+                elif event == "pin" and pin is not None:
+                    pin(which % _PAGES, seconds)
+                elif event == "victim" and cached:
+                    page = strategy.victim()
+                    assert page in cached, f"page {page} may not be evicted"
+                    cached.remove(page)
+                    free.append(page)
+                assert len(strategy) == len(cached)
+            drained = [strategy.victim() for _ in range(len(cached))]
+            assert sorted(drained) == sorted(cached), "no page is kept for ever"
+
+    def test_a_pin_spares_a_page_and_those_before_it_while_there_are_others(self) -> None:
+        with self.opened() as strategy:
+            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            if pin is None:
+                return
+            for page in range(6):
+                if told is not None:
+                    told(page, PageOrigin(page - 1 if page % 3 else -1, page % 3))
+            pin(1, 3600.0)
+            for page in (2, 1, 0, 5, 4, 3):
+                strategy.release(page)
+            pin(5, 3600.0)
+            pin(5, 0.0)
+            order = [strategy.victim() for _ in range(6)]
+            assert 1 in order[-2:], "pinned"
+            assert told is None or set(order[-2:]) == {0, 1}, "and what comes before it"
+            for page in reversed(order):
+                strategy.release(page)
+            first = {strategy.victim() for _ in range(4)}
+            assert first & set(order[-2:]), "a pin ends when its page is given up"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,8 +14,9 @@ from gatewayd_hooks.testing.eviction import EvictionConformance
 Verdict = Callable[..., list[str]]
 
 
-def test_a_sound_one_passes(verdict: Verdict) -> None:
-    assert verdict(EvictionConformance, Kind.EVICTION, "lru") == []
+@pytest.mark.parametrize("name", ["lru", "lfu", "cost", "retention"])
+def test_a_sound_one_passes(verdict: Verdict, name: str) -> None:
+    assert verdict(EvictionConformance, Kind.EVICTION, name) == []
 
 
 # Each of these breaks one rule of a sound strategy, which is changed in place.
@@ -50,3 +52,72 @@ def holds_few_pages(eviction: Any) -> None:
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
     assert verdict(EvictionConformance, Kind.EVICTION, "lru", broken)
+
+
+# The same for what an eviction may do beyond that.
+
+
+def locks_what_has_priority(eviction: Any) -> None:
+    victim = eviction.victim
+
+    def broken() -> int:
+        if eviction._count and min(eviction._order)[0] > 50:
+            raise LookupError
+        return int(victim())
+
+    eviction.victim = broken
+
+
+def ignores_pins(eviction: Any) -> None:
+    eviction.pin = lambda page, seconds: None
+
+
+def pins_a_page_without_those_before_it(eviction: Any) -> None:
+    cached = eviction.cached
+    eviction.cached = lambda page, origin: cached(page, replace(origin, parent=-1))
+
+
+def never_takes_a_pin_back(eviction: Any) -> None:
+    pin = eviction.pin
+    eviction.pin = lambda page, seconds: pin(page, seconds or 3600.0)
+
+
+def never_unpins(eviction: Any) -> None:
+    victim = eviction.victim
+
+    def broken() -> int:
+        before = list(eviction._pinned_until)
+        page = int(victim())
+        eviction._pinned_until = before
+        return page
+
+    eviction.victim = broken
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        locks_what_has_priority,
+        ignores_pins,
+        pins_a_page_without_those_before_it,
+        never_takes_a_pin_back,
+        never_unpins,
+    ],
+)
+def test_a_broken_wish_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
+    assert verdict(EvictionConformance, Kind.EVICTION, "retention", broken)
+
+
+def gives_up_only_ends_of_prefixes(eviction: Any) -> None:
+    victim = eviction.victim
+
+    def broken() -> int:
+        if not any(eviction._lineage.is_leaf(page) for _, _, page in eviction._order):
+            raise LookupError
+        return int(victim())
+
+    eviction.victim = broken
+
+
+def test_one_that_waits_for_ends_of_prefixes_fails(verdict: Verdict) -> None:
+    assert verdict(EvictionConformance, Kind.EVICTION, "cost", gives_up_only_ends_of_prefixes)

@@ -54,7 +54,8 @@ class Harness:
 
     def submit(self, prompt: Sequence[int], n: int = 1, **fields: Any) -> list[int]:
         """Queue a request; fields of ``Submit`` or of ``SamplingParams``."""
-        outer = {k: fields.pop(k) for k in ("salt", "priority", "tenant") if k in fields}
+        keys = ("salt", "priority", "tenant", "retention")
+        outer = {k: fields.pop(k) for k in keys if k in fields}
         fields.setdefault("temperature", 0.0)
         ids = list(range(self._next, self._next + n))
         self._next += n

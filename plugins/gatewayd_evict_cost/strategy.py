@@ -1,0 +1,107 @@
+"""GreedyDual: what computing a page again costs, on top of the rank at which pages are given up.
+
+A page's attention reads all tokens before it, so its cost grows with its depth. The rank of the
+page given up last is where new ones start: a page is kept for a time in proportion to its cost.
+Only the ends of prefixes are candidates, for what is behind a gap is found no more. Source:
+GreedyDual, Young, "The k-server dual and loose competitiveness for paging" (1994), as Cao and
+Irani made it cheap, "Cost-aware WWW proxy caching algorithms" (1997).
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.lineage import Lineage
+
+if TYPE_CHECKING:
+    from gatewayd_evict_cost.config import CostConfig
+    from gatewayd_hooks.caching import PageOrigin
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Cost:
+    """Cached pages by rank, ends of prefixes first."""
+
+    def __init__(self, config: CostConfig) -> None:
+        self._even_tokens = config.even_tokens
+        self._page_size = 0
+        self._lineage = Lineage(0)
+        self._cost: list[float] = []
+        self._rank: list[float] = []
+        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
+        self._order: list[tuple[float, int, int]] = []  # a heap of rank, ticket and page
+        self._last_ticket = 0
+        self._floor = 0.0
+        self._count = 0
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the sizes."""
+        self._page_size = resources.page_size
+        self._lineage = Lineage(resources.num_pages)
+        self._cost = [1.0] * resources.num_pages
+        self._rank = [0.0] * resources.num_pages
+        self._ticket = [0] * resources.num_pages
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def cached(self, page: int, origin: PageOrigin) -> None:
+        """Learn what the page costs: 1 at the beginning of a prompt."""
+        self._lineage.add(page, origin.parent)
+        self._cost[page] = 1.0 + origin.depth * self._page_size / self._even_tokens
+
+    def release(self, page: int) -> None:
+        """The page starts again, above all that was given up so far."""
+        self._last_ticket += 1
+        self._ticket[page] = self._last_ticket
+        self._rank[page] = self._floor + self._cost[page]
+        self._count += 1
+        self._offer(page)
+
+    def reuse(self, page: int) -> None:
+        """The page leaves the order."""
+        self._ticket[page] = 0
+        self._count -= 1
+
+    def victim(self) -> int:
+        """Give up the end of a prefix with the lowest rank."""
+        if not self._count:
+            raise LookupError("no page may be evicted")
+        page = self._end_of_a_prefix()
+        if page < 0:
+            # Somebody computes what goes on from each of them.
+            there = (page for page, ticket in enumerate(self._ticket) if ticket)
+            page = min(there, key=lambda page: (self._rank[page], self._ticket[page]))
+        self._floor = max(self._floor, self._rank[page])
+        self._ticket[page] = 0
+        self._cost[page] = 1.0
+        self._count -= 1
+        parent = self._lineage.drop(page)
+        if parent >= 0 and self._ticket[parent]:
+            self._offer(parent)
+        return page
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _offer(self, page: int) -> None:
+        """Make a cached page a candidate if nothing goes on from it."""
+        if not self._lineage.is_leaf(page):
+            return
+        heapq.heappush(self._order, (self._rank[page], self._ticket[page], page))
+        if len(self._order) > 2 * len(self._ticket):
+            self._forget_stale()
+
+    def _end_of_a_prefix(self) -> int:
+        """Take the first candidate that still is one; -1 for none."""
+        while self._order:
+            _, ticket, page = heapq.heappop(self._order)
+            if self._ticket[page] == ticket and self._lineage.is_leaf(page):
+                return page
+        return -1
+
+    def _forget_stale(self) -> None:
+        """Drop candidates that were used again since; amortized, one a release."""
+        self._order = list({e for e in self._order if self._ticket[e[2]] == e[1]})
+        heapq.heapify(self._order)

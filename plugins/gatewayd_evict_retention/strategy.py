@@ -1,0 +1,137 @@
+"""Priorities and times to live of pages, all of them wishes: a page is never locked.
+
+A page counts with its priority for some seconds after its last use, and as a normal one
+afterwards. A pinned one comes after all others. Within a priority it is the least recently used
+that goes, and when nothing else is left every page does.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.caching import NORMAL_PRIORITY, PageOrigin
+from gatewayd_hooks.lineage import Lineage
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import EngineResources
+
+_PINNED = 101
+_PLAIN = PageOrigin(-1, 0)
+
+
+class Retention:
+    """Cached pages by level: 0 to 100 are priorities, 101 is for pins.
+
+    Args:
+        clock: seconds that only grow.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lineage = Lineage(0)
+        self._origin: list[PageOrigin] = []
+        self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
+        self._until: list[float] = []  # when its priority becomes a normal one
+        self._pinned_until: list[float] = []
+        self._level: list[int] = []
+        self._end: list[float] = []  # when its level changes; 0 if it stays
+        self._order: list[tuple[int, int, int]] = []  # a heap of level, ticket and page
+        self._ends: list[tuple[float, int, int]] = []  # a heap of a time, a ticket and a page
+        self._last_ticket = 0
+        self._count = 0
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn the number of pages."""
+        num_pages = resources.num_pages
+        self._lineage = Lineage(num_pages)
+        self._origin = [_PLAIN] * num_pages
+        self._ticket = [0] * num_pages
+        self._until = [0.0] * num_pages
+        self._pinned_until = [0.0] * num_pages
+        self._level = [0] * num_pages
+        self._end = [0.0] * num_pages
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def cached(self, page: int, origin: PageOrigin) -> None:
+        """Learn for how long the page is wanted; it counts from its next release."""
+        self._lineage.add(page, origin.parent)
+        self._origin[page] = origin
+
+    def pin(self, page: int, seconds: float) -> None:
+        """Put a page and those before it behind all others for a time."""
+        if not self._lineage.is_known(page) and not self._ticket[page]:
+            return
+        until = self._clock() + seconds if seconds > 0 else 0.0
+        while page >= 0:
+            # What is pinned for longer by another page stays so; to take a pin back is meant.
+            self._pinned_until[page] = max(until, self._pinned_until[page]) if until else 0.0
+            if self._ticket[page]:
+                self._rank(page)
+            page = self._lineage.parent(page)
+
+    def release(self, page: int) -> None:
+        """The page goes to the end of its level."""
+        self._last_ticket += 1
+        self._ticket[page] = self._last_ticket
+        self._until[page] = self._clock() + self._origin[page].seconds
+        self._count += 1
+        self._rank(page)
+
+    def reuse(self, page: int) -> None:
+        """The page leaves the order."""
+        self._ticket[page] = 0
+        self._count -= 1
+
+    def victim(self) -> int:
+        """Give up the first page of the lowest level."""
+        if not self._count:
+            raise LookupError("no page may be evicted")
+        now = self._clock()
+        while self._ends and self._ends[0][0] <= now:
+            end, ticket, page = heapq.heappop(self._ends)
+            if self._ticket[page] == ticket and self._end[page] == end:
+                self._rank(page)
+        while True:
+            level, ticket, page = heapq.heappop(self._order)
+            if self._ticket[page] == ticket and self._level[page] == level:
+                break
+        self._ticket[page] = 0
+        self._pinned_until[page] = 0.0
+        self._origin[page] = _PLAIN
+        self._lineage.drop(page)
+        self._count -= 1
+        return page
+
+    def __len__(self) -> int:
+        return self._count
+
+    def _rank(self, page: int) -> None:
+        """Put a cached page where it belongs now, and note when that ends."""
+        now, ticket = self._clock(), self._ticket[page]
+        priority, end = self._origin[page].priority, 0.0
+        if self._pinned_until[page] > now:
+            level, end = _PINNED, self._pinned_until[page]
+        elif priority > NORMAL_PRIORITY and self._until[page] > now:
+            level, end = priority, self._until[page]
+        else:
+            level = min(priority, NORMAL_PRIORITY)
+        self._level[page], self._end[page] = level, end
+        heapq.heappush(self._order, (level, ticket, page))
+        if end:
+            heapq.heappush(self._ends, (end, ticket, page))
+        if len(self._order) + len(self._ends) > 4 * len(self._ticket):
+            self._forget_stale()
+
+    def _forget_stale(self) -> None:
+        """Drop what is not so any more; amortized, a few entries a release."""
+        self._order = list(
+            {e for e in self._order if (self._level[e[2]], self._ticket[e[2]]) == e[:2]}
+        )
+        self._ends = list({e for e in self._ends if (self._end[e[2]], self._ticket[e[2]]) == e[:2]})
+        heapq.heapify(self._order)
+        heapq.heapify(self._ends)

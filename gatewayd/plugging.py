@@ -16,6 +16,7 @@ from gatewayd.engines.starting import GuardedExecutor
 from gatewayd.launch import NONE
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.fence import Fence, StrategyFault
@@ -84,6 +85,7 @@ class Plugged:
         observers: told about requests.
         ledger: what all of them have cost.
         watchdog: interrupts them.
+        detector: finds the mark that answers carry; None where they carry none.
     """
 
     host: PluginHost
@@ -92,6 +94,7 @@ class Plugged:
     observers: Observers
     ledger: Ledger
     watchdog: Watchdog
+    detector: Detector | None
 
     @classmethod
     def load(cls, config: Config, *, model: str) -> Plugged:
@@ -122,6 +125,7 @@ class Plugged:
             observers=_observers(host, config, ledger, watchdog),
             ledger=ledger,
             watchdog=watchdog,
+            detector=load_detector(config, host),
         )
         try:
             plugged.router.strategy.open(resources)
@@ -150,6 +154,18 @@ class Plugged:
         """Close the strategies."""
         self.router.close()
         self.executor.close()
+
+
+def load_detector(config: Config, host: PluginHost | None = None) -> Detector | None:
+    """Make what finds the mark that answers carry; of several marks, the first one's.
+
+    Raises:
+        PluginError: a logits processor cannot be loaded, or refuses its settings.
+    """
+    host = host or PluginHost(Catalog.installed())
+    table = config.logits_processor
+    found = (host.detector(name, table.settings(name)) for name in table.strategies)
+    return next((detector for detector in found if detector is not None), None)
 
 
 def check_strategies(config: Config) -> list[str]:

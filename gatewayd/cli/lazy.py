@@ -24,6 +24,7 @@ COMMANDS = {
     "bench": LazyCommand("gatewayd.bench.cli", "bench", "Measure an OpenAI-compatible server."),
     "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
+    "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
 ALSO = {"plugins": "plugin"}

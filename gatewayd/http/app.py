@@ -16,6 +16,7 @@ from gatewayd.http.operations import Live, MetricsPage, OpenApi, Ready, Version
 from gatewayd.http.schema.openapi import document
 from gatewayd.http.services import Services
 from gatewayd.http.tokenize import Detokenize, Tokenize
+from gatewayd.http.watermark import Detect
 
 
 class Routes:
@@ -60,6 +61,7 @@ def build_router(services: Services) -> Router:
             Route("/v1/tokenize", tokenize, methods=["POST"]),
             Route("/detokenize", detokenize, methods=["POST"]),
             Route("/v1/detokenize", detokenize, methods=["POST"]),
+            Route("/v1/watermark/detect", Detect(services), methods=["POST"]),
             Route("/livez", Live(), methods=["GET"]),
             Route("/readyz", ready, methods=["GET"]),
             Route("/health", ready, methods=["GET"]),

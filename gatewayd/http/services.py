@@ -13,6 +13,7 @@ from gatewayd.pipeline import Pipeline
 from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
+from gatewayd_hooks.detection import Detector
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,7 @@ class Services:
         only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
+        detector: finds the mark that answers carry; None where they carry none.
         clock: seconds; monotonic.
         created: Unix time that model objects carry.
     """
@@ -59,6 +61,7 @@ class Services:
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
+    detector: Detector | None = None
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
 

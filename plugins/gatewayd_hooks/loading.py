@@ -16,6 +16,7 @@ from packaging.specifiers import SpecifierSet
 
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
@@ -130,6 +131,21 @@ class PluginHost:
                 raise LoadFailed(entry.plugin, f"what it builds has no {', '.join(missing)}")
         self._enabled.add(entry)
         return strategy
+
+    def detector(self, name: str, settings: Mapping[str, Any]) -> Detector | None:
+        """Make what finds the mark of a logits processor; None if it leaves none.
+
+        Raises:
+            PluginError: it is not installed, cannot be loaded, or refuses its settings.
+        """
+        entry = self._catalog.find(Kind.LOGITS_PROCESSOR, name)
+        with self._noting_failure(entry):
+            info = self._info(entry, Kind.LOGITS_PROCESSOR)
+            if info.detector is None:
+                return None
+            config = decode(entry.plugin, info.config_type, settings)
+            with _fence(entry, "detector"):
+                return info.detector(config)
 
     def observers(self, names: Iterable[str]) -> list[LoadFailure]:
         """Load observers; those that cannot be are skipped.

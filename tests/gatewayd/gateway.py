@@ -20,6 +20,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
+from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet
 
@@ -60,6 +61,7 @@ async def running(
     limits: Limits | None = None,
     api_key: str | None = None,
     only_local_hosts: bool = False,
+    detector: Detector | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -74,6 +76,7 @@ async def running(
         api_key=api_key,
         only_local_hosts=only_local_hosts,
         limits=limits or Limits(),
+        detector=detector,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     sock = socket.create_server(("127.0.0.1", 0))

@@ -98,6 +98,7 @@ EVENTS: list[Any] = []
 
 def _config(*observers: str, **flags: Any) -> Any:
     settings = {"router.strategy": "r", "executor.strategy": "e", **flags}
+    settings |= {"logits_processor.strategies": []}  # none is installed
     return load(None, settings | {"plugins.observers": list(observers)}, {}).config
 
 

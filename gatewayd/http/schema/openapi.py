@@ -16,6 +16,7 @@ from gatewayd.http.schema.fields import (
     support_of,
 )
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from gatewayd.http.schema.watermark import DetectRequest
 
 
 class Operation(NamedTuple):
@@ -38,6 +39,7 @@ OPERATIONS = (
     Operation("post", "/v1/tokenize", "Text to token ids", TokenizeRequest),
     Operation("post", "/detokenize", "Token ids to text", DetokenizeRequest),
     Operation("post", "/v1/detokenize", "Token ids to text", DetokenizeRequest),
+    Operation("post", "/v1/watermark/detect", "Find the mark of answers", DetectRequest),
     Operation("get", "/livez", "Whether the process answers"),
     Operation("get", "/readyz", "Whether a request would be served now"),
     Operation("get", "/health", "The same as /readyz"),
@@ -51,6 +53,7 @@ TABLES: tuple[type[RequestTable], ...] = (
     CompletionRequest,
     TokenizeRequest,
     DetokenizeRequest,
+    DetectRequest,
 )
 
 _REF = "#/components/schemas/{model}"

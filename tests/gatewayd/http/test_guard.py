@@ -34,7 +34,7 @@ def routes(text: TextModel) -> list[tuple[str, str]]:
 async def test_every_route_but_the_health_checks_asks_for_the_key(text: TextModel) -> None:
     async with running(text, FakeFleet(says([100])), api_key=KEY) as gateway:
         walked = routes(text)
-        assert len({path for _, path in walked}) == 14
+        assert len({path for _, path in walked}) == 15
         for method, path in walked:
             for headers in ({}, {"authorization": "Bearer no"}, {"x-api-key": KEY + "x"}):
                 answer = await gateway.http.request(method, path, headers=headers)

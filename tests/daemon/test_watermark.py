@@ -1,0 +1,88 @@
+"""Marked answers of a real daemon on the embedded model, found by it and by the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+NANO_DAEMON = ("-m", "gatewayd", "serve", "--port", "0")
+SECRET = "a secret of sixteen and more"
+CHAIN = '["penalties", "bias", "min_tokens", "watermark"]'
+MARKING = {
+    "GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": CHAIN,
+    "GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": SECRET,
+}
+
+
+def detect(file: Path | None, text: str = "", *options: str, **env: str) -> Any:
+    command = [sys.executable, "-m", "gatewayd", "watermark", "detect", str(file or "-"), "--json"]
+    return subprocess.run(
+        [*command, *options],
+        env={**os.environ, **MARKING, **env},
+        input=text,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_an_answer_is_marked_and_found(start_daemon: Any, tmp_path: Path) -> None:
+    daemon = start_daemon(NANO_DAEMON, env=MARKING)
+    body = {
+        "model": "nano",
+        "prompt": "import os\n\nclass Cache:\n",
+        "max_tokens": 240,
+        "ignore_eos": True,
+        "return_token_ids": True,
+        "seed": 1,
+    }
+    with httpx.Client(base_url=daemon.url, timeout=60) as http:
+        choice = http.post("/v1/completions", json=body).json()["choices"][0]
+        ids = {"tokens": choice["token_ids"]}
+        by_ids = http.post("/v1/watermark/detect", json=ids).json()
+        by_text = http.post("/v1/watermark/detect", json={"text": choice["text"]}).json()
+        wish = {**body, "extra_args": {"watermark": False}}
+        refused = http.post("/v1/completions", json=wish)
+    assert by_ids["num_tokens"] == 240
+    for found in (by_ids, by_text):
+        assert found["z"] >= 4.0
+        assert found["is_marked"] is True
+    assert refused.status_code == 400
+    assert "here every answer is marked" in refused.json()["error"]["message"]
+    file = tmp_path / "answer.txt"
+    file.write_text(choice["text"])
+    for done in (detect(file), detect(None, choice["text"])):
+        assert json.loads(done.stdout)["is_marked"] is True, done.stderr
+    stranger = json.loads(detect(file, "", "--tenant", "stranger").stdout)
+    assert stranger["z"] < 4.0
+    assert detect(tmp_path / "none").returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("env", "sentence"),
+    [
+        ({"GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": "[]"}, "no strategy of [logits_processor]"),
+        ({"GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": "hunter2"}, "shorter than 16"),
+    ],
+)
+def test_without_a_usable_mark_the_command_says_so(env: dict[str, str], sentence: str) -> None:
+    done = detect(None, "text", **env)
+    assert done.returncode == 78
+    assert sentence in done.stderr
+    assert "hunter2" not in done.stderr
+
+
+def test_a_bad_secret_stops_the_daemon_with_a_sentence(start_daemon: Any) -> None:
+    env = {**MARKING, "GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": "hunter2"}
+    daemon = start_daemon(NANO_DAEMON, env=env, wait=False)
+    assert daemon.process.wait(30) != 0
+    assert daemon.said("shorter than 16 characters")
+    assert not daemon.said("hunter2")

@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -66,7 +66,10 @@ class Checkup:
 
 
 def check(
-    catalog: Catalog, enabled: Iterable[str], settings: Mapping[str, Mapping[str, Any]]
+    catalog: Catalog,
+    enabled: Iterable[str],
+    settings: Mapping[str, Mapping[str, Any]],
+    only: Collection[str] | None = None,
 ) -> list[Checkup]:
     """Examine everything that is installed, and everything that is enabled and is not.
 
@@ -74,13 +77,18 @@ def check(
         catalog: what is installed.
         enabled: what the configuration chooses, ``<kind>.<name>``.
         settings: of each plugin; none where it is missing.
+        only: plugins to examine; all if there are none.
     """
     chosen = set(enabled)
     missing = sorted(chosen - {entry.plugin for entry in catalog.entries})
+    entries = catalog.entries
+    if only:
+        missing = [plugin for plugin in missing if plugin in only]
+        entries = tuple(entry for entry in entries if entry.plugin in only)
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         checkups = pool.map(
             lambda entry: _examine(entry, catalog, chosen, settings.get(entry.plugin, {})),
-            catalog.entries,
+            entries,
         )
         return [*(_absent(plugin, catalog) for plugin in missing), *checkups]
 

@@ -129,17 +129,29 @@ def _print(result: Result) -> None:
 
 
 @app.command()
-def doctor(config: ConfigFile = None, as_json: AsJson = False) -> None:
+def doctor(
+    plugins: Annotated[
+        list[str] | None, typer.Argument(metavar="[KIND.NAME]...", help="Only these.")
+    ] = None,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
     """Load every installed plugin on its own; exit status 1 if one is broken."""
     from gatewayd.authoring.health import check
     from gatewayd.plugging import enabled, settings_of
     from gatewayd_hooks.catalog import Catalog
+    from gatewayd_hooks.errors import NotInstalled
     from gatewayd_hooks.version import SPEC_VERSION
 
     loaded = load_config(config).config
     catalog = Catalog.installed()
-    settings = {entry.plugin: settings_of(loaded, entry.plugin) for entry in catalog.entries}
-    checkups = check(catalog, enabled(loaded), settings)
+    installed = [entry.plugin for entry in catalog.entries]
+    chosen = enabled(loaded)
+    for plugin in plugins or ():
+        if plugin not in {*installed, *chosen}:
+            fail(str(NotInstalled(plugin, installed)))
+    settings = {plugin: settings_of(loaded, plugin) for plugin in installed}
+    checkups = check(catalog, chosen, settings, only=plugins)
     is_well = all(checkup.state != "failure" for checkup in checkups)
     if as_json:
         rows = [asdict(checkup) | {"state": checkup.state} for checkup in checkups]

@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[2]
-LOTTERY = ROOT / "tests" / "third_party" / "gatewayd-sched-lottery"
+PROJECTS = sorted((ROOT / "tests" / "third_party").glob("gatewayd-*/"))
 
 
 def build(project: Path, out: Path, kind: str = "wheel") -> Path:
@@ -54,12 +54,12 @@ class Place:
 
     Attributes:
         folder: its root.
-        project: a copy of the third-party project that is installed in it.
+        projects: a folder with copies of the third-party projects that are installed in it.
         is_editable: whether gatewayd is.
     """
 
     folder: Path
-    project: Path
+    projects: Path
     is_editable: bool
 
     @property
@@ -87,21 +87,33 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build(ROOT, tmp_path_factory.mktemp("wheel"))
 
 
+@pytest.fixture(scope="session")
+def strangers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
+    """Copies of the third-party projects, and their wheels."""
+    folder = tmp_path_factory.mktemp("strangers")
+    ignored = shutil.ignore_patterns("__pycache__", ".*")
+    copies = [shutil.copytree(each, folder / each.name, ignore=ignored) for each in PROJECTS]
+    return folder, [build(copy, folder / "dist") for copy in copies]
+
+
 @pytest.fixture(scope="session", params=["wheel", "editable"])
-def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Place:
-    """An environment with gatewayd, as a wheel or editable, and the third-party project."""
+def place(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    strangers: tuple[Path, list[Path]],
+) -> Place:
+    """An environment with gatewayd, as a wheel or editable, and the third-party projects."""
     folder = tmp_path_factory.mktemp(request.param)
-    project = folder / "project"
-    shutil.copytree(LOTTERY, project, ignore=shutil.ignore_patterns("__pycache__", ".*"))
+    projects, wheels = strangers
     if request.param == "wheel":
         host: Path = request.getfixturevalue("wheel")
     else:
         host = build(ROOT, folder / "dist", "editable")
-    created = Place(folder / "venv", project, request.param == "editable")
+    created = Place(folder / "venv", projects, request.param == "editable")
     venv.create(created.folder, symlinks=True)
     pip = [sys.executable, "-m", "pip", "--python", str(created.python), "install", "--quiet"]
     offline = ["--disable-pip-version-check", "--no-index", "--no-deps"]
-    run([*pip, *offline, host, build(project, folder / "dist")], cwd=folder)
+    run([*pip, *offline, host, *wheels], cwd=folder)
     # Only now, for pip must not find a gatewayd there. A path file found by way of another is
     # not obeyed, so an editable gatewayd of the borrowed environment stays out of sight.
     borrowed = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}

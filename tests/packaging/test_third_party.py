@@ -1,9 +1,10 @@
-"""A stranger's plugin, in an environment of its own, works like one of ours."""
+"""Strangers' plugins, in an environment of their own, work like ours."""
 
 from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,77 +15,113 @@ from typing import Any
 import httpx
 import pytest
 
+from gatewayd.authoring.imports import strange_imports
+from gatewayd.authoring.kit import conformance_of
+from gatewayd_hooks.strategy import Kind
+
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
-WHERE = """
+PLUGINS = {
+    plugin: (project["name"], module)
+    for file in sorted((ROOT / "tests" / "third_party").glob("*/pyproject.toml"))
+    for project in [tomllib.loads(file.read_text())["project"]]
+    for plugin, module in project["entry-points"]["gatewayd"].items()
+}
+OURS = ["gatewayd", "gatewayd_engine", "gatewayd_hooks", "gatewayd_sched_fcfs"]
+THEIRS = [module for _, module in PLUGINS.values()]
+WHERE = f"""
 import importlib, json
-names = [
-    "gatewayd", "gatewayd_engine", "gatewayd_hooks", "gatewayd_sched_fcfs",
-    "gatewayd_sched_lottery", "pluggy",
-]
-print(json.dumps({name: importlib.import_module(name).__file__ for name in names}))
+names = {[*OURS, *THEIRS, "pluggy"]}
+print(json.dumps({{name: importlib.import_module(name).__file__ for name in names}}))
 """
-BUILD_ALL = """
-import json
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
-host = PluginHost(Catalog.installed())
-for row in host.report():
-    host.strategy(row.kind, row.name, {"tickets": [3, 2, 1]} if row.name == "lottery" else {})
-rows = [[f"{r.kind}.{r.name}", r.distribution, r.state, r.reason] for r in host.report()]
-print(json.dumps(rows))
-"""
+ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam"}
+
+
+def test_there_is_one_for_each_of_three_kinds_and_a_second_scheduler() -> None:
+    assert set(PLUGINS) == {"scheduler.lottery"} | {f"{k}.{n}" for k, n in ENABLED.items()}
 
 
 def test_every_package_comes_from_where_it_was_installed(place: Any) -> None:
     files = {name: Path(file) for name, file in place.ask(WHERE).items()}
     theirs = {name for name, file in files.items() if file.is_relative_to(place.site)}
     here = {name for name, file in files.items() if file.is_relative_to(ROOT)} - {"pluggy"}
-    ours = {"gatewayd", "gatewayd_engine", "gatewayd_hooks", "gatewayd_sched_fcfs"}
     if place.is_editable:
-        assert (theirs, here) == ({"gatewayd_sched_lottery"}, ours)
+        assert (theirs, here) == (set(THEIRS), set(OURS))
     else:
-        assert (theirs, here) == (ours | {"gatewayd_sched_lottery"}, set())
+        assert (theirs, here) == ({*OURS, *THEIRS}, set())
     assert not files["pluggy"].is_relative_to(place.folder)  # the rest is borrowed
 
 
-def test_it_stands_beside_the_built_ins_and_all_can_be_built(place: Any) -> None:
-    built_ins = [[name, "gatewayd", "enabled", ""] for name in ENTRY_POINTS["gatewayd"]]
-    lottery = ["scheduler.lottery", "gatewayd-sched-lottery", "enabled", ""]
-    assert sorted(place.ask(BUILD_ALL)) == sorted([*built_ins, lottery])
+def test_they_stand_beside_the_built_ins_and_are_well(place: Any) -> None:
+    command = [place.folder / "bin" / "gatewayd", "plugin"]
+    rows = json.loads(place.run(*command, "list", "--json", env=environment()))
+    listed = [f"{row['kind']}.{row['name']}" for row in rows]
+    assert sorted(listed) == sorted([*ENTRY_POINTS["gatewayd"], *PLUGINS])
+    report = json.loads(place.run(*command, "doctor", *PLUGINS, "--json", env=environment()))
+    found = {row["plugin"]: row for row in report["plugins"]}
+    assert found.keys() == PLUGINS.keys()
+    for plugin, (distribution, _) in PLUGINS.items():
+        assert found[plugin]["distribution"] == distribution
+        assert (found[plugin]["state"], found[plugin]["problems"]) == ("ok", [])
+    enabled = {row["plugin"] for row in report["plugins"] if row["is_enabled"]}
+    assert enabled == {f"{kind}.{name}" for kind, name in ENABLED.items()}
 
 
-def test_its_own_tests_pass_with_the_conformance_kit(place: Any) -> None:
-    report = place.run("-m", "pytest", "-p", "no:cacheprovider", "-v", cwd=place.project)
-    assert "TestLottery::" in report
+def test_their_own_tests_pass_with_the_conformance_kit(place: Any) -> None:
+    options = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "--import-mode=importlib"]
+    folders = sorted(place.projects.glob("*/tests"))
+    report = place.run(*options, "--rootdir", ".", *folders, cwd=place.projects)
     assert " skipped" not in report
+    for plugin in PLUGINS:
+        for test in conformance_of(Kind(plugin.partition(".")[0])).tests:
+            name = re.escape(PLUGINS[plugin][0])
+            assert re.search(rf"^{name}/tests/\S+::{test}\S* PASSED", report, re.MULTILINE)
+
+
+@pytest.mark.parametrize("module", THEIRS)
+def test_they_import_the_contract_and_nothing_else_of_gatewayd(
+    module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder,) = (ROOT / "tests" / "third_party").glob(f"*/src/{module}")
+    monkeypatch.syspath_prepend(folder.parent)
+    assert strange_imports(module) == []
+
+
+def environment() -> dict[str, str]:
+    """Everything theirs is enabled."""
+    chosen = {f"GATEWAYD_{kind.upper()}__STRATEGY": name for kind, name in ENABLED.items()}
+    settings = {
+        "GATEWAYD_SCHEDULER__FAIRSHARE__OUTPUT_COST": "3",
+        "GATEWAYD_EVICTION__CLOCK__TTL_SECONDS": "5",
+        "GATEWAYD_ENGINE__THREADS": "1",
+    }
+    return {"PATH": os.environ["PATH"], **chosen, **settings}
 
 
 @pytest.mark.parametrize("place", ["wheel"], indirect=True)
-def test_it_schedules_the_embedded_model(place: Any, tmp_path: Path) -> None:
+def test_they_serve_the_embedded_model(place: Any, tmp_path: Path) -> None:
     log = tmp_path / "log"
-    environment = {
-        "PATH": os.environ["PATH"],
-        "GATEWAYD_SCHEDULER__STRATEGY": "lottery",
-        "GATEWAYD_SCHEDULER__LOTTERY__SEED": "7",
-        "GATEWAYD_ENGINE__THREADS": "1",
-    }
-    gatewayd = place.folder / "bin" / "gatewayd"
-    rows = json.loads(place.run(gatewayd, "plugins", "--json", env=environment))
-    assert {row["name"] for row in rows if row["kind"] == "scheduler" and row["enabled"]} == {
-        "lottery"
-    }
     with log.open("wb") as stderr:
         daemon = subprocess.Popen(
-            [gatewayd, "serve", "--port", "0"], env=environment, cwd=tmp_path, stderr=stderr
+            [place.folder / "bin" / "gatewayd", "serve", "--port", "0"],
+            env=environment(),
+            cwd=tmp_path,
+            stderr=stderr,
         )
     try:
         url = wait_ready(daemon, log)
-        answer = httpx.post(
-            f"{url}/v1/completions", json={"model": "nano", "prompt": "def f", "max_tokens": 5}
-        )
-        assert answer.status_code == 200, answer.text
-        assert answer.json()["usage"]["completion_tokens"] == 5
+        body = {
+            "model": "nano",
+            "prompt": "What does shutil.copytree do? " * 3,
+            "max_tokens": 24,
+            "temperature": 0,
+            "ignore_eos": True,
+        }
+        answers = [httpx.post(f"{url}/v1/completions", json=body) for _ in range(2)]
+        for answer in answers:
+            assert answer.status_code == 200, answer.text
+            assert answer.json()["usage"]["completion_tokens"] == 24
+        assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(20) == 0
     finally:

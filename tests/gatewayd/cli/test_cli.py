@@ -184,12 +184,18 @@ def test_plugin_test_says_what_it_cannot_find() -> None:
     assert "did you mean scheduler.fcfs?" in done.stderr
 
 
-def test_plugin_doctor_finds_the_built_ins_well_and_names_what_is_missing() -> None:
-    report = _json("plugin", "doctor")
+def test_plugin_doctor_finds_the_built_ins_well() -> None:
+    names = ["scheduler.fcfs", "prefix_cache.hash", "executor.local", "drafter.ngram"]
+    report = _json("plugin", "doctor", *names)
     assert report["ok"] is True
-    states = {row["plugin"]: row["state"] for row in report["plugins"]}
-    assert states["scheduler.fcfs"] == "ok"
-    done = _run("plugin", "doctor", GATEWAYD_ROUTER__STRATEGY="prefxi")
+    assert {row["plugin"]: row["state"] for row in report["plugins"]} == dict.fromkeys(names, "ok")
+
+
+def test_plugin_doctor_names_what_is_missing() -> None:
+    wrong = {"GATEWAYD_ROUTER__STRATEGY": "prefxi"}
+    done = _run("plugin", "doctor", "router.prefxi", "router.prefix", **wrong)
     assert done.returncode == 1
     assert "router.prefxi: the configuration names it, and it is not installed" in done.stdout
     assert "write prefix in [router]" in done.stdout
+    assert done.stdout.endswith("1 failure, 1 ok\n")
+    assert "did you mean router.prefix?" in _run("plugin", "doctor", "router.prefxi").stderr

@@ -16,6 +16,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.underway import Underway
 from gatewayd_hooks.preemption import Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
@@ -65,7 +66,8 @@ class Placement:
 
         Returns:
             Slots to compute and tokens for each: what the plan grants, less those who were
-            preempted for others and those waiting ones for whom there is no room.
+            preempted for others, those waiting ones for whom there is no room, and those whose
+            beginning another one computes.
         """
         is_running = self._queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
@@ -79,13 +81,17 @@ class Placement:
         if not waiting.any():
             return slots, tokens
         admitted: list[tuple[int, int]] = []
+        underway = Underway(self._queue, self.prefixes, self._page_size, slots)
         for slot, grant in zip(
             plan.slots[waiting].tolist(), plan.tokens[waiting].tolist(), strict=True
         ):
+            if underway.has_more_of(slot):
+                continue
             count = self._admission.admit(slot, grant)
             if not count:
                 break
             admitted.append((slot, count))
+            underway.add(slot)
         more = np.array(admitted, np.int32).reshape(-1, 2)
         return np.concatenate([slots, more[:, 0]]), np.concatenate([tokens, more[:, 1]])
 

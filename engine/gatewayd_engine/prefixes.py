@@ -67,9 +67,13 @@ class Prefixes:
             return num_tokens - (sequence.prompt_len - 1)
         return num_tokens - self.match(sequence, num_tokens).num_tokens
 
+    def is_shareable(self, sequence: Sequence) -> bool:
+        """Whether the sequence may use what others have computed."""
+        return sequence.trail is not None and sequence.params.prompt_logprobs is None
+
     def match(self, sequence: Sequence, num_tokens: int) -> Match:
         """The cached prefix of a waiting sequence, at least one token less than it has."""
-        if sequence.trail is None or sequence.params.prompt_logprobs is not None:
+        if not self.is_shareable(sequence):
             return _NOTHING
         is_known = self._pages.is_known
         found = self._matched.get(sequence.id)

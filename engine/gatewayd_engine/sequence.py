@@ -34,6 +34,7 @@ class Sequence:
         forks: sequences that share its prompt and wait until it is computed.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages.
+        waits: steps it has waited for others to compute its beginning.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -62,6 +63,7 @@ class Sequence:
         "trail",
         "was_admitted",
         "was_counted",
+        "waits",
     )
 
     def __init__(
@@ -95,6 +97,7 @@ class Sequence:
         self.forks: list[Sequence] = []
         self.inherited: list[int] = []
         self.preemptions = 0
+        self.waits = 0
         self.reported = 0
         self.was_admitted = False
         self.was_counted = False

@@ -36,7 +36,7 @@ class Plan(NamedTuple):
     ``tokens`` at least 1 and at most what the sequence still needs, no slot twice, the sum
     within ``token_budget``, only running or waiting slots, at most ``max_running`` running.
     A waiting sequence that finds no free pages stays waiting, and so do all waiting ones
-    behind it.
+    behind it. One that waits for another to compute the beginning they share holds up nobody.
     """
 
     slots: NDArray[np.int32]

@@ -28,7 +28,7 @@ def test_whatever_happens_around_it_an_answer_is_its_own(
         kv_pages=rng.choice([400, 480]) // size,
         max_batch_tokens=rng.choice([8, 40, 200]),
         max_running=rng.choice([3, 12]),
-        prefix_cache=rng.choice([None, StrategyChoice("hash"), StrategyChoice("hash")]),
+        prefix_cache=rng.choice([None, StrategyChoice("hash"), StrategyChoice("radix")]),
     )
     alone = make_engine(folder, prefix_cache=None, kv_pages=200)
     beginnings = [[rng.randrange(2, 320) for _ in range(40)] for _ in range(3)]

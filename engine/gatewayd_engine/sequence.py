@@ -61,9 +61,9 @@ class Sequence:
         "tenant",
         "tokens",
         "trail",
+        "waits",
         "was_admitted",
         "was_counted",
-        "waits",
     )
 
     def __init__(

@@ -36,6 +36,10 @@ class WaitingLine:
         self._entries[slot] = entry
         insort(self._line, entry)
 
+    def is_front(self, slot: int) -> bool:
+        """Whether a slot in line came back and goes before all others."""
+        return not self._entries[slot][0]
+
     def leave(self, slot: int) -> bool:
         """Take a slot out; whether it was in line."""
         entry = self._entries.pop(slot, None)

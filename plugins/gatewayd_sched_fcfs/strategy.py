@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,11 +19,20 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 
+_WINDOW = 64
+"""Waiting sequences among which those with the longest cached prefix may go first."""
+
+
 class Fcfs:
-    """Decodes, then prompts already begun, then whoever has waited longest."""
+    """Decodes, then prompts already begun, then whoever has waited longest.
+
+    With patience, those who have not waited for long let longer cached prefixes go first, before
+    these are evicted (longest shared prefix first, as in RadixAttention).
+    """
 
     def __init__(self, config: FcfsConfig) -> None:
         self._max_chunk = config.max_prefill_chunk
+        self._patience = config.prefix_patience
         self._waiting = WaitingLine()
 
     def open(self, resources: EngineResources) -> None:
@@ -75,7 +87,7 @@ class Fcfs:
         pages = view.free_pages
         if budget < 1 or places < 1:
             return slots, tokens
-        for slot in self._waiting:
+        for slot in self._order(view):
             uncached = view.uncached(slot)
             grant = min(uncached, self._max_chunk, budget)
             slots.append(slot)
@@ -88,3 +100,18 @@ class Fcfs:
             if budget < 1 or places < 1 or pages < 0:
                 break
         return slots, tokens
+
+    def _order(self, view: QueueView) -> Iterable[int]:
+        """Waiting sequences in the order of their admission."""
+        if not self._patience:
+            return self._waiting
+        # Nobody is overtaken for longer than this, however many come.
+        spared = time.monotonic() - self._patience
+
+        def rank(slot: int) -> int:
+            if self._waiting.is_front(slot) or view.arrival[slot] <= spared:
+                return -1 << 31
+            return view.uncached(slot) - int(view.num_tokens[slot])
+
+        window = sorted(islice(self._waiting, _WINDOW), key=rank)
+        return chain(window, islice(self._waiting, _WINDOW, None))

@@ -34,6 +34,11 @@ class TestFcfs(SchedulerConformance):
         return Fcfs(FcfsConfig())
 
 
+class TestFcfsWithPatience(SchedulerConformance):
+    def make(self) -> Fcfs:
+        return Fcfs(FcfsConfig(prefix_patience=1e9))
+
+
 class TestFcfsInSmallChunks(SchedulerConformance):
     def make(self) -> Fcfs:
         return Fcfs(FcfsConfig(max_prefill_chunk=3))

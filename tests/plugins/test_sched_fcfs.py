@@ -1,8 +1,10 @@
 """What ``fcfs`` promises beyond the rules of every scheduler."""
 
 import time
+from types import SimpleNamespace
 
 import numpy as np
+import pytest
 
 from gatewayd_hooks.scheduling import QueueView
 from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence, engine_resources
@@ -10,9 +12,9 @@ from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 
 
-def queue_of(chunk: int = 0, **sizes: int) -> FakeQueue:
+def queue_of(chunk: int = 0, patience: float = 0.0, **sizes: int) -> FakeQueue:
     resources = engine_resources(**sizes)
-    scheduler = Fcfs(FcfsConfig(max_prefill_chunk=chunk))
+    scheduler = Fcfs(FcfsConfig(max_prefill_chunk=chunk, prefix_patience=patience))
     scheduler.open(resources)
     return FakeQueue(scheduler, resources)
 
@@ -143,3 +145,69 @@ def test_a_step_is_planned_in_a_tenth_of_a_millisecond() -> None:
         times.append(time.perf_counter() - began)
     assert min(times) < 100e-6
     assert len(asked) <= 4 * 50
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """A time that stands still; sequences of a fake queue arrive at 1, 2, 3 and so on."""
+    now = SimpleNamespace(seconds=0.0)
+    now.monotonic = lambda: now.seconds
+    monkeypatch.setattr("gatewayd_sched_fcfs.strategy.time", now)
+    return now
+
+
+def test_with_patience_the_longest_cached_prefix_goes_first(clock: SimpleNamespace) -> None:
+    queue = queue_of(patience=100, max_running=3)
+    a, b, c, d = (queue.arrive(60, 3, cached=cached) for cached in (0, 20, 40, 20))
+    clock.seconds = queue.view.arrival.max()
+    assert list(granted(queue)) == [c, b, d]
+    assert queue.waiting == [a]
+
+
+def test_without_patience_they_go_in_order(clock: SimpleNamespace) -> None:
+    queue = queue_of(max_running=2)
+    a, b, _ = (queue.arrive(60, 3, cached=cached) for cached in (0, 20, 40))
+    assert list(granted(queue)) == [a, b]
+
+
+def test_whoever_has_waited_long_enough_is_overtaken_no_more(clock: SimpleNamespace) -> None:
+    queue = queue_of(patience=100, max_running=2)
+    a, b, c = (queue.arrive(60, 3, cached=cached) for cached in (0, 20, 40))
+    arrived = [queue.view.arrival[s.slot] for s in (a, b, c)]
+    assert arrived == sorted(arrived)
+    queue.view.arrival[c.slot] += 50
+    clock.seconds = arrived[1] + 100
+    assert list(granted(queue)) == [a, b]
+
+
+def test_whoever_came_back_is_overtaken_by_nobody(clock: SimpleNamespace) -> None:
+    queue = queue_of(patience=100, max_running=2)
+    queue.arrive(60, 3)
+    c = queue.arrive(60, 3, cached=40)
+    back = queue.arrive(60, 3, front=True)
+    clock.seconds = queue.view.arrival.max()
+    assert list(granted(queue)) == [back, c]
+
+
+def test_a_flood_of_cached_prompts_does_not_starve_one_that_is_not(
+    clock: SimpleNamespace,
+) -> None:
+    queue = queue_of(patience=20, max_running=2, max_batch_tokens=64)
+    first = queue.arrive(60, 1)
+    for _ in range(60):
+        queue.arrive(60, 1, cached=59)
+        queue.arrive(60, 1, cached=59)
+        clock.seconds = queue.view.arrival.max()
+        queue.step()
+        if first in queue.finished:
+            break
+    assert first in queue.finished
+    assert len(queue.finished) > 10
+
+
+def test_those_behind_the_window_are_admitted_too(clock: SimpleNamespace) -> None:
+    queue = queue_of(patience=1000, max_running=200, max_batch_tokens=4096, num_pages=200)
+    for _ in range(100):
+        queue.arrive(4, 2)
+    clock.seconds = queue.view.arrival.max()
+    assert len(granted(queue)) == 100

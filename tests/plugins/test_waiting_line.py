@@ -47,3 +47,10 @@ def test_a_long_run_agrees_with_sorting() -> None:
         if number % 50 == 0:
             assert list(line) == sorted(model, key=model.__getitem__)
             assert len(line) == len(model)
+
+
+def test_it_knows_who_came_back() -> None:
+    line = WaitingLine()
+    line.enter(1, 5.0, front=False)
+    line.enter(2, 6.0, front=True)
+    assert (line.is_front(1), line.is_front(2)) == (False, True)

@@ -171,6 +171,12 @@ class PluginsTable(Table):
     observers: list[str] = []
 
 
+class AdminTable(Table):
+    """How operators reach a running daemon."""
+
+    socket: str | None = Field(default=None, min_length=1, max_length=107)
+
+
 class LogTable(Table):
     """What the daemon writes to standard error."""
 
@@ -202,6 +208,7 @@ class Config(BaseSettings):
     executor: ExecutorTable = ExecutorTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()
     plugins: PluginsTable = PluginsTable()
+    admin: AdminTable = AdminTable()
     log: LogTable = LogTable()
 
     @classmethod

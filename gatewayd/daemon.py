@@ -19,9 +19,13 @@ from dataclasses import dataclass, field
 import uvloop
 from rich.console import Console
 
-from gatewayd import __version__, launch, logs
+from gatewayd import __version__, launch
+from gatewayd.admin.app import build_admin
+from gatewayd.admin.server import AdminServer
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
+from gatewayd.config_load import ConfigError
+from gatewayd.control import Control, Refused
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.setup import Launch
 from gatewayd.http.app import build_app
@@ -75,6 +79,7 @@ class Daemon:
         self._stop_reason = ""
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None  # kept, or it may be collected
         try:
             self._context_len = _context_len(config)
             self._text = TextModel.from_folder(launch.model_folder(config))
@@ -83,7 +88,7 @@ class Daemon:
             raise StartError(str(error)) from error
         try:
             self._compose()
-        except PluginError as error:
+        except (PluginError, ListenError) as error:
             self._listener.close()
             raise StartError(str(error)) from error
         self._url = url_of(self._listener)
@@ -104,7 +109,16 @@ class Daemon:
             launch.queue_limits(config),
             config.engine.replicas,
         )
-        metrics = Metrics(self._fleet, name, version=__version__, max_model_len=self._context_len)
+        self._control = Control(config, self._fleet, plugged)
+        socket = config.admin.socket
+        self._admin = None if socket is None else AdminServer(build_admin(self._control), socket)
+        metrics = Metrics(
+            self._fleet,
+            name,
+            version=__version__,
+            max_model_len=self._context_len,
+            control=self._control,
+        )
         plugged.metrics(metrics.registry)
         key = config.server.api_key
         services = Services(
@@ -136,6 +150,9 @@ class Daemon:
         self._fleet.start()
         serving = asyncio.create_task(self._server.serve([self._listener]), name="http")
         failing = asyncio.create_task(self._fleet.wait_failed(), name="engines")
+        admin = None
+        if self._admin is not None:
+            admin = asyncio.create_task(self._admin.run_until_stopped(), name="admin")
         greeting = asyncio.create_task(self._greet(), name="greeting")
         stopping = asyncio.create_task(self._stop.wait(), name="stop")
         self._handle_signals()
@@ -150,6 +167,9 @@ class Daemon:
             self._stop_reason = failing.result()
             _log.error("no engine can be started: %s", self._stop_reason)
         await self._end(serving)
+        if self._admin is not None and admin is not None:
+            self._admin.should_exit = True
+            await admin
         for task in (failing, stopping):
             task.cancel()
         return status
@@ -225,18 +245,19 @@ class Daemon:
         self._stop.set()
 
     def _on_reload(self) -> None:
-        """SIGHUP: the log level changes; everything else needs a restart, and is named."""
+        """SIGHUP: strategies, limits and the log level change; the rest is named."""
+        self._reloading = asyncio.create_task(self._reload(), name="reload")
+
+    async def _reload(self) -> None:
         try:
-            new = self._options.reload()
-        except Exception as error:  # noqa: BLE001 - whatever is wrong, the old one stays
+            await self._control.reload(self._options.reload(), "SIGHUP")
+        except (ConfigError, Refused) as error:
             _log.error("the configuration stays as it is: %s", error)
             return
-        logs.set_level(new.log.level)
-        ours, theirs = self._config.model_dump(), new.model_dump()
-        waiting = [table for table in ours if table != "log" and ours[table] != theirs[table]]
-        for table in waiting:
-            _log.warning("[%s] has changed; it takes effect after a restart", table)
-        _log.info("the log level is %s", new.log.level)
+        except Exception:  # noqa: BLE001 - whatever is wrong, the old one stays
+            _log.exception("the configuration could not be read again")
+            return
+        _log.info("the log level is %s", self._control.config.log.level)
 
 
 def _context_len(config: Config) -> int:

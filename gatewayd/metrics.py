@@ -10,7 +10,7 @@ from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from gatewayd.engines.seam import Fleet
-from gatewayd.metrics_fleet import FleetCollector
+from gatewayd.metrics_fleet import ControlFigures, FleetCollector
 from gatewayd.metrics_requests import RequestCollector
 
 
@@ -60,7 +60,15 @@ class Metrics:
         gap_observer: of an engine; told the seconds between chunks of tokens of one choice.
     """
 
-    def __init__(self, fleet: Fleet, model_name: str, *, version: str, max_model_len: int) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        model_name: str,
+        *,
+        version: str,
+        max_model_len: int,
+        control: ControlFigures | None = None,
+    ) -> None:
         """Register everything.
 
         Args:
@@ -68,6 +76,7 @@ class Metrics:
             model_name: the label's value.
             version: of the daemon.
             max_model_len: bounds the histograms of token counts.
+            control: knows what strategies cost.
         """
         self.registry = CollectorRegistry()
         build = Gauge(
@@ -76,7 +85,7 @@ class Metrics:
         build.labels(version).set(1)
         requests = RequestCollector(fleet, model_name, max_model_len)
         gateway = GatewayCollector(model_name)
-        self.registry.register(FleetCollector(fleet, model_name))
+        self.registry.register(FleetCollector(fleet, model_name, control))
         self.registry.register(requests)
         self.registry.register(gateway)
         self.answered = gateway.answered

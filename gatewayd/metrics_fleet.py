@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import Protocol
 
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -14,21 +16,34 @@ from prometheus_client.registry import Collector
 
 from gatewayd.engines.seam import Fleet, ReplicaState, ReplicaStatus
 from gatewayd.metrics_histograms import add_histogram
-from gatewayd_engine.messages import STEP_SIZES
+from gatewayd_engine.messages import STEP_SIZES, StrategyRow
+
+
+class ControlFigures(Protocol):
+    """What is known of strategies."""
+
+    swaps: Counter[str]
+
+    def costs(self) -> list[tuple[str, StrategyRow]]:
+        """What strategies have cost, with the engine."""
 
 
 class FleetCollector(Collector):
     """Reads the engines when somebody scrapes."""
 
-    def __init__(self, fleet: Fleet, model_name: str) -> None:
+    def __init__(
+        self, fleet: Fleet, model_name: str, control: ControlFigures | None = None
+    ) -> None:
         self._fleet = fleet
         self._model_name = model_name
+        self._control = control
 
     def collect(self) -> Iterator[Metric]:
         """Give one sample for each replica."""
         replicas = self._fleet.status()
         yield from self._gauges(replicas)
         yield from self._counters(replicas)
+        yield from self._strategies()
         yield self._step_sizes(replicas)
         yield from self._states(replicas)
 
@@ -96,6 +111,28 @@ class FleetCollector(Collector):
             for position, count in enumerate(replica.stats.accepted_at or [0]):
                 family.add_metric([self._model_name, str(replica.index), str(position)], count)
         return family
+
+    def _strategies(self) -> Iterator[Metric]:
+        """What strategies cost, and how often they were replaced."""
+        if self._control is None:
+            return
+        labels = ["model_name", "engine", "kind", "name"]
+        seconds = CounterMetricFamily(
+            "gatewayd_strategy_seconds", "Seconds spent in calls of a strategy.", labels=labels
+        )
+        calls = CounterMetricFamily(
+            "gatewayd_strategy_calls", "Calls of a strategy.", labels=labels
+        )
+        for engine, row in self._control.costs():
+            key = [self._model_name, engine, row.kind, row.name]
+            seconds.add_metric(key, row.seconds)
+            calls.add_metric(key, row.calls)
+        swaps = CounterMetricFamily(
+            "gatewayd_strategy_swaps", "Strategies replaced while serving.", labels=["kind"]
+        )
+        for kind, count in self._control.swaps.items():
+            swaps.add_metric([kind], count)
+        yield from (seconds, calls, swaps)
 
     def _step_sizes(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = HistogramMetricFamily(

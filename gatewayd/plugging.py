@@ -85,6 +85,7 @@ class Plugged:
         observers: told about requests.
         ledger: what all of them have cost.
         watchdog: interrupts them.
+        resources: what a strategy that comes later is opened with.
         detector: finds the mark that answers carry; None where they carry none.
     """
 
@@ -94,6 +95,7 @@ class Plugged:
     observers: Observers
     ledger: Ledger
     watchdog: Watchdog
+    resources: GatewayResources
     detector: Detector | None
 
     @classmethod
@@ -125,6 +127,7 @@ class Plugged:
             observers=_observers(host, config, ledger, watchdog),
             ledger=ledger,
             watchdog=watchdog,
+            resources=resources,
             detector=load_detector(config, host),
         )
         try:

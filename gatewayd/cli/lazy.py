@@ -23,6 +23,10 @@ COMMANDS = {
     "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
     "bench": LazyCommand("gatewayd.bench.cli", "bench", "Measure an OpenAI-compatible server."),
     "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
+    "strategies": LazyCommand(
+        "gatewayd.cli.swap", "strategies", "Show what a running daemon decides with."
+    ),
+    "swap": LazyCommand("gatewayd.cli.swap", "swap", "Replace a strategy of a running daemon."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),

@@ -30,6 +30,7 @@ class FencedRouter:
 
     Attributes:
         name: of the strategy.
+        fence: counts its faults.
     """
 
     def __init__(
@@ -37,18 +38,18 @@ class FencedRouter:
     ) -> None:
         self._ledger = ledger
         self._watchdog = watchdog
-        self._fence = Fence(FAULT_LIMIT)
+        self.fence = Fence(FAULT_LIMIT)
         self._seat(strategy, name)
 
     @property
     def faults(self) -> int:
         """Of the strategy that is asked now, since it was chosen."""
-        return self._fence.faults(Kind.ROUTER, self.name)
+        return self.fence.faults(Kind.ROUTER, self.name)
 
     @property
     def is_quarantined(self) -> bool:
         """Whether it is asked no more."""
-        return self._fence.is_quarantined(Kind.ROUTER, self.name)
+        return self.fence.is_quarantined(Kind.ROUTER, self.name)
 
     @property
     def strategy(self) -> RouterStrategy:
@@ -58,7 +59,7 @@ class FencedRouter:
     def replace(self, strategy: RouterStrategy, name: str) -> None:
         """Ask another strategy from now on; the one before is closed."""
         self.close()
-        self._fence.forgive(Kind.ROUTER, name)
+        self.fence.forgive(Kind.ROUTER, name)
         self._seat(strategy, name)
 
     def close(self) -> None:
@@ -99,7 +100,7 @@ class FencedRouter:
         return None
 
     def _note(self, what: str) -> None:
-        is_last = self._fence.record(Kind.ROUTER, self.name)
+        is_last = self.fence.record(Kind.ROUTER, self.name)
         _log.error("the router %s %s (fault %d of %d)", self.name, what, self.faults, FAULT_LIMIT)
         if is_last:
             _log.error("router strategy %s is quarantined: too many faults", self.name)

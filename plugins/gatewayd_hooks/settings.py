@@ -56,3 +56,26 @@ def is_secret(config_type: type[StrategyConfig], key: str) -> bool:
     field = config_type.model_fields.get(key)
     extra = None if field is None else field.json_schema_extra
     return isinstance(extra, dict) and extra.get("reload") == "secret"
+
+
+def needing_restart(
+    plugin: str,
+    config_type: type[StrategyConfig],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> list[str]:
+    """Settings whose values differ and that are not marked ``reload="hot"``.
+
+    Raises:
+        BadSettings: what is to come is not allowed.
+    """
+    old, new = decode(plugin, config_type, before), decode(plugin, config_type, after)
+    return [
+        key
+        for key, field in config_type.model_fields.items()
+        if getattr(old, key) != getattr(new, key)
+        and not (
+            isinstance(field.json_schema_extra, dict)
+            and field.json_schema_extra.get("reload") == "hot"
+        )
+    ]

@@ -8,7 +8,7 @@ class LeastLoadedConfig(StrategyConfig):
 
     tokens_per_sequence: int = setting(
         512,
-        reload="restart",
+        reload="hot",
         ge=1,
         doc="Queued prompt tokens that weigh as much as one sequence.",
     )

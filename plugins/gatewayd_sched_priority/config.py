@@ -7,11 +7,11 @@ class PriorityConfig(StrategyConfig):
     """Shares of the classes; only their ratios matter."""
 
     realtime: float = setting(
-        10.0, reload="restart", gt=0, le=1e6, doc="Share of the tokens of class realtime."
+        10.0, reload="hot", gt=0, le=1e6, doc="Share of the tokens of class realtime."
     )
     standard: float = setting(
-        5.0, reload="restart", gt=0, le=1e6, doc="Share of the tokens of class standard."
+        5.0, reload="hot", gt=0, le=1e6, doc="Share of the tokens of class standard."
     )
     batch: float = setting(
-        1.0, reload="restart", gt=0, le=1e6, doc="Share of the tokens of class batch."
+        1.0, reload="hot", gt=0, le=1e6, doc="Share of the tokens of class batch."
     )

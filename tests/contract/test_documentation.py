@@ -8,9 +8,9 @@ import re
 from pathlib import Path
 
 import pytest
-from gatewayd.authoring.reference import rewrite
 
 from gatewayd.authoring.kit import conformance_of
+from gatewayd.authoring.reference import rewrite
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.kinds import KINDS

@@ -116,7 +116,7 @@ def test_sighup_reads_the_log_level_again(start_daemon: Start, tmp_path: Path) -
     file.write_text('[log]\nlevel = "debug"\n[engine]\nreplicas = 2\n')
     daemon.process.send_signal(signal.SIGHUP)
     daemon._wait("the log level is debug", 5)
-    assert daemon.said("[engine] has changed; it takes effect after a restart")
+    assert daemon.said("[engine] replicas has changed; it takes effect after a restart")
     file.write_text("[log\n")
     daemon.process.send_signal(signal.SIGHUP)
     daemon._wait("the configuration stays as it is", 5)

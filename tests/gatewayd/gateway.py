@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections import Counter
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -20,12 +21,22 @@ from gatewayd.metrics import Metrics
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
+from gatewayd_engine.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 from tests.gatewayd.fake_fleet import FakeFleet
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
 COMPLETION = {"model": "nano", "prompt": "hi"}
+
+
+class FakeControl:
+    """What is known of strategies."""
+
+    swaps = Counter({"scheduler": 1})
+
+    def costs(self) -> list[tuple[str, StrategyRow]]:
+        return [("0", StrategyRow("scheduler", "fcfs", "active", 0, 9, 0.5, 0.1))]
 
 
 @dataclass
@@ -66,7 +77,8 @@ async def running(
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
     finished: list[RequestFinished] = []
-    metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048)
+    control = FakeControl()
+    metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048, control=control)
     services = Services(
         fleet=fleet,
         text=text,

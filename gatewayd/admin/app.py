@@ -1,0 +1,130 @@
+"""The admin API's routes. They take no command and no path: what can be chosen is installed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.routing import Route, Router
+
+from gatewayd.admin.peer import peer_in
+from gatewayd.admin.wire import LimitsBody, SwapAnswer, SwapBody
+from gatewayd.control import Control, Refused
+from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gatewayd.http.asgi import (
+    App,
+    ClientGone,
+    Receive,
+    Scope,
+    Send,
+    read_json_body,
+    send_error,
+    send_json,
+)
+
+_log = logging.getLogger(__name__)
+_BODY_BYTES = 64 * 1024
+BodyT = TypeVar("BodyT")
+Answer = Callable[[Scope, Receive], Awaitable[object]]
+
+
+class Endpoint:
+    """One route; what its handler returns is the answer."""
+
+    def __init__(self, handler: Answer) -> None:
+        self._handler = handler
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        await send_json(send, msgspec.to_builtins(await self._handler(scope, receive)))
+
+
+class Admin:
+    """The handlers.
+
+    Args:
+        control: makes the changes.
+    """
+
+    def __init__(self, control: Control) -> None:
+        self._control = control
+
+    async def strategies(self, scope: Scope, receive: Receive) -> object:
+        """What is chosen, what each has cost, and the limits."""
+        control = self._control
+        return {
+            "slots": control.slots(),
+            "strategies": [
+                {"engine": engine, **msgspec.structs.asdict(row)} for engine, row in control.costs()
+            ],
+            "limits": control.limits(),
+        }
+
+    async def swap(self, scope: Scope, receive: Receive) -> object:
+        """Fill a slot with another strategy."""
+        body = await _body(scope, receive, SwapBody)
+        kind = scope["path_params"]["kind"]
+        if isinstance(body.name, str):
+            names, settings = [body.name], {body.name: body.settings} if body.settings else {}
+        else:
+            names, settings = body.name, body.settings
+        if not all(isinstance(values, dict) for values in settings.values()):
+            raise InvalidRequest("settings must be a table for each name", param="settings")
+        has_state = await self._control.swap(kind, names, settings, str(peer_in(scope)))
+        return SwapAnswer(kind, names, has_state)
+
+    async def limits(self, scope: Scope, receive: Receive) -> object:
+        """Change limits."""
+        body = await _body(scope, receive, LimitsBody)
+        self._control.limit(msgspec.to_builtins(body), str(peer_in(scope)))
+        return self._control.limits()
+
+
+class Front:
+    """Answers whatever goes wrong in the routes."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request."""
+        scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
+        try:
+            await self._app(scope, receive, send)
+        except ClientGone:
+            return
+        except Refused as refusal:
+            await send_error(send, InvalidRequest(str(refusal)))
+        except GatewayError as error:
+            await send_error(send, error)
+        except HTTPException as error:
+            path = scope["path"][:128]
+            wrong = MethodNotAllowed if error.status_code == 405 else NotFound
+            await send_error(send, wrong(f"there is no {scope['method'][:16]} {path}"))
+        except Exception:  # noqa: BLE001 - whatever it is, there is an answer
+            _log.exception("an admin call failed")
+            await send_error(send, InternalError("the daemon made a mistake; it is logged"))
+
+
+def build_admin(control: Control) -> App:
+    """Put the app together."""
+    admin = Admin(control)
+    routes = Router(
+        [
+            Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),
+            Route("/admin/strategies/{kind}", Endpoint(admin.swap), methods=["PUT"]),
+            Route("/admin/limits", Endpoint(admin.limits), methods=["PATCH"]),
+        ],
+        redirect_slashes=False,
+    )
+    return Front(routes)
+
+
+async def _body(scope: Scope, receive: Receive, kind: type[BodyT]) -> BodyT:
+    try:
+        return msgspec.json.decode(await read_json_body(scope, receive, _BODY_BYTES), type=kind)
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"the body is not understood: {error}") from error

@@ -1,0 +1,104 @@
+"""``gatewayd strategies`` and ``gatewayd swap``: what a running daemon decides with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from gatewayd.admin.client import AdminError, call
+from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
+
+Socket = Annotated[
+    Path | None,
+    typer.Option("--socket", metavar="PATH", help="The daemon's; else [admin] socket."),
+]
+_STYLES = {"active": "green", "quarantined": "red"}
+
+
+def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
+    """Show the strategies of a running daemon: chosen, state, faults, and what they have cost."""
+    found = _call(config, socket, "GET", "/admin/strategies")
+    if as_json:
+        print_json(found)
+        return
+    table = Table(
+        "kind",
+        "name",
+        "engine",
+        "state",
+        "faults",
+        "calls",
+        "ms/call",
+        "longest ms",
+        "seconds",
+        box=None,
+        pad_edge=False,
+    )
+    for row in sorted(found["strategies"], key=lambda row: (row["kind"], row["name"])):
+        each = 1000 * row["seconds"] / max(1, row["calls"])
+        table.add_row(
+            row["kind"],
+            row["name"],
+            row["engine"],
+            f"[{_STYLES.get(row['state'], 'dim')}]{row['state']}[/]",
+            str(row["faults"]),
+            str(row["calls"]),
+            f"{each:.4f}",
+            f"{1000 * row['longest']:.2f}",
+            f"{row['seconds']:.3f}",
+        )
+    Console().print(table)
+
+
+def swap(
+    kind: Annotated[str, typer.Argument(help="Such as scheduler or logits_processor.")],
+    name: Annotated[str, typer.Argument(help="A strategy; several with commas for a chain.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting; NAME.KEY=VALUE in a chain."),
+    ] = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Replace a strategy of a running daemon, until it is told otherwise or started again."""
+    is_chain = kind == "logits_processor"
+    settings: dict[str, Any] = {}
+    for one in set_ or []:
+        key, equals, text = one.partition("=")
+        owner, dot, inner = key.partition(".")
+        if not equals or bool(dot) != is_chain:
+            fail(f"--set {one} is not {'NAME.KEY=VALUE' if is_chain else 'KEY=VALUE'}", 2)
+        if is_chain:
+            settings.setdefault(owner, {})[inner] = _value(text)
+        else:
+            settings[key] = _value(text)
+    names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
+    body = {"name": names if is_chain else name, "settings": settings}
+    answer = _call(config, socket, "PUT", f"/admin/strategies/{kind}", body)
+    state = "with the state of the one before" if answer["has_state"] else "afresh"
+    typer.echo(f"{kind} is {', '.join(answer['names']) or 'empty'} now, {state}")
+
+
+def _call(
+    config: Path | None, socket: Path | None, method: str, route: str, body: object = None
+) -> Any:  # noqa: ANN401 - JSON
+    path = str(socket) if socket is not None else load_config(config).config.admin.socket
+    if path is None:
+        fail("no daemon to ask: give --socket, or set [admin] socket")
+    try:
+        return call(path, method, route, body)
+    except AdminError as error:
+        fail(str(error))
+
+
+def _value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
+    """A number, true, false or a list as JSON; else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text

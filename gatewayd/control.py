@@ -1,0 +1,294 @@
+"""Changes a running daemon: strategies and limits, by the admin call or by the file read again.
+
+What cannot change without a restart is named and left as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from gatewayd import launch, logs
+from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.swapping import SwapRefused
+from gatewayd.plugging import Plugged, check_strategies, hidden_settings
+from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
+from gatewayd_engine.messages import SetLimits, StrategyRow
+from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.handover import hand_over
+from gatewayd_hooks.settings import needing_restart
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+SWAPPABLE = (*ENGINE_KINDS, Kind.ROUTER)
+LIMITS = {
+    "max_batch_tokens": "engine",
+    "strategy_budget_ms": "engine",
+    "max_waiting_requests": "queue",
+    "max_waiting_tokens": "queue",
+}
+"""Limits that change at once, and their tables."""
+
+
+class Refused(Exception):
+    """A change that is not made; the sentence says why."""
+
+
+class Control:
+    """Every change goes through here, one at a time.
+
+    Args:
+        config: at the start.
+        fleet: the engines.
+        plugged: the strategies of this process.
+
+    Attributes:
+        config: in effect now.
+        swaps: how many were made, by kind.
+    """
+
+    def __init__(self, config: Config, fleet: EngineFleet, plugged: Plugged) -> None:
+        self.config = config
+        self._most_tokens = config.engine.max_batch_tokens
+        self._fleet = fleet
+        self._plugged = plugged
+        self._lock = asyncio.Lock()
+        self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
+
+    async def swap(
+        self, kind: str, names: list[str], settings: Mapping[str, Mapping[str, Any]], who: str
+    ) -> bool:
+        """Fill a slot with other strategies.
+
+        Args:
+            kind: the slot.
+            names: one strategy, ``none`` where a slot may be empty, or a chain in its order.
+            settings: for each name, over what the configuration says of it.
+            who: asks for it, for the log.
+
+        Returns:
+            Whether the state was handed over.
+
+        Raises:
+            Refused: and the one before goes on.
+        """
+        async with self._lock:
+            table = getattr(self.config, kind, None)
+            if not isinstance(table, SlotTable):
+                slots = [
+                    k.value for k in Kind if isinstance(getattr(self.config, k, None), SlotTable)
+                ]
+                raise Refused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
+            tables = dict(table.model_extra or {})
+            for name, values in settings.items():
+                tables[name] = {**tables.get(name, {}), **values}
+            if isinstance(table, StrategyTable):
+                if len(names) != 1:
+                    raise Refused(f"{kind} takes one strategy")
+                chosen: dict[str, Any] = {"strategy": names[0]}
+            else:
+                chosen = {"strategies": names}
+            try:
+                new = type(table).model_validate({**tables, **chosen})
+            except ValueError as error:
+                raise Refused(f"{kind}: {error}") from error
+            return await self._swap(Kind(kind), new, who)
+
+    def limit(self, changes: Mapping[str, Any], who: str) -> None:
+        """Change limits.
+
+        Raises:
+            Refused: there is no such limit, or a value is out of its bounds; none is changed.
+        """
+        tables: dict[str, dict[str, Any]] = {}
+        for name, value in changes.items():
+            if name not in LIMITS:
+                raise Refused(f"there is no limit {name!r}; there is {', '.join(LIMITS)}")
+            tables.setdefault(LIMITS[name], {})[name] = value
+        new = {}
+        for name, values in tables.items():
+            table = getattr(self.config, name)
+            try:
+                new[name] = type(table).model_validate({**table.model_dump(), **values})
+            except ValueError as error:
+                raise Refused(f"[{name}]: {error}") from error
+        config = self.config.model_copy(update=new)
+        if config.engine.max_batch_tokens > self._most_tokens:
+            raise Refused(
+                f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
+                f"be at most {self._most_tokens}, as at the start"
+            )
+        self.config = config
+        self._apply_limits()
+        for name, value in changes.items():
+            _log.warning("%s is %s from now on, by %s", name, value, who)
+
+    async def reload(self, new: Config, who: str) -> None:
+        """Come as near to another configuration as can be without a restart.
+
+        Raises:
+            Refused: it cannot be used; nothing has changed.
+        """
+        if problems := await asyncio.to_thread(check_strategies, new):
+            raise Refused("; ".join(problems))
+        async with self._lock:
+            logs.set_level(new.log.level)
+            self._note_restarts(new)
+            for kind in SWAPPABLE:
+                table: SlotTable = getattr(new, kind.value)
+                if _chosen(table) == _chosen(getattr(self.config, kind.value)):
+                    self.config = self.config.model_copy(update={kind.value: table})
+                    continue
+                try:
+                    await self._swap(kind, table, who)
+                except Refused as refusal:
+                    _log.error("[%s] stays as it is: %s", kind.value, refusal)
+        limits = {name: getattr(getattr(new, table), name) for name, table in LIMITS.items()}
+        try:
+            self.limit({n: v for n, v in limits.items() if v != self._limit_now(n)}, who)
+        except Refused as refusal:
+            _log.error("limits stay as they are: %s", refusal)
+        self.config = self.config.model_copy(
+            update={"log": self.config.log.model_copy(update={"level": new.log.level})}
+        )
+
+    def slots(self) -> list[dict[str, Any]]:
+        """What is chosen for every kind; secrets are hidden."""
+        hidden = hidden_settings(self.config)
+        found = []
+        for kind in Kind:
+            table = getattr(self.config, kind.value, None)
+            if isinstance(table, SlotTable):
+                settings = {
+                    name: {
+                        key: "***" if _is_hidden(hidden, kind, name, key) else value
+                        for key, value in table.settings(name).items()
+                    }
+                    for name in _names(table)
+                }
+                found.append({"kind": kind.value, "names": _names(table), "settings": settings})
+        return found
+
+    def limits(self) -> dict[str, Any]:
+        """Every limit that may be changed, as it is now."""
+        return {name: self._limit_now(name) for name in LIMITS}
+
+    def costs(self) -> list[tuple[str, StrategyRow]]:
+        """What strategies have cost, with the engine, or ``none`` for those of this process."""
+        rows = [(str(one.index), row) for one in self._fleet.status() for row in one.strategies]
+        router = self._fleet.router
+        for (kind, name), cost in self._plugged.ledger.costs().items():
+            state, faults = "active", 0
+            if kind is Kind.ROUTER:
+                faults = router.fence.faults(kind, name)
+                if router.fence.is_quarantined(kind, name):
+                    state = "quarantined"
+                elif name != router.name:
+                    state = "replaced"
+            figures = (cost.calls, cost.seconds, cost.longest)
+            rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
+        return rows
+
+    def _limit_now(self, name: str) -> Any:  # noqa: ANN401 - a number
+        return getattr(getattr(self.config, LIMITS[name]), name)
+
+    def _apply_limits(self) -> None:
+        engine = self.config.engine
+        self._fleet.backlog.limits = launch.queue_limits(self.config)
+        self._plugged.ledger.budget = engine.strategy_budget_ms / 1000
+        self._fleet.swaps.limit(SetLimits(engine.max_batch_tokens, engine.strategy_budget_ms))
+
+    async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
+        old: SlotTable = getattr(self.config, kind.value)
+        try:
+            await asyncio.to_thread(self._check, kind, old, new)
+            if kind is Kind.ROUTER:
+                has_state = self._swap_router(new)
+            elif kind in ENGINE_KINDS:
+                choices = [
+                    StrategyChoice(name, new.settings(name))
+                    for name in _names(new)
+                    if name != launch.NONE
+                ]
+                has_state = await self._fleet.swaps.swap(kind, choices)
+            else:
+                raise Refused(f"another {kind} needs a restart")
+        except (PluginError, SwapRefused) as error:
+            raise Refused(str(error)) from error
+        self.config = self.config.model_copy(update={kind.value: new})
+        self.swaps[kind.value] += 1
+        _log.warning(
+            "%s is %s instead of %s, by %s; %s",
+            kind.value,
+            ", ".join(_names(new)) or "empty",
+            ", ".join(_names(old)) or "empty",
+            who,
+            "its state was handed over" if has_state else "it starts afresh",
+        )
+        return has_state
+
+    def _check(self, kind: Kind, old: SlotTable, new: SlotTable) -> None:
+        """Look at a choice before any engine is asked.
+
+        Raises:
+            PluginError: it cannot be loaded, or refuses its settings.
+            Refused: it needs a restart.
+        """
+        for name in _names(new):
+            if name == launch.NONE:
+                continue
+            info = self._plugged.host.info(kind, name)
+            before = old.settings(name) if name in _names(old) else new.settings(name)
+            plugin = f"{kind}.{name}"
+            if keys := needing_restart(plugin, info.config_type, before, new.settings(name)):
+                raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
+
+    def _swap_router(self, table: SlotTable) -> bool:
+        (name,) = _names(table)
+        router = self._fleet.router
+        strategy = self._plugged.host.strategy(Kind.ROUTER, name, table.settings(name))
+        try:
+            strategy.open(self._plugged.resources)
+            has_state = hand_over(router.strategy, strategy)
+        except Exception as error:
+            strategy.close()
+            raise Refused(f"router {name} cannot be opened: {error}") from error
+        router.replace(strategy, name)
+        return has_state
+
+    def _note_restarts(self, new: Config) -> None:
+        """Name what has changed and does not take effect."""
+        hot = {kind.value for kind in SWAPPABLE} | {"log"}
+        for table in type(self.config).model_fields:
+            if table in hot:
+                continue
+            ours, theirs = getattr(self.config, table), getattr(new, table)
+            for key in {**ours.model_dump(), **theirs.model_dump()}:
+                if LIMITS.get(key) != table and _value(ours, key) != _value(theirs, key):
+                    _log.warning("[%s] %s has changed; it takes effect after a restart", table, key)
+        if new.log.format != self.config.log.format:
+            _log.warning("[log] format has changed; it takes effect after a restart")
+
+
+def _names(table: SlotTable) -> list[str]:
+    if isinstance(table, StrategyTable):
+        return [table.strategy]
+    names: list[str] = table.strategies  # type: ignore[attr-defined]
+    return list(names)
+
+
+def _chosen(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
+    return [(name, table.settings(name)) for name in _names(table)]
+
+
+def _value(table: Any, key: str) -> Any:  # noqa: ANN401 - a table of any kind
+    return getattr(table, key, None)
+
+
+def _is_hidden(hidden: set[str], kind: Kind, name: str, key: str) -> bool:
+    return f"{kind.value}.{name}" in hidden or f"{kind.value}.{name}.{key}" in hidden

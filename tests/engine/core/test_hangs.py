@@ -1,0 +1,184 @@
+"""Strategies that do not come back, or are slow again and again: interrupted, named, replaced."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_sched_priority.strategy import WeightedClasses
+from tests.engine.core.prompts import PROMPTS, answers
+
+Make = Callable[..., Any]
+TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
+LIMIT = 0.15
+
+
+def sleeps(*args: Any, **kwargs: Any) -> None:
+    time.sleep(60)
+
+
+def spins(*args: Any, **kwargs: Any) -> None:
+    while True:
+        pass
+
+
+def swallows(*args: Any, **kwargs: Any) -> None:
+    while True:
+        try:
+            time.sleep(60)
+        except Exception:  # noqa: BLE001 - as careless plugins do
+            continue
+
+
+CASES = [
+    ("gatewayd_sched_fcfs.strategy.Fcfs", "plan", Kind.SCHEDULER, sleeps),
+    ("gatewayd_sched_fcfs.strategy.Fcfs", "plan", Kind.SCHEDULER, swallows),
+    ("gatewayd_sched_priority.strategy.WeightedClasses", "enqueue", Kind.SCHEDULER, spins),
+    ("gatewayd_prefix_hash.strategy.HashChain", "match", Kind.PREFIX_CACHE, spins),
+    ("gatewayd_prefix_hash.strategy.HashChain", "insert", Kind.PREFIX_CACHE, sleeps),
+    ("gatewayd_evict_lfu.strategy.Lfu", "victim", Kind.EVICTION, spins),
+    ("gatewayd_evict_lfu.strategy.Lfu", "release", Kind.EVICTION, sleeps),
+    ("gatewayd_preempt_recompute.strategy.Recompute", "victim", Kind.PREEMPTION, sleeps),
+]
+
+
+@pytest.fixture
+def watched() -> Iterator[Callable[[Any], None]]:
+    """Let a watchdog look at an engine, as its process does."""
+    dogs: list[Watchdog] = []
+
+    def watch(engine: Any) -> None:
+        dogs.append(Watchdog(engine.core.strategies.ledger, LIMIT))
+        dogs[-1].arm()
+
+    yield watch
+    for dog in dogs:
+        dog.disarm()
+
+
+def once(monkeypatch: pytest.MonkeyPatch, path: str, method: str, broken: Any) -> None:
+    """Break a method of a class for its first call."""
+    module, _, name = path.rpartition(".")
+    kind = getattr(importlib.import_module(module), name)
+    sound = getattr(kind, method)
+    left = [1]
+
+    def first(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if left:
+            left.pop()
+            return broken(*args, **kwargs)
+        return sound(self, *args, **kwargs)
+
+    monkeypatch.setattr(kind, method, first)
+
+
+@pytest.mark.parametrize(("path", "method", "kind", "broken"), CASES)
+def test_a_strategy_that_hangs_is_interrupted_and_loses_nothing(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    watched: Callable[[Any], None],
+    path: str,
+    method: str,
+    kind: Kind,
+    broken: Any,
+) -> None:
+    once(monkeypatch, path, method, broken)
+    choice = {"WeightedClasses": "priority", "Lfu": "lfu"}.get(path.rpartition(".")[2])
+    fields = {kind.value: StrategyChoice(choice)} if choice else {}
+    engine = make_engine(**TIGHT, **fields)
+    watched(engine)
+    began = time.monotonic()
+    assert answers(engine) == undisturbed
+    assert answers(engine) == undisturbed
+    assert time.monotonic() - began < 15
+    assert engine.core.stats.faults == 1
+    assert f".{method} hung at " in caplog.text
+    assert f"{kind} strategy failed" in caplog.text
+
+
+def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    watched: Callable[[Any], None],
+) -> None:
+    monkeypatch.setattr("gatewayd_logits_bias.strategy.Bias.apply", sleeps)
+    engine = make_engine()
+    watched(engine)
+    ids = [
+        engine.submit(p, max_tokens=12, ignore_eos=True, logit_bias=[(9, 0.0)] if k < 4 else [])[0]
+        for k, p in enumerate(PROMPTS)
+    ]
+    began = time.monotonic()
+    done = engine.run()
+    assert time.monotonic() - began < 10
+    for k, i in enumerate(ids):
+        if k < 4:
+            assert done[i].finished.error[0] == "strategy_error"
+            assert "bias.apply hung" in done[i].finished.error[1]
+        else:
+            assert done[i].tokens == undisturbed[k]
+    assert engine.core.stats.faults == 1
+
+
+def test_a_strategy_that_keeps_exceeding_its_budget_is_quarantined(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sound = WeightedClasses.plan
+
+    def slow(self: Any, view: Any) -> Any:
+        time.sleep(0.01)
+        return sound(self, view)
+
+    monkeypatch.setattr(WeightedClasses, "plan", slow)
+    engine = make_engine(
+        scheduler=StrategyChoice("priority"), strategy_budget_ms=1.0, fault_limit=2
+    )
+    for _ in range(2):
+        assert answers(engine) == undisturbed
+    assert engine.core.stats.faults == 2
+    assert "the budget is 1 ms a call" in caplog.text
+    states = {row.name: row.state for row in engine.core.strategies.report()}
+    assert states["priority"] == "quarantined"
+    assert states["fcfs"] == "active"
+
+
+def test_quick_calls_make_good_what_a_slow_one_took() -> None:
+    ledger = Ledger(0.002)
+    naps = [0.0]
+    call = ledger.timed(Kind.ROUTER, "r", "route", lambda: time.sleep(naps[0]))
+    for _ in range(5):
+        naps[0] = 0.012
+        call()
+        naps[0] = 0.0
+        for _ in range(10):
+            call()
+    assert ledger.take_overruns() == []
+    naps[0] = 0.03
+    call()
+    (overrun,) = ledger.take_overruns(Kind.ROUTER)
+    assert (overrun.kind, overrun.name) == (Kind.ROUTER, "r")
+
+
+def test_what_one_strategy_spends_in_another_is_the_others() -> None:
+    ledger = Ledger(1.0)
+    inner = ledger.timed(Kind.PREFIX_CACHE, "p", "match", lambda: time.sleep(0.05))
+    outer = ledger.timed(Kind.SCHEDULER, "s", "plan", inner)
+    outer()
+    costs = ledger.costs()
+    assert costs[Kind.PREFIX_CACHE, "p"].seconds >= 0.05
+    assert costs[Kind.SCHEDULER, "s"].seconds < 0.02
+    assert ledger.current is None

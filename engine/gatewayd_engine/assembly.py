@@ -87,6 +87,8 @@ def assemble(
             dtype=dtype,
             device=config.device,
         ),
+        # Asked long after the processors were made.
+        forced=lambda row: strategies.processors.forced(row),
     )
     # Strategies first: a wrong name should not wait for gigabytes of weights.
     strategies = Strategies(config, host, resources)

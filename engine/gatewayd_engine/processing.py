@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.faults import StrategyHang
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_engine.rows import Rows
-from gatewayd_hooks.logits import LogitsProcessor
+from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor
 
 _log = logging.getLogger(__name__)
 
@@ -209,6 +209,21 @@ class Processors:
                         hung[i] = str(error)
                     break
         return failed
+
+    def forced(self, row: int) -> Sequence[int]:
+        """Tokens that the processors of a row force to come next."""
+        for i in np.flatnonzero(self._wants[:, row]).tolist():
+            processor = self._processors[i]
+            if not isinstance(processor, ForcingProcessor):
+                continue
+            try:
+                tokens = processor.forced(row)
+            except Exception as error:  # noqa: BLE001 - then there is nothing to guess
+                self._note_fault(i, error)
+                continue
+            if len(tokens):
+                return tokens
+        return ()
 
     def advance(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
         """As ``append``, within a step: it is taken back if the step fails as a whole."""

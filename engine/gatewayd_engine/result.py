@@ -96,6 +96,8 @@ class StepResult:
         prompt_logprobs: the same for prompt tokens.
         reported: rows whose prompts were reported, and up to which token.
         hidden: of all tokens of the batch, shape ``[num_tokens, hidden]``.
+        said: lines of the batch that had drafts, and the model's token after the last token of
+            each and after each draft, -1 where it was not asked, shape ``[n, width + 1]``.
     """
 
     tokens: Tokens = field(default_factory=_no_tokens)
@@ -104,6 +106,7 @@ class StepResult:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     reported: list[tuple[int, int]] = field(default_factory=list)
     hidden: torch.Tensor | None = None
+    said: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @classmethod
     def failure(cls, line: int, code: str, sentence: str) -> StepResult:
@@ -123,7 +126,7 @@ class StepResult:
 
     @classmethod
     def merge(cls, parts: list[StepResult]) -> StepResult:
-        """Results of parts of a batch, in their order, as one; hidden states are left out."""
+        """Results of parts of a batch, in their order, as one; what drafters want is left out."""
         return cls(
             Tokens.merge([part.tokens for part in parts]),
             [failure for part in parts for failure in part.failed],

@@ -152,6 +152,7 @@ class Runner:
             tokens, dict(zip(lines.tolist(), first.tolist(), strict=True)), batch, logits, result
         )
         self._leave_out(lines, verification.failed, result)
+        result.said = lines, verification.by_line()
         if drafts.parents is not None:
             self._attention.keep(batch, result.tokens)
 

@@ -19,11 +19,13 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.random import DRAFT, uniform
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.speculation import (
+    Choices,
     DraftBatch,
     DrafterStrategy,
     Drafts,
     FeatureDrafter,
     Features,
+    LearningDrafter,
     SpecControllerStrategy,
     SpecReport,
     SpecView,
@@ -199,7 +201,27 @@ class Speculation:
     # After the step
 
     def observe(self, batch: StepBatch, result: StepResult) -> None:
-        """Show the drafter the hidden states of tokens that are settled, if it wants them."""
+        """Show the drafter what it wants to see of a step."""
+        self._teach(batch, result)
+        self._show_features(batch, result)
+
+    def _teach(self, batch: StepBatch, result: StepResult) -> None:
+        """What the model said to the drafts."""
+        drafter, drafts = self._strategies.bound.get(Kind.DRAFTER), batch.drafts
+        if drafts is None or result.said is None or not isinstance(drafter, LearningDrafter):
+            return
+        lines, said = result.said
+        had_some = drafts.counts[lines] > 0
+        lines = lines[had_some]
+        with blame(Kind.DRAFTER):
+            drafter.learn(
+                Choices(
+                    batch.rows[lines], drafts.tokens[lines], drafts.counts[lines], said[had_some]
+                )
+            )
+
+    def _show_features(self, batch: StepBatch, result: StepResult) -> None:
+        """The hidden states of tokens that are settled."""
         if not self.wants_features or result.hidden is None:
             return
         drafter = cast(FeatureDrafter, self._strategies.bound[Kind.DRAFTER])

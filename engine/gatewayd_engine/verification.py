@@ -115,6 +115,14 @@ class Verification:
         good[list(self.failed)] = False
         return Tokens(self._lines[good], ids[good], counts[good], nodes[good])
 
+    def by_line(self) -> NDArray[np.int64]:
+        """The model's token after each token of each line, shape ``[n, width + 1]``."""
+        counts = self._drafts.counts
+        node = np.arange(self._drafts.tokens.shape[1] + 1)
+        index = self._first[:, None] + np.minimum(node, counts[:, None])
+        said: NDArray[np.int64] = np.where(node <= counts[:, None], self.said[index], -1)
+        return said
+
     def _drop_failed(
         self, alive: NDArray[np.int64], node: NDArray[np.int64], tokens: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:

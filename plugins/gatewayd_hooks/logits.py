@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from gatewayd_hooks.strategy import Strategy
 
@@ -110,3 +111,14 @@ class LogitsProcessor(Strategy, Protocol):
             index: which lines of ``logits`` to change, int64, shape ``[n]``.
             rows: the row of each of those lines, int64, shape ``[n]``.
         """
+
+
+@runtime_checkable
+class ForcingProcessor(Protocol):
+    """A processor that knows of tokens that must come next, as grammars do.
+
+    The drafter ``forced`` guesses them, so that several take one step.
+    """
+
+    def forced(self, row: int) -> Sequence[int]:
+        """The only tokens that ``apply`` would leave possible next, in order; often none."""

@@ -37,6 +37,10 @@ class StepCost:
         else:
             self._seconds[i] = before + _WEIGHT * (min(seconds, _OUTLIER * before) - before)
 
+    def knows(self, num_tokens: int) -> bool:
+        """Whether such a step was ever seen."""
+        return bool(self._seconds[self._index(num_tokens)])
+
     def seconds(self, num_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
         """Expected seconds of steps, shape ``[n]``; what was never seen lies between neighbours.
 

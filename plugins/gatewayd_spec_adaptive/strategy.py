@@ -45,10 +45,9 @@ class Adaptive:
         self._kept = np.zeros(rows)
         self._all_tried, self._all_kept = 4.0, 3.0
         self._hit = 1.0
-        self._draft_seconds = 0.0
+        self._draft_seconds: float | None = None
         self._cost = StepCost()
         self._until_probe = self._probe_interval = _FIRST_PROBE
-        self._is_probe = False
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -59,17 +58,20 @@ class Adaptive:
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
         """Choose the drafts that raise the expected tokens per second most."""
-        self._is_probe = False
         limits = np.minimum(view.limits, self._config.max_drafts)
+        if not self._cost.knows(view.num_tokens):
+            # First what the step costs without drafts: that is what they must be better than.
+            return np.zeros(len(view.rows), np.int64)
         drafts = self._best(view, limits)
-        if not drafts.any():
-            self._until_probe -= 1
-            if self._until_probe <= 0:
-                self._is_probe = True
-                self._probe_interval = min(2 * self._probe_interval, _LAST_PROBE)
-                self._until_probe = self._probe_interval
-                drafts = self._probe(view, limits)
-        return drafts
+        if drafts.any():
+            self._until_probe = self._probe_interval = _FIRST_PROBE
+            return drafts
+        self._until_probe -= 1
+        if self._until_probe > 0:
+            return drafts
+        self._probe_interval = min(2 * self._probe_interval, _LAST_PROBE)
+        self._until_probe = self._probe_interval
+        return self._probe(view, limits)
 
     def _best(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
         n = len(view.rows)
@@ -85,7 +87,7 @@ class Adaptive:
         expected = n + self._hit * np.concatenate([[0.0], np.cumsum(flat[order])])
         computed = view.num_tokens + self._hit * np.arange(len(order) + 1.0)
         seconds = self._cost.seconds(computed)
-        seconds[1:] += self._draft_seconds * (1 + self._config.margin)
+        seconds[1:] += self._draft_seconds or 0.0
         rate = expected / seconds
         best = int(rate.argmax())
         if rate[best] <= rate[0] * (1 + self._config.margin):
@@ -105,7 +107,10 @@ class Adaptive:
         asked = report.asked > 0
         if not asked.any():
             return
-        self._draft_seconds += 0.15 * (report.draft_seconds - self._draft_seconds)
+        before = self._draft_seconds
+        if before is None:
+            before = report.draft_seconds
+        self._draft_seconds = before + 0.15 * (report.draft_seconds - before)
         drafted = report.drafted > 0
         hit = np.count_nonzero(drafted) / np.count_nonzero(asked)
         self._hit += 0.1 * (hit - self._hit)
@@ -118,5 +123,3 @@ class Adaptive:
         self._tried[rows] = self._tried[rows] * decay + tried
         self._all_kept = 0.99 * self._all_kept + float(kept.sum())
         self._all_tried = 0.99 * self._all_tried + float(tried.sum())
-        if self._is_probe and 2 * int(kept.sum()) > int(tried.sum()):
-            self._probe_interval = self._until_probe = _FIRST_PROBE

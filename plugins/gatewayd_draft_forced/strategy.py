@@ -1,0 +1,49 @@
+"""Asks the logits processors which tokens must come next: they cost nothing to guess.
+
+Where a grammar allows one token alone (the name of a field, a bracket that must close) no model
+is needed to know it; several such tokens in a row take one step instead of one each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_hooks.speculation import DraftBatch, Drafts
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import EngineResources
+
+
+def _nothing(row: int) -> Sequence[int]:
+    return ()
+
+
+class Forced:
+    """Guesses what is certain, and nothing else."""
+
+    def __init__(self) -> None:
+        self._forced: Callable[[int], Sequence[int]] = _nothing
+
+    def open(self, resources: EngineResources) -> None:
+        """Learn whom to ask."""
+        self._forced = resources.forced or _nothing
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, row: int) -> None:
+        """Processors know their rows themselves."""
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        """The forced tokens of each row, as many as it can use."""
+        n = len(batch.rows)
+        tokens = np.zeros((n, int(batch.limits.max(initial=0))), np.int32)
+        counts = np.zeros(n, np.int32)
+        for i, row in enumerate(batch.rows.tolist()):
+            forced = self._forced(row)[: int(batch.limits[i])]
+            counts[i] = len(forced)
+            tokens[i, : counts[i]] = forced
+        return Drafts(tokens, counts)

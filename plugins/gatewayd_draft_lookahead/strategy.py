@@ -1,0 +1,174 @@
+"""Asks the model about places ahead, and tries what it said when the answer gets there.
+
+Lookahead decoding (Fu et al. 2024, arXiv 2402.02057): each step also computes a window of guesses
+behind the last token. What the model says after each of them is the window of the next step (a
+Jacobi iteration), and the tokens that guesses and answers make along their way are n-grams, kept
+by their first token. N-grams that begin with the last token of the sequence are tried as branches
+of a tree. Needs no other model, and no text that repeats.
+
+The paper computes several iterations of the window in one step; here there is one, and n-grams
+are read across the steps.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gatewayd_draft_lookahead.pool import NgramPool
+from gatewayd_hooks.speculation import Choices, DraftBatch, Drafts
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_draft_lookahead.config import LookaheadConfig
+    from gatewayd_hooks.resources import EngineResources
+
+
+@dataclass(slots=True)
+class _Row:
+    """What is known of one sequence.
+
+    Attributes:
+        pool: its n-grams.
+        read: tokens of it that are in the pool.
+        windows: guesses by position, the latest last.
+        asked: positions of the last step's window.
+        nodes: which drafts of the last step were its window.
+    """
+
+    pool: NgramPool
+    read: int = 0
+    windows: deque[dict[int, int]] = field(default_factory=deque)
+    asked: list[int] = field(default_factory=list)
+    nodes: list[int] = field(default_factory=list)
+
+
+class Lookahead:
+    """One pool and one window for each row."""
+
+    def __init__(self, config: LookaheadConfig) -> None:
+        self._config = config
+        self._rows: dict[int, _Row] = {}
+
+    def open(self, resources: EngineResources) -> None:
+        """Nothing to load."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, row: int) -> None:
+        """Forget the sequence before."""
+        config = self._config
+        self._rows[row] = _Row(
+            NgramPool(config.candidates, config.max_ngrams),
+            windows=deque(maxlen=config.length - 1),
+        )
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        """Branches of n-grams, and behind them the window."""
+        n, width = len(batch.rows), int(batch.limits.max(initial=0))
+        tokens = np.zeros((n, width), np.int32)
+        parents = np.full((n, width), -1, np.int32)
+        counts = np.zeros(n, np.int32)
+        for i, row in enumerate(batch.rows.tolist()):
+            length = int(batch.lengths[i])
+            state = self._rows[row]
+            self._read(state, batch.tokens[row], length)
+            guesses, before = self._tree(state, batch.tokens[row], length, int(batch.limits[i]))
+            counts[i] = len(guesses)
+            tokens[i, : counts[i]] = guesses
+            parents[i, : counts[i]] = before
+        return Drafts(tokens, counts, parents)
+
+    def _read(self, state: _Row, tokens: NDArray[np.int32], length: int) -> None:
+        """Take n-grams from what the sequence has got since the last time."""
+        size = self._config.length
+        if self._config.use_prompt:
+            begin = max(state.read - size + 1, length - self._config.max_ngrams, 0)
+            new = tokens[begin:length].tolist()
+            for at in range(len(new) - size + 1):
+                state.pool.add(new[at : at + size])
+        state.read = length
+
+    def _tree(
+        self, state: _Row, tokens: NDArray[np.int32], length: int, limit: int
+    ) -> tuple[list[int], list[int]]:
+        """Drafts and the draft before each."""
+        guesses: list[int] = []
+        before: list[int] = []
+        children: dict[tuple[int, int], int] = {}
+
+        def grow(parent: int, token: int) -> int:
+            """The draft with this token after that one, made if there is room; -2 if not."""
+            if (parent, token) not in children:
+                if len(guesses) >= limit:
+                    return -2
+                children[parent, token] = len(guesses)
+                guesses.append(token)
+                before.append(parent)
+            return children[parent, token]
+
+        for ngram in state.pool.after(int(tokens[length - 1]))[: self._config.candidates]:
+            parent = -1
+            for token in ngram:
+                parent = grow(parent, token)
+                if parent == -2:
+                    break
+        window = self._window(state, tokens, length)
+        state.asked, state.nodes = [], []
+        parent = -1
+        for offset, token in enumerate(window):
+            parent = grow(parent, token)
+            if parent == -2:
+                break
+            state.asked.append(length + offset)
+            state.nodes.append(parent)
+        return guesses, before
+
+    def _window(self, state: _Row, tokens: NDArray[np.int32], length: int) -> list[int]:
+        """What the model said lately of the places ahead; where it said nothing, any token."""
+        last = state.windows[-1] if state.windows else {}
+        return [
+            last.get(length + offset, int(tokens[(length * 7 + offset * 13) % length]))
+            for offset in range(self._config.window)
+        ]
+
+    def learn(self, choices: Choices) -> None:
+        """The model's words about the window are the next window, and n-grams on the way."""
+        for i, row in enumerate(choices.rows.tolist()):
+            state = self._rows.get(row)
+            if state is None or not state.asked:
+                continue
+            said = choices.tokens[i]
+            count = int(choices.counts[i])
+            guesses = {
+                position: int(choices.drafts[i, node])
+                for position, node in zip(state.asked, state.nodes, strict=True)
+                if node < count
+            }
+            window = {
+                position + 1: int(said[node + 1])
+                for position, node in zip(state.asked, state.nodes, strict=True)
+                if node < count and said[node + 1] >= 0
+            }
+            state.windows.append(guesses)
+            self._collect(state, window)
+            state.windows[-1] = {**guesses, **window}
+            state.asked, state.nodes = [], []
+
+    def _collect(self, state: _Row, window: dict[int, int]) -> None:
+        """N-grams across the steps: a guess of each, and last what the model says now."""
+        size = self._config.length
+        steps = [*state.windows, window]
+        if len(steps) < size:
+            return
+        steps = steps[-size:]
+        for position in window:
+            ngram = [step.get(position - size + 1 + offset) for offset, step in enumerate(steps)]
+            known = [token for token in ngram if token is not None]
+            if len(known) == size:
+                state.pool.add(known)

@@ -72,7 +72,7 @@ class StrategyInfo(Generic[StrategyT]):
             of the entry point's name.
         config_type: its settings.
         build: makes the strategy; imports what is heavy inside, not at the plugin's top.
-        summary: one line for ``gatewayd plugins``.
+        summary: one line for ``gatewayd plugin``.
         requires_spec: the contract versions it works with, as a PEP 440 specifier.
         detector: of a logits processor that leaves a mark: makes, in the gateway process and from
             the same settings, what finds it. Then the plugin's top must not import torch.

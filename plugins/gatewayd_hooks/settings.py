@@ -34,7 +34,7 @@ def decode(
 
 def _problem(config_type: type[StrategyConfig], detail: ErrorDetails) -> str:
     if not detail["loc"]:
-        return detail["msg"]
+        return detail["msg"].removeprefix("Value error, ")
     key = ".".join(map(str, detail["loc"]))
     if detail["type"] == "missing":
         return f"{key} is not set; it has no default"

@@ -52,6 +52,7 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	$(BIN)/python tests/bench/plugin_cost.py
 	$(BIN)/python tests/bench/prefix_sharing.py
 	$(BIN)/python tests/bench/prefix_match.py
+	$(BIN)/python tests/bench/cache_traces.py
 	$(BIN)/python tests/bench/batching.py
 	-$(BIN)/python tests/bench/llama_cpp.py
 	$(BIN)/python tests/bench/cpu_numbers.py

@@ -1,10 +1,11 @@
-"""GreedyDual: what computing a page again costs, on top of the rank at which pages are given up.
+"""GreedyDual: what giving a page up costs, on top of the rank at which pages are given up.
 
-A page's attention reads all tokens before it, so its cost grows with its depth. The rank of the
-page given up last is where new ones start: a page is kept for a time in proportion to its cost.
-Only the ends of prefixes are candidates, for what is behind a gap is found no more. Source:
-GreedyDual, Young, "The k-server dual and loose competitiveness for paging" (1994), as Cao and
-Irani made it cheap, "Cost-aware WWW proxy caching algorithms" (1997).
+A page's attention reads all tokens before it, so computing it again costs the more the deeper it
+is, and is the likelier the oftener it was used. The rank of the page given up last is where new
+ones start: a page is kept for a time in proportion to its cost. Only the ends of prefixes are
+candidates, for what is behind a gap is found no more. Source: GreedyDual, Young, "The k-server
+dual and loose competitiveness for paging" (1994), with the frequency that Cherkasova adds,
+"Improving WWW proxies performance with Greedy-Dual-Size-Frequency caching policy" (1998).
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Cost:
         self._page_size = 0
         self._lineage = Lineage(0)
         self._cost: list[float] = []
+        self._uses: list[int] = []
         self._rank: list[float] = []
         self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
         self._order: list[tuple[float, int, int]] = []  # a heap of rank, ticket and page
@@ -40,6 +42,7 @@ class Cost:
         self._page_size = resources.page_size
         self._lineage = Lineage(resources.num_pages)
         self._cost = [1.0] * resources.num_pages
+        self._uses = [0] * resources.num_pages
         self._rank = [0.0] * resources.num_pages
         self._ticket = [0] * resources.num_pages
 
@@ -52,15 +55,16 @@ class Cost:
         self._cost[page] = 1.0 + origin.depth * self._page_size / self._even_tokens
 
     def release(self, page: int) -> None:
-        """The page starts again, above all that was given up so far."""
+        """The page was used once more and starts above all that was given up so far."""
+        self._uses[page] += 1
         self._last_ticket += 1
         self._ticket[page] = self._last_ticket
-        self._rank[page] = self._floor + self._cost[page]
+        self._rank[page] = self._floor + self._uses[page] * self._cost[page]
         self._count += 1
         self._offer(page)
 
     def reuse(self, page: int) -> None:
-        """The page leaves the order."""
+        """The page leaves the order; its uses stay."""
         self._ticket[page] = 0
         self._count -= 1
 
@@ -75,7 +79,7 @@ class Cost:
             page = min(there, key=lambda page: (self._rank[page], self._ticket[page]))
         self._floor = max(self._floor, self._rank[page])
         self._ticket[page] = 0
-        self._cost[page] = 1.0
+        self._cost[page], self._uses[page] = 1.0, 0
         self._count -= 1
         parent = self._lineage.drop(page)
         if parent >= 0 and self._ticket[parent]:

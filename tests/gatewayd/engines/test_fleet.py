@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import QueueLimits
@@ -180,7 +182,7 @@ async def test_requests_spread_over_replicas(make_fleet: Make) -> None:
 
 
 class _BadRouter:
-    """Raises, then names strangers; counts how often it is asked."""
+    """Raises, does not come back, then talks nonsense; counts how often it is asked."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -195,13 +197,21 @@ class _BadRouter:
         self.asked += 1
         if self.asked == 1:
             raise RuntimeError("no idea")
-        return 99
+        if self.asked == 2:
+            time.sleep(60)
+        return np.array([0, 1])  # type: ignore[return-value]
 
 
-async def test_a_broken_router_loses_no_request_and_is_asked_no_more(make_fleet: Make) -> None:
+async def test_a_broken_router_loses_no_request_and_is_asked_no_more(
+    make_fleet: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     router = _BadRouter()
     setup = await make_fleet(router=router)
     await setup.ready()
+    began = time.monotonic()
     sinks = [setup.generate([k], 2) for k in range(1, 11)]
     await asyncio.gather(*(sink.end() for sink in sinks))
+    assert time.monotonic() - began < 5
     assert router.asked == FAULT_LIMIT
+    assert "hung: router: test.route hung at" in caplog.text
+    assert "router strategy test is quarantined" in caplog.text

@@ -1,0 +1,36 @@
+"""Memory that says which strategy runs, read by another process."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from gatewayd_hooks.marker import Marker
+
+CHILD = """
+import os, sys
+from gatewayd_hooks.marker import Marker
+marker = Marker.attached(sys.argv[1])
+marker.number("eviction.lru")
+marker.bytes[0] = marker.number("scheduler.fcfs")
+os._exit(9)
+"""
+
+
+def test_what_a_process_wrote_is_there_when_it_has_gone() -> None:
+    marker = Marker.shared()
+    assert marker.running() is None
+    subprocess.run([sys.executable, "-c", CHILD, marker.path], check=False)
+    assert marker.running() == "scheduler.fcfs"
+    marker.clear()
+    assert marker.running() is None
+    marker.close()
+
+
+def test_out_of_reach_is_no_error_and_many_names_fit() -> None:
+    marker = Marker.attached("/nowhere")
+    numbers = [marker.number(f"scheduler.s{k}") for k in range(300)]
+    assert numbers[:254] == list(range(1, 255))
+    assert set(numbers[254:]) == {255}
+    marker.bytes[0] = 7
+    assert marker.running() == "scheduler.s6"

@@ -138,6 +138,39 @@ def test_an_answer_that_falls_behind_is_marked_more_strongly_and_not_in_circles(
     assert strengths[-1] == 24.0
 
 
+@pytest.mark.parametrize("context", [1, 2])
+def test_the_addend_follows_what_a_detector_would_count(context: int) -> None:
+    """A long and a short answer at once, in blocks of one line."""
+    vocab = 140_000
+    settings = config(context=context)
+    processor, key = opened(settings, vocab=vocab), keys_of(settings)("")
+    draw = np.random.default_rng(context)
+    texts = [[], draw.integers(0, 9, 240).tolist()]
+    for row in (0, 1):
+        processor.admit(row, Sampling(), ids(3, 3), ids(*texts[row][:180]))
+    for i in range(60):
+        logits = torch.zeros(2, vocab)
+        processor.apply(logits, torch.tensor([1, 0]), torch.tensor([0, 1]))
+        for line, text in ((1, texts[0]), (0, texts[1][: 180 + i])):
+            found = detect(text, key, 0.25, context)
+            share = min(1.0, max(0.0, (len(text) - 32) / 168))
+            needed = share * 6 * math.sqrt(0.25 * 0.75 * max(len(text), 200))
+            missing = max(0.0, needed - (found.num_green - 0.25 * found.num_scored))
+            assert float(logits[line].max()) == pytest.approx(min(24.0, 2 + 2 * missing))
+            seen = {
+                text[j]
+                for j in range(context, len(text))
+                if text[j - context : j] == text[len(text) - context :]
+            }
+            before = [3, 3, *text][-context:]
+            for token in range(9):
+                raised = is_green(key, before, token, 0.25) and not (missing and token in seen)
+                assert (float(logits[line, token]) > 0) is raised
+        tokens = [int(draw.integers(0, 9)), texts[1][180 + i]]
+        texts[0].append(tokens[0])
+        processor.append(torch.tensor([0, 1]), torch.tensor(tokens))
+
+
 def test_an_answer_that_is_marked_well_gets_no_more_than_delta() -> None:
     settings = config()
     processor, key = opened(settings), keys_of(settings)("")

@@ -156,29 +156,55 @@ def test_a_strategy_that_keeps_exceeding_its_budget_is_quarantined(
     assert states["fcfs"] == "active"
 
 
-def test_quick_calls_make_good_what_a_slow_one_took() -> None:
+class Clock:
+    """A time that passes when it is told to."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr("gatewayd_hooks.ledger.time", clock)
+    return clock
+
+
+def test_quick_calls_make_good_what_a_slow_one_took(clock: Clock) -> None:
     ledger = Ledger(0.002)
-    naps = [0.0]
-    call = ledger.timed(Kind.ROUTER, "r", "route", lambda: time.sleep(naps[0]))
-    for _ in range(5):
-        naps[0] = 0.012
-        call()
-        naps[0] = 0.0
+    call = ledger.timed(Kind.ROUTER, "r", "route", clock.spend)
+    for _ in range(50):
+        call(0.012)  # five budgets too much
         for _ in range(10):
-            call()
+            call(0.0)
     assert ledger.take_overruns() == []
-    naps[0] = 0.03
-    call()
+    for _ in range(2):
+        call(0.012)
+    assert ledger.take_overruns() == []
+    call(0.004)
     (overrun,) = ledger.take_overruns(Kind.ROUTER)
     assert (overrun.kind, overrun.name) == (Kind.ROUTER, "r")
 
 
-def test_what_one_strategy_spends_in_another_is_the_others() -> None:
+def test_what_one_strategy_spends_in_another_is_the_others(clock: Clock) -> None:
     ledger = Ledger(1.0)
-    inner = ledger.timed(Kind.PREFIX_CACHE, "p", "match", lambda: time.sleep(0.05))
-    outer = ledger.timed(Kind.SCHEDULER, "s", "plan", inner)
-    outer()
+    inner = ledger.timed(Kind.PREFIX_CACHE, "p", "match", clock.spend)
+
+    def plan() -> None:
+        clock.spend(1.0)
+        inner(0.25)
+        inner(0.5)
+        clock.spend(2.0)
+
+    ledger.timed(Kind.SCHEDULER, "s", "plan", plan)()
     costs = ledger.costs()
-    assert costs[Kind.PREFIX_CACHE, "p"].seconds >= 0.05
-    assert costs[Kind.SCHEDULER, "s"].seconds < 0.02
+    assert costs[Kind.PREFIX_CACHE, "p"].seconds == 0.75
+    assert costs[Kind.PREFIX_CACHE, "p"].longest == 0.5
+    assert costs[Kind.SCHEDULER, "s"].seconds == 3.0
     assert ledger.current is None

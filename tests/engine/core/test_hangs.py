@@ -180,14 +180,14 @@ def test_quick_calls_make_good_what_a_slow_one_took(clock: Clock) -> None:
     ledger = Ledger(0.002)
     call = ledger.timed(Kind.ROUTER, "r", "route", clock.spend)
     for _ in range(50):
-        call(0.012)  # five budgets too much
+        call(0.011)  # four budgets and a half too much
         for _ in range(10):
             call(0.0)
     assert ledger.take_overruns() == []
     for _ in range(2):
-        call(0.012)
+        call(0.011)
     assert ledger.take_overruns() == []
-    call(0.004)
+    call(0.005)
     (overrun,) = ledger.take_overruns(Kind.ROUTER)
     assert (overrun.kind, overrun.name) == (Kind.ROUTER, "r")
 

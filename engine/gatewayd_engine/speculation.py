@@ -191,6 +191,7 @@ class Speculation:
             self._known[kind] = strategy
             self._owners[kind] = np.full(len(self._rows.seed), -1, np.int64)
         owners, ids = self._owners[kind], self._queue.ids[slots]
+        strategy = self._strategies.watched[kind]
         new = np.flatnonzero(owners[rows] != ids)
         if len(new):
             with blame(kind):
@@ -210,6 +211,7 @@ class Speculation:
         drafter, drafts = self._strategies.bound.get(Kind.DRAFTER), batch.drafts
         if drafts is None or result.said is None or not isinstance(drafter, LearningDrafter):
             return
+        drafter = cast(LearningDrafter, self._strategies.watched[Kind.DRAFTER])
         lines, said = result.said
         had_some = drafts.counts[lines] > 0
         lines = lines[had_some]
@@ -224,7 +226,7 @@ class Speculation:
         """The hidden states of tokens that are settled."""
         if not self.wants_features or result.hidden is None:
             return
-        drafter = cast(FeatureDrafter, self._strategies.bound[Kind.DRAFTER])
+        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
         self._introduce(Kind.DRAFTER, batch.slots, batch.rows)
         settled = batch.settled
         first = batch.last - batch.counts + 1

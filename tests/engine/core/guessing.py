@@ -85,5 +85,11 @@ class Drawn(Guess):
 
 def guess_with(engine: Any, drafter: Any) -> Any:
     """Let an engine, made with any drafter, use this one."""
-    engine.core.strategies.bound[Kind.DRAFTER] = drafter
+    seat(engine.core.strategies, Kind.DRAFTER, drafter)
     return engine
+
+
+def seat(strategies: Any, kind: Kind, strategy: Any) -> None:
+    """Let a strategy fill a slot as one from the configuration does."""
+    strategies.bound[kind] = strategy
+    strategies.watched[kind] = strategies.ledger.watch(kind, "scripted", strategy)

@@ -1,0 +1,29 @@
+"""A request's wish to have its pages kept goes along to the engine."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from gatewayd.engines.replica import Replica
+from gatewayd_engine.messages import Submit
+from tests.gatewayd.engines.conftest import Sink, request
+
+
+async def test_the_engine_is_told(make_fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[Submit] = []
+    send = Replica.send
+
+    def noting(self: Replica, command: Any) -> None:
+        sent.append(command)
+        send(self, command)
+
+    monkeypatch.setattr(Replica, "send", noting)
+    setup = await make_fleet()
+    await setup.ready()
+    sink = Sink()
+    wish = dataclasses.replace(request([1, 2, 3], 2), retention=(90, 60.0))
+    setup.fleet.submit(wish, [sink])
+    assert [c.retention for c in sent if isinstance(c, Submit)] == [(90, 60.0)]

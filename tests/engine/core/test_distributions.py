@@ -1,0 +1,125 @@
+"""What requests sample has the model's distribution, whoever guesses: chi-square."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from scipy import stats
+
+from gatewayd_engine import embedded
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.guessing import Drawn, guess_with
+from tests.engine.core.test_combinations import names
+
+Make = Callable[..., Any]
+
+PROMPT = [*range(30, 42)] * 4
+TEMPERATURE, TOP_K, LENGTH = 1.5, 3, 4
+DRAFTERS = [name for name in names(Kind.DRAFTER) if name != "forced"]
+
+
+@pytest.fixture(scope="session")
+def wanted(oracle: Callable[..., Any]) -> dict[tuple[int, ...], float]:
+    """The probability of each answer, from transformers' logits, one prefix after the other."""
+    model = oracle(embedded.folder("nano"))
+    found: dict[tuple[int, ...], float] = {(): 1.0}
+    for _ in range(LENGTH):
+        grown = {}
+        for prefix, probability in found.items():
+            with torch.no_grad():
+                logits = model(torch.tensor([PROMPT + list(prefix)])).logits[0, -1].double()
+            best, ids = logits.topk(TOP_K)
+            for token, share in zip(
+                ids.tolist(), torch.softmax(best / TEMPERATURE, -1).tolist(), strict=True
+            ):
+                grown[*prefix, token] = probability * share
+        found = grown
+    return found
+
+
+def drawn(engine: Any, draws: int) -> Counter[tuple[int, ...]]:
+    """So many answers to the prompt, 64 at a time."""
+    counts: Counter[tuple[int, ...]] = Counter()
+    for _ in range(draws // 64):
+        ids = engine.submit(
+            PROMPT,
+            n=64,
+            max_tokens=LENGTH,
+            temperature=TEMPERATURE,
+            top_k=TOP_K,
+            ignore_eos=True,
+        )
+        done = engine.run()
+        counts.update(tuple(done[i].tokens) for i in ids)
+        engine.answers.clear()
+    return counts
+
+
+def p_value(counts: Counter[tuple[int, ...]], wanted: dict[tuple[int, ...], float]) -> float:
+    """Answers that are too rare to count are counted together."""
+    total = sum(counts.values())
+    assert set(counts) <= set(wanted)
+    often = [answer for answer, share in wanted.items() if share * total >= 5]
+    seen = [counts[answer] for answer in often]
+    expected = [wanted[answer] * total for answer in often]
+    rest = total - sum(expected)
+    if rest >= 5:
+        seen.append(total - sum(seen))
+        expected.append(rest)
+    else:
+        expected = [share * sum(seen) / sum(expected) for share in expected]
+    return float(stats.chisquare(seen, expected).pvalue)
+
+
+def engine_with(make_engine: Make, drafter: str) -> Any:
+    # Little is sure after such a prompt, and all that is drawn is to be looked at.
+    settings = {"min_confidence": 0.0} if drafter == "draft_model" else {}
+    return make_engine(
+        drafter=StrategyChoice(drafter, settings),
+        spec_controller=StrategyChoice("fixed", {"drafts": 3}),
+    )
+
+
+@pytest.mark.parametrize("drafter", ["draft_model", "lookahead", "scripted"])
+def test_a_few_thousand_draws(
+    make_engine: Make, wanted: dict[tuple[int, ...], float], drafter: str
+) -> None:
+    engine = engine_with(make_engine, "ngram" if drafter == "scripted" else drafter)
+    if drafter == "scripted":
+        # From all of the vocabulary, so that nearly all of it is refused.
+        guess_with(engine, Drawn([], 0.0, "chain"))
+    assert p_value(drawn(engine, 2_048), wanted) > 0.01
+    assert engine.core.stats.draft_tokens > 500
+
+
+def test_the_chi_square_sees_another_temperature(
+    make_engine: Make, wanted: dict[tuple[int, ...], float]
+) -> None:
+    flatter = {answer: share**0.8 for answer, share in wanted.items()}
+    total = sum(flatter.values())
+    other = {answer: share / total for answer, share in flatter.items()}
+    assert p_value(drawn(engine_with(make_engine, "ngram"), 2_048), other) < 0.001
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_a_hundred_thousand_draws(
+    make_engine: Make, wanted: dict[tuple[int, ...], float], drafter: str
+) -> None:
+    engine = engine_with(make_engine, drafter)
+    assert p_value(drawn(engine, 100_032), wanted) > 0.01
+    stats_ = engine.core.stats
+    print(f"{drafter}: {stats_.accepted_tokens} of {stats_.draft_tokens} drafts kept")
+    assert stats_.accepted_tokens > 1000
+
+
+def test_the_answers_are_all_there_is(wanted: dict[tuple[int, ...], float]) -> None:
+    assert len(wanted) == len(list(itertools.product(range(TOP_K), repeat=LENGTH)))
+    assert sum(wanted.values()) == pytest.approx(1)

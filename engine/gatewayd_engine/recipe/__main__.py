@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.recipe``: make the embedded models, from nothing but Python."""
+"""``python -m gatewayd_engine.recipe``: make the embedded models and their heads, from Python."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine.recipe.checkpoint import write_checkpoint
 from gatewayd_engine.recipe.corpus import Corpus, build
+from gatewayd_engine.recipe.heads_stage import make_heads
+from gatewayd_engine.recipe.heads_training import KINDS
 from gatewayd_engine.recipe.model import NANO, NANO_DRAFT
 from gatewayd_engine.recipe.rows import pack
 from gatewayd_engine.recipe.symbols import library_root, source_files
@@ -22,7 +24,7 @@ from gatewayd_engine.recipe.training import Schedule, Trained, train
 MODELS = {"nano": (NANO, 230.0), "nano-draft": (NANO_DRAFT, 70.0)}
 """Size, and seconds of training on one H200."""
 ROW_LEN = 1024
-STAGES = ("corpus", "tokenizer", "train", "all")
+STAGES = ("corpus", "tokenizer", "train", "all", "heads")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -36,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_tokenizer(options, console)
     if "train" in stages:
         make_models(options, console)
+    if "heads" in stages:
+        make_heads(options, console)
 
 
 def make_corpus(options: argparse.Namespace, console: Console) -> None:
@@ -112,7 +116,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--model", choices=list(MODELS), action="append", help="may be repeated; both if absent"
     )
-    parser.add_argument("--seconds", type=float, help="of training; default 230 and 70")
+    parser.add_argument("--kind", choices=KINDS, default="medusa", help="of heads")
+    parser.add_argument(
+        "--base", type=Path, help="checkpoint that heads are for; default the embedded --model"
+    )
+    parser.add_argument(
+        "--answers", type=int, default=5700, help="texts that it writes for its heads to learn"
+    )
+    parser.add_argument("--seconds", type=float, help="of training; default 230, 70; 800 for heads")
     parser.add_argument("--steps", type=int, help="in place of seconds; repeats exactly")
     parser.add_argument("--batch-rows", type=int, default=64, help=f"of {ROW_LEN} tokens")
     parser.add_argument("--learning-rate", type=float, default=2e-3)

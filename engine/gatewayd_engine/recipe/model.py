@@ -43,11 +43,16 @@ class Llama(nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Map ids ``[batch, length]`` to logits ``[batch, length, vocab]``."""
+        return functional.linear(self.hidden(ids), self.embed_tokens.weight)
+
+    def hidden(self, ids: torch.Tensor) -> torch.Tensor:
+        """Map ids ``[batch, length]`` to what the head is given, ``[batch, length, hidden]``."""
         x = self.embed_tokens(ids)
-        cos, sin = _rotation(ids.shape[1], self.size.head_dim, ids.device)
+        cos, sin = rotation(ids.shape[1], self.size.head_dim, ids.device)
         for layer in self.layers:
             x = layer(x, cos, sin)
-        return functional.linear(self.norm(x), self.embed_tokens.weight)
+        normed: torch.Tensor = self.norm(x)
+        return normed
 
     def initialise(self) -> None:
         """Draw the weights; those that write to the residual stream smaller, by its depth."""
@@ -87,8 +92,8 @@ class _Attention(nn.Module):
             for project in (self.q_proj, self.k_proj, self.v_proj)
         )
         answer = functional.scaled_dot_product_attention(
-            _rotated(query, cos, sin),
-            _rotated(key, cos, sin),
+            rotated(query, cos, sin),
+            rotated(key, cos, sin),
             value,
             is_causal=True,
             enable_gqa=True,
@@ -109,16 +114,16 @@ class _FeedForward(nn.Module):
         return mapped
 
 
-def _rotation(
-    length: int, head_dim: int, device: torch.device
-) -> tuple[torch.Tensor, torch.Tensor]:
+def rotation(length: int, head_dim: int, device: torch.device) -> tuple[torch.Tensor, torch.Tensor]:
+    """Cosines and sines of positions from 0, each ``[length, head_dim]``."""
     exponents = torch.arange(0, head_dim, 2, device=device).float() / head_dim
     angles = torch.outer(torch.arange(length, device=device).float(), ROPE_THETA**-exponents)
     angles = torch.cat((angles, angles), -1)
     return angles.cos(), angles.sin()
 
 
-def _rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+def rotated(heads: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Turn heads ``[..., length, head_dim]`` by their positions."""
     first, second = heads.chunk(2, -1)
     turned = torch.cat((-second, first), -1)
     return heads * cos.to(heads.dtype) + turned * sin.to(heads.dtype)

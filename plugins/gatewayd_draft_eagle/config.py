@@ -1,0 +1,18 @@
+"""Settings of ``[drafter.eagle]``."""
+
+from __future__ import annotations
+
+from gatewayd_hooks.strategy import StrategyConfig, setting
+
+
+class EagleConfig(StrategyConfig):
+    """Which layer, and how far it looks."""
+
+    heads: str = setting(
+        "",
+        reload="restart",
+        doc="Folder of a layer trained for the model; empty for the one that stands beside it.",
+    )
+    depth: int = setting(
+        6, reload="restart", ge=1, le=32, doc="Most guesses of a sequence in a step."
+    )

@@ -1,0 +1,100 @@
+"""EAGLE's decoder layer: joins hidden states with tokens, and foresees the next hidden states."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import functional
+
+
+class Entered(NamedTuple):
+    """Pairs of a hidden state and the token after it, joined and projected.
+
+    Attributes:
+        joined: the residual stream, shape ``[n, hidden]``.
+        query: turned by position, shape ``[n, heads, head_dim]``.
+        key_value: keys turned by position and values, shape ``[n, 2 * kv_heads, head_dim]``.
+    """
+
+    joined: torch.Tensor
+    query: torch.Tensor
+    key_value: torch.Tensor
+
+
+class Layer:
+    """Stateless between calls; who looks at what, the caller says.
+
+    Args:
+        tensors: weights.
+        facts: sizes.
+        num_positions: positions that a pair can have.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, torch.Tensor], facts: Mapping[str, Any], num_positions: int
+    ) -> None:
+        self.window: int = facts["window"]
+        self.kv_heads: int = facts["kv_heads"]
+        self.head_dim: int = facts["head_dim"]
+        self._heads: int = facts["heads"]
+        self._eps: float = facts["norm_eps"]
+        self._join, self._join_bias = tensors["join.weight"], tensors["join.bias"]
+        self._norm, self._mlp_norm = tensors["norm.weight"], tensors["mlp_norm.weight"]
+        self._qkv = torch.cat((tensors["query.weight"], tensors["key_value.weight"]))
+        self._out = tensors["out.weight"]
+        self._gate_up, self._down = tensors["gate_up.weight"], tensors["down.weight"]
+        exponents = torch.arange(0, self.head_dim, 2).float() / self.head_dim
+        frequencies = facts["rope_theta"] ** -exponents
+        angles = torch.outer(torch.arange(num_positions).float(), frequencies)
+        angles = torch.cat((angles, angles), -1).to(self._out.device)
+        # The second sine carries the sign of the halves' exchange.
+        sin = angles.sin()
+        sin[:, : self.head_dim // 2].neg_()
+        self._rotation = torch.stack((angles.cos(), sin), 1).to(self._out.dtype)
+
+    def enter(
+        self, features: torch.Tensor, embedded: torch.Tensor, positions: torch.Tensor
+    ) -> Entered:
+        """Join pairs.
+
+        Args:
+            features: hidden states, shape ``[n, hidden]``.
+            embedded: the token after each, shape ``[n, hidden]``.
+            positions: of the hidden states, shape ``[n]``.
+        """
+        pairs = torch.cat((features, embedded), -1)
+        joined = functional.linear(pairs, self._join, self._join_bias)
+        normed = functional.rms_norm(joined, self._norm.shape, self._norm, self._eps)
+        heads = functional.linear(normed, self._qkv).view(len(joined), -1, self.head_dim)
+        cos, sin = self._rotation[positions].unsqueeze(2).unbind(1)
+        turned = heads[:, : self._heads + self.kv_heads]
+        turned.copy_(turned * cos + turned.roll(self.head_dim // 2, -1) * sin)
+        return Entered(joined, heads[:, : self._heads], heads[:, self._heads :])
+
+    def foresee(
+        self, entered: Entered, context: torch.Tensor, is_seen: torch.Tensor
+    ) -> torch.Tensor:
+        """Hidden states of the positions after pairs.
+
+        Args:
+            entered: one pair of each sequence.
+            context: keys and values, shape ``[n, 2 * kv_heads, length, head_dim]``.
+            is_seen: which of them each pair sees, its own too, shape ``[n, length]``.
+
+        Returns:
+            Shape ``[n, hidden]``.
+        """
+        key, value = context.chunk(2, 1)
+        seen = functional.scaled_dot_product_attention(
+            entered.query.unsqueeze(2),
+            key,
+            value,
+            attn_mask=is_seen[:, None, None],
+            enable_gqa=True,
+        )
+        x = entered.joined + functional.linear(seen.flatten(1), self._out)
+        normed = functional.rms_norm(x, self._mlp_norm.shape, self._mlp_norm, self._eps)
+        gate, up = functional.linear(normed, self._gate_up).chunk(2, -1)
+        return x + functional.linear(functional.silu(gate) * up, self._down)

@@ -1,0 +1,142 @@
+"""Foresees the model's hidden states one after the other, and the tokens they stand for.
+
+EAGLE (Li et al. 2024, arXiv 2401.15077): hidden states are easier to foresee than tokens, if
+the token that was chosen from each is known; one decoder layer is enough.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gatewayd_draft_eagle.heads import read_heads
+from gatewayd_draft_eagle.layer import Entered, Layer
+from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_draft_eagle.config import EagleConfig
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_hooks.speculation import TargetModel
+
+_NOTHING = -2  # is never before a sequence's last token
+
+
+class Eagle:
+    """Keeps the last hidden states of each row, and the layer's keys and values for them.
+
+    Position ``p`` of a row is kept at place ``p % window``. A hidden state waits there until the
+    token after it is known, and its row wants drafts: then it becomes a key and a value.
+    """
+
+    _target: TargetModel
+    _layer: Layer
+
+    def __init__(self, config: EagleConfig) -> None:
+        self._config = config
+
+    def open(self, resources: EngineResources) -> None:
+        """Read the layer.
+
+        Raises:
+            ValueError: there is none for this model.
+        """
+        tensors, facts = read_heads(self._config.heads, resources)
+        if resources.target is None:
+            return
+        self._target = resources.target
+        self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
+        self._window = layer.window
+        rows, hidden = resources.max_running, self._target.hidden_size
+        like = tensors["out.weight"]
+        self._features = like.new_zeros(rows, self._window, hidden)
+        self._context = like.new_zeros(rows, 2 * layer.kv_heads, self._window, layer.head_dim)
+        self._held = np.full((rows, self._window), _NOTHING, np.int64)
+        self._entered = np.full((rows, self._window), _NOTHING, np.int64)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, row: int) -> None:
+        """Forget what was seen of the sequence before."""
+        self._held[row] = self._entered[row] = _NOTHING
+
+    @torch.inference_mode()
+    def observe(self, features: Features) -> None:
+        """Keep the last of each row, as far as the window reaches."""
+        last = np.full(len(self._held), _NOTHING, np.int64)
+        np.maximum.at(last, features.rows, features.positions)
+        near = np.flatnonzero(features.positions > last[features.rows] - self._window)
+        rows, positions = features.rows[near], features.positions[near]
+        places = positions % self._window
+        self._held[rows, places] = positions
+        hidden = features.hidden[torch.from_numpy(near)]
+        self._features[torch.from_numpy(rows), torch.from_numpy(places)] = hidden
+
+    @torch.inference_mode()
+    def propose(self, batch: DraftBatch) -> Drafts:
+        """Guess for all rows together whose hidden state before the last token was seen."""
+        at = batch.lengths - 2
+        is_known = self._held[batch.rows, at % self._window] == at
+        depth = min(self._config.depth, int(batch.limits.max(initial=0)))
+        counts = np.where(is_known, np.minimum(batch.limits, depth), 0).astype(np.int32)
+        tokens = np.zeros((len(batch.rows), depth), np.int32)
+        known = np.flatnonzero(is_known)
+        if len(known):
+            depth = int(counts.max())
+            tokens[known, :depth] = self._foresee(batch, known, depth).cpu().numpy()
+        return Drafts(tokens, counts)
+
+    def _foresee(self, batch: DraftBatch, known: NDArray[np.int64], depth: int) -> torch.Tensor:
+        """Chains of guesses for some lines, ``[n, depth]``."""
+        rows, at = batch.rows[known], batch.lengths[known] - 2
+        entered = self._enter(batch, rows, at)
+        # Guesses stand behind the window, and are forgotten with it.
+        context = self._context[torch.from_numpy(rows)]
+        room = context.new_zeros(*context.shape[:2], depth - 1, context.shape[3])
+        context = torch.cat((context, room), 2)
+        is_seen = torch.from_numpy(self._seen(rows, at, depth)).to(context.device)
+        positions = torch.from_numpy(at)
+        foreseen = self._layer.foresee(entered, context, is_seen[0])
+        tokens = [self._target.logits(foreseen).argmax(-1)]
+        for ahead in range(1, depth):
+            embedded = self._target.embed(tokens[-1])
+            entered = self._layer.enter(foreseen, embedded, positions + ahead)
+            context[:, :, self._window + ahead - 1] = entered.key_value
+            foreseen = self._layer.foresee(entered, context, is_seen[ahead])
+            tokens.append(self._target.logits(foreseen).argmax(-1))
+        return torch.stack(tokens, 1)
+
+    def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
+        """Turn waiting hidden states into keys and values; what the last of each row gives."""
+        held = self._held[rows]
+        waits = (held != self._entered[rows]) & (held > (at - self._window)[:, None])
+        waits &= held < at[:, None]
+        line, place = np.nonzero(waits)
+        # The last ones stand first: what is looked for is found.
+        line = np.concatenate((np.arange(len(rows)), line))
+        place = np.concatenate((at % self._window, place))
+        row, position = rows[line], held[line, place]
+        index = torch.from_numpy(row), torch.from_numpy(place)
+        ids = torch.from_numpy(batch.tokens[row, position + 1].astype(np.int64))
+        embedded = self._target.embed(ids.to(self._features.device))
+        entered = self._layer.enter(self._features[index], embedded, torch.from_numpy(position))
+        self._context[index[0], :, index[1]] = entered.key_value
+        self._entered[row, place] = position
+        return Entered(*(part[: len(rows)] for part in entered))
+
+    def _seen(
+        self, rows: NDArray[np.int64], at: NDArray[np.int64], depth: int
+    ) -> NDArray[np.bool_]:
+        """Which keys are seen from each guess, ``[depth, n, window + depth - 1]``."""
+        ahead = np.arange(depth)
+        entered = self._entered[rows]
+        first = (at - self._window)[:, None] + ahead[:, None, None]
+        window = (entered >= 0) & (entered > first) & (entered <= at[:, None])
+        guesses = np.broadcast_to(
+            np.arange(depth - 1) < ahead[:, None, None], (depth, len(rows), depth - 1)
+        )
+        return np.concatenate((window, guesses), 2)

@@ -1,0 +1,95 @@
+"""Foresees a tree of tokens from the last hidden state.
+
+Medusa (Cai et al. 2024, arXiv 2401.10774): small heads beside the model's own each guess one
+token further. They do not see one another's guesses; so several of each are verified, as a tree.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch.nn import functional
+
+from gatewayd_draft_medusa.heads import read_heads
+from gatewayd_draft_medusa.tree import Tree, grow
+from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
+
+if TYPE_CHECKING:
+    from gatewayd_draft_medusa.config import MedusaConfig
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_hooks.speculation import TargetModel
+
+_NOTHING = -2  # is never before a sequence's last token
+
+
+class Medusa:
+    """Keeps the last hidden state of each row."""
+
+    _target: TargetModel
+    _tree: Tree
+
+    def __init__(self, config: MedusaConfig) -> None:
+        self._config = config
+
+    def open(self, resources: EngineResources) -> None:
+        """Read the heads.
+
+        Raises:
+            ValueError: there are none for this model.
+        """
+        tensors, facts = read_heads(self._config.heads, resources)
+        if resources.target is None:
+            return
+        self._target = resources.target
+        self._tree = grow(facts["accuracy"], self._config.tree_size)
+        # Only what the tree can take is computed.
+        self._num_heads = int(self._tree.heads.max()) + 1
+        self._most_ranks = int(self._tree.ranks.max()) + 1
+        self._up, self._up_bias = tensors["up.weight"], tensors["up.bias"]
+        self._down, self._residual = tensors["down"], tensors["residual"]
+        rows, hidden = resources.max_running, self._target.hidden_size
+        self._last = torch.zeros(rows, hidden, dtype=self._up.dtype, device=self._up.device)
+        self._position = np.full(rows, _NOTHING, np.int64)
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, row: int) -> None:
+        """Forget what was seen of the sequence before."""
+        self._position[row] = _NOTHING
+
+    @torch.inference_mode()
+    def observe(self, features: Features) -> None:
+        """Keep the last of each row."""
+        rows, from_end = np.unique(features.rows[::-1], return_index=True)
+        at = len(features.rows) - 1 - from_end
+        self._position[rows] = features.positions[at]
+        self._last[torch.from_numpy(rows)] = features.hidden[torch.from_numpy(at)]
+
+    @torch.inference_mode()
+    def propose(self, batch: DraftBatch) -> Drafts:
+        """Guess for all rows together whose hidden state before the last token was seen."""
+        tree = self._tree
+        width = min(int(batch.limits.max(initial=0)), len(tree.parents))
+        tokens = np.zeros((len(batch.rows), width), np.int32)
+        parents = np.tile(tree.parents[:width], (len(batch.rows), 1))
+        is_known = self._position[batch.rows] == batch.lengths - 2
+        counts = np.where(is_known, np.minimum(batch.limits, width), 0).astype(np.int32)
+        known = np.flatnonzero(is_known)
+        if len(known):
+            hidden = self._last[torch.from_numpy(batch.rows[known])]
+            best = self._foresee(hidden).cpu().numpy()
+            tokens[known] = best[tree.heads[:width], :, tree.ranks[:width]].T
+        return Drafts(tokens, counts, parents)
+
+    def _foresee(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Best tokens of each head, ``[heads, n, ranks]``, for hidden states ``[n, hidden]``."""
+        heads, inner = self._num_heads, self._down.shape[1]
+        size = heads * inner
+        up = functional.linear(hidden, self._up[:size], self._up_bias[:size])
+        steps = functional.silu(up).view(-1, heads, inner).transpose(0, 1)
+        states = self._residual[:heads] * hidden + torch.bmm(steps, self._down[:heads])
+        logits = self._target.logits(states.flatten(0, 1))
+        return logits.topk(self._most_ranks).indices.view(heads, -1, self._most_ranks)

@@ -85,6 +85,7 @@ class FleetCollector(Collector):
     def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         for name, text, attribute in (
             ("vllm:num_preemptions", "Sequences that had to wait again.", "preemptions"),
+            ("gatewayd_preemption_swaps", "Sequences swapped to host memory.", "swaps"),
             ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
             ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
             ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from functools import partial
 
 import numpy as np
 
 from gatewayd_engine.faults import RequestFault
 from gatewayd_engine.holdings import Holdings
+from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import Admitted
+from gatewayd_engine.outside import Outside
 from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
@@ -36,6 +39,7 @@ class Admission:
         pages: Pages,
         holdings: Holdings,
         prefixes: Prefixes,
+        outside: Outside,
         strategies: Strategies,
     ) -> None:
         self._queue = queue
@@ -43,6 +47,7 @@ class Admission:
         self._pages = pages
         self._holdings = holdings
         self._prefixes = prefixes
+        self._outside = outside
         self._strategies = strategies
         self._page_size = rows.page_size
         self.admitted: list[Admitted] = []
@@ -57,11 +62,15 @@ class Admission:
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
         num_tokens = int(view.num_tokens[slot])
+        incoming = None
         if sequence.inherited:
             shared, computed = sequence.inherited, sequence.prompt_len - 1
         else:
             match = self._prefixes.match(sequence, num_tokens)
             shared, computed = list(match.pages), match.num_tokens
+            incoming = self._outside.find(sequence, match)
+            if incoming is not None:
+                shared, computed = shared[: incoming.first], incoming.first * size
         # Each preemption doubles the room to grow that a sequence waits for.
         reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
         reserved = min(reserved, -(-sequence.limit // size))
@@ -76,13 +85,17 @@ class Admission:
                 return self.admit(slot, grant)
             return 0
         queue.num_reserved[slot] = reserved
-        count = min(grant, num_tokens - computed)
         self._rows.take(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row
         try:
             self._strategies.plan.dequeue(slot)
-            self._seat(sequence, shared, computed, computed + count)
+            self._seat(sequence, shared, computed)
+            if incoming is not None:
+                computed = self._bring(sequence, incoming)
+            count = min(grant, num_tokens - computed)
+            while len(sequence.pages) * size < computed + count:
+                self._take(sequence)
         except BaseException:
             self.put_back(slot)
             raise
@@ -100,8 +113,8 @@ class Admission:
         needed = reserved - len(shared) + copies
         return needed <= pages.num_available - revived - self.promised()
 
-    def _seat(self, sequence: Sequence, shared: list[int], computed: int, reach: int) -> None:
-        """Give a sequence that has got a row its pages, up to ``reach`` tokens."""
+    def _seat(self, sequence: Sequence, shared: list[int], computed: int) -> None:
+        """Give a sequence that has got a row the pages that others have computed."""
         queue, slot, size = self._queue, sequence.slot, self._page_size
         num_tokens = int(queue.view.num_tokens[slot])
         try:
@@ -133,8 +146,15 @@ class Admission:
         if computed < len(shared) * size and not is_own:
             # A cached page holds another's tokens behind the match, also if nobody holds it now.
             self._holdings.copy(sequence, computed, self._pages.take())
-        while len(sequence.pages) * size < reach:
-            self._holdings.append(sequence, self._pages.take())
+
+    def _bring(self, sequence: Sequence, incoming: Incoming) -> int:
+        """Let pages come back behind those that a sequence has; returns its computed tokens."""
+        computed = self._outside.bring(sequence, incoming, partial(self._take, sequence))
+        self._queue.view.num_computed[sequence.slot] = computed
+        return computed
+
+    def _take(self, sequence: Sequence) -> None:
+        self._holdings.append(sequence, self._pages.take())
 
     def drop_inherited(self) -> bool:
         """Let waiting forks compute their prompt again, where nobody else holds its pages.
@@ -189,6 +209,7 @@ class Admission:
 
     def leave(self, sequence: Sequence, num_tokens: int) -> None:
         """A running sequence gives back its row and its pages, and keeps so many tokens."""
+        self._outside.settle()
         self._holdings.forked.discard(sequence.slot)
         held, sequence.pages = sequence.pages, []
         row = sequence.row

@@ -79,6 +79,7 @@ def assemble(
         device=config.device,
         slots=256,
         folder=str(folder),
+        page_bytes=page_bytes(spec.attention, config.page_size, dtype),
         target=target,
         load_model=partial(
             load_beside,
@@ -86,6 +87,7 @@ def assemble(
             max_model_len=max_model_len,
             dtype=dtype,
             device=config.device,
+            make_pace=lambda: Pace(choose(config.threads), _use_threads),
         ),
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),
@@ -104,7 +106,7 @@ def assemble(
             ReferenceAttention(spec.attention, pool, config.max_running, pool.data.nbytes),
             rows,
             strategies.processors,
-            Pace(choose(config.threads), torch.set_num_threads),
+            Pace(choose(config.threads), _use_threads),
         ),
         pool,
         strategies,
@@ -130,6 +132,12 @@ def assemble(
         strategies=strategies.names,
     )
     return Engine(core, info)
+
+
+def _use_threads(count: int) -> None:
+    """Let torch compute on so many; models that share a process have each their own number."""
+    if torch.get_num_threads() != count:
+        torch.set_num_threads(count)
 
 
 def _dtype(config: EngineConfig) -> torch.dtype:

@@ -177,6 +177,7 @@ class EngineCore:
             draft_tokens=speculation.drafted,
             accepted_tokens=speculation.accepted,
             accepted_at=list(speculation.accepted_at),
+            swaps=placement.outside.swaps,
         )
 
     def check(self) -> None:
@@ -199,6 +200,7 @@ class EngineCore:
         if batch is not None and len(batch):
             num_tokens = len(batch.ids)
             result = run_apart(self._runner.run, batch)
+            self._placement.outside.settle()
             # Before sequences end, whose rows it speaks of.
             self._recovery.fenced(partial(self._speculation.observe, batch, result), redo=False)
             output = self._commit(batch, result)
@@ -207,6 +209,8 @@ class EngineCore:
                 redo=False,
             )
         self._tally.add(num_tokens, time.perf_counter() - began)
+        if num_tokens and self._placement.outside.learns:
+            self._placement.outside.computed(num_tokens, time.perf_counter() - began)
         finished, self._finished = self._finished, []
         return StepOutput(
             stats=self.stats,

@@ -171,6 +171,8 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Drafts that were kept."""
     accepted_at: list[int] = []
     """Of those, how many as the first, second, ... of their step."""
+    swaps: int = 0
+    """Of the preemptions, those that copied what was computed to host memory."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

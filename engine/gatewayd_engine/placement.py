@@ -11,13 +11,14 @@ from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import OutOfPages, Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import Admitted
+from gatewayd_engine.outside import Outside
 from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.underway import Underway
-from gatewayd_hooks.preemption import Victim
+from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
@@ -29,6 +30,7 @@ class Placement:
     """Moves sequences between the queue and the batch.
 
     Attributes:
+        outside: what is kept outside the pool.
         prefixes: what the prefix cache is asked and told.
         preemptions: total since the start.
     """
@@ -41,8 +43,11 @@ class Placement:
         self._strategies = strategies
         self._page_size = pool.page_size
         self._holdings = Holdings(queue, rows, pool, pages)
-        self.prefixes = Prefixes(queue, pages, strategies, pool.page_size)
-        self._admission = Admission(queue, rows, pages, self._holdings, self.prefixes, strategies)
+        self.outside = Outside(pool, strategies)
+        self.prefixes = Prefixes(queue, pages, self.outside, strategies, pool.page_size)
+        self._admission = Admission(
+            queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
+        )
         self.preemptions = 0
         self._preempted: list[int] = []
 
@@ -92,6 +97,7 @@ class Placement:
                 break
             admitted.append((slot, count))
             underway.add(slot)
+        self.outside.start()
         more = np.array(admitted, np.int32).reshape(-1, 2)
         return np.concatenate([slots, more[:, 0]]), np.concatenate([tokens, more[:, 1]])
 
@@ -142,21 +148,24 @@ class Placement:
                     continue
                 victim = self._victim()
                 self.preempt(victim)
-                preempted.add(victim)
-                if victim == slot:
+                preempted.add(victim.slot)
+                if victim.slot == slot:
                     return None
 
-    def _victim(self) -> int:
+    def _victim(self) -> Victim:
         """Choose who gives way; whoever did so often is spared while there are others."""
         queue = self._queue
         running = queue.view.running
         tired = [queue[slot].preemptions >= _MAX_PREEMPTIONS for slot in running.tolist()]
         candidates = running if all(tired) else running[~np.array(tired)]
+        plan = self._strategies.plan
         with blame(Kind.PREEMPTION):
-            victim: Victim = self._strategies.plan.preempt(queue.view, candidates)
-            if victim.slot not in candidates:
-                raise ValueError(f"chose slot {victim.slot}, which is no candidate")
-            return int(victim.slot)
+            if plan.learn is not None:
+                plan.learn(self.outside.costs)
+            slot, mode = plan.preempt(queue.view, candidates)
+            if slot not in candidates:
+                raise ValueError(f"chose slot {slot}, which is no candidate")
+            return Victim(int(slot), PreemptionMode(mode))
 
     def _unshare(self, sequence: Sequence, position: int, preempted: set[int]) -> None:
         """Make the page of ``position`` the sequence's own."""
@@ -182,9 +191,12 @@ class Placement:
         """See ``Holdings``."""
         self._holdings.scrub(sequence)
 
-    def preempt(self, slot: int) -> None:
+    def preempt(self, victim: Victim) -> None:
         """Put a running sequence back into the queue; it keeps its tokens, not its pages."""
+        slot = victim.slot
         sequence = self._queue[slot]
+        if victim.mode is PreemptionMode.SWAP:
+            self.outside.keep(sequence, int(self._queue.view.num_computed[slot]))
         sequence.preemptions += 1
         self.preemptions += 1
         self._preempted.append(sequence.id)

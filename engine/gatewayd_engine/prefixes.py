@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.outside import Outside
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
@@ -29,9 +30,17 @@ class Prefixes:
             request counts once, however many answers it has and however often it is admitted.
     """
 
-    def __init__(self, queue: Queue, pages: Pages, strategies: Strategies, page_size: int) -> None:
+    def __init__(
+        self,
+        queue: Queue,
+        pages: Pages,
+        outside: Outside,
+        strategies: Strategies,
+        page_size: int,
+    ) -> None:
         self._queue = queue
         self._pages = pages
+        self._outside = outside
         self._strategies = strategies
         self._page_size = page_size
         # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
@@ -58,6 +67,7 @@ class Prefixes:
     def forget(self, sequence: Sequence) -> None:
         """The sequence waits no more, or begins anew."""
         self._matched.pop(sequence.id, None)
+        self._outside.forget(sequence)
 
     def uncached(self, slot: int) -> int:
         """Tokens that a waiting sequence would compute if admitted now; see ``QueueView``."""
@@ -65,7 +75,11 @@ class Prefixes:
         num_tokens = int(self._queue.view.num_tokens[slot])
         if sequence.inherited:
             return num_tokens - (sequence.prompt_len - 1)
-        return num_tokens - self.match(sequence, num_tokens).num_tokens
+        return num_tokens - self.cached(sequence, num_tokens)
+
+    def cached(self, sequence: Sequence, num_tokens: int) -> int:
+        """Tokens of a waiting sequence that need not be computed, less than it has."""
+        return self._outside.reach(sequence, self.match(sequence, num_tokens))
 
     def is_shareable(self, sequence: Sequence) -> bool:
         """Whether the sequence may use what others have computed."""

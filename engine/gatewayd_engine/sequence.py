@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
@@ -32,6 +33,7 @@ class Sequence:
         retention: eviction priority of its pages, and for how many seconds after their last use.
         seed: of its random numbers.
         forks: sequences that share its prompt and wait until it is computed.
+        kept: what it had computed when it was swapped out; None if it was not.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages.
         waits: steps it has waited for others to compute its beginning.
@@ -45,6 +47,7 @@ class Sequence:
         "forks",
         "id",
         "inherited",
+        "kept",
         "limit",
         "pages",
         "params",
@@ -96,6 +99,7 @@ class Sequence:
         self.seed = seed
         self.forks: list[Sequence] = []
         self.inherited: list[int] = []
+        self.kept: Incoming | None = None
         self.preemptions = 0
         self.waits = 0
         self.reported = 0

@@ -58,7 +58,7 @@ class Underway:
             return False
         view = self._queue.view
         num_tokens = int(view.num_tokens[slot])
-        cached = self._prefixes.match(sequence, num_tokens).num_tokens // size * size
+        cached = self._prefixes.cached(sequence, num_tokens) // size * size
         # Most of those that share the first page part from it here.
         next_page = sequence.tokens[cached : min(cached + size, num_tokens - 1)]
         if len(next_page) < size:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from gatewayd_hooks.caching import EvictionStrategy, Match, PageOrigin, PrefixCacheStrategy
 from gatewayd_hooks.logits import LogitsProcessor
-from gatewayd_hooks.preemption import PreemptionStrategy, Victim
+from gatewayd_hooks.preemption import PreemptionStrategy, SwapCosts, Victim
 from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ class StepPlan:
         enqueue: ``SchedulerStrategy.enqueue``.
         dequeue: ``SchedulerStrategy.dequeue``.
         preempt: ``PreemptionStrategy.victim``.
+        learn: ``LearnsCosts.learn``; None if the preemption has no such method.
         begin: ``PrefixCacheStrategy.begin``.
         match: ``PrefixCacheStrategy.match``.
         insert: ``PrefixCacheStrategy.insert``.
@@ -53,6 +54,7 @@ class StepPlan:
     enqueue: Enqueue
     dequeue: Callable[[int], None]
     preempt: Callable[[QueueView, NDArray[np.int32]], Victim]
+    learn: Callable[[SwapCosts], None] | None
     begin: Callable[[NDArray[np.int32], bytes], Any] | None
     match: Callable[[Any], Sequence[int] | Match] | None
     insert: Callable[[Any, NDArray[np.int32], NDArray[np.int32]], Sequence[int]] | None
@@ -80,6 +82,7 @@ def bind(
         enqueue=scheduler.enqueue,
         dequeue=scheduler.dequeue,
         preempt=preemption.victim,
+        learn=getattr(preemption, "learn", None),
         begin=None if prefix_cache is None else prefix_cache.begin,
         match=None if prefix_cache is None else prefix_cache.match,
         insert=None if prefix_cache is None else prefix_cache.insert,

@@ -27,6 +27,7 @@ class EngineResources:
         folder: the model's checkpoint.
         target: the model, for drafters; it is loaded after strategies are opened.
         load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
+        page_bytes: of a page of the KV pool.
         forced: tokens that a row's logits processors force to come next, for drafters.
     """
 
@@ -40,6 +41,7 @@ class EngineResources:
     device: str
     slots: int
     folder: str = ""
+    page_bytes: int = 0
     target: TargetModel | None = None
     load_model: Callable[[str], DraftModel] | None = None
     forced: Callable[[int], Sequence[int]] | None = None

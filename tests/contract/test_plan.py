@@ -11,6 +11,7 @@ from gatewayd_hooks.caching import KnowsOrigins, Pins
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.plan import StepPlan, bind
+from gatewayd_hooks.preemption import LearnsCosts
 from gatewayd_hooks.strategy import Kind
 
 BOUND = {
@@ -30,8 +31,12 @@ BOUND = {
     Kind.PREEMPTION: {"preempt": "victim"},
 }
 """Kind to fields of ``StepPlan`` and the methods behind them."""
-OPTIONAL = {"cached": (KnowsOrigins, "cached"), "pin": (Pins, "pin")}
-"""Fields that are None where an eviction lacks a method."""
+OPTIONAL: dict[str, tuple[Kind, type, str]] = {
+    "cached": (Kind.EVICTION, KnowsOrigins, "cached"),
+    "pin": (Kind.EVICTION, Pins, "pin"),
+    "learn": (Kind.PREEMPTION, LearnsCosts, "learn"),
+}
+"""Fields that are None where a strategy lacks a method."""
 PROCESSORS: list[Any] = ["first", "second"]
 CALLED_OUTSIDE_STEPS = {"open", "close"}
 
@@ -78,11 +83,11 @@ def test_every_field_of_the_plan_is_checked_here() -> None:
 
 @pytest.mark.parametrize("field", OPTIONAL)
 def test_an_optional_method_is_bound_if_it_is_there(field: str) -> None:
-    protocol, method = OPTIONAL[field]
+    kind, protocol, method = OPTIONAL[field]
     parts = strategies()
     assert getattr(step_plan(parts), field) is None
     assert callable(getattr(protocol, method))
-    setattr(parts[Kind.EVICTION], method, abs)
+    setattr(parts[kind], method, abs)
     assert getattr(step_plan(parts), field) is abs
 
 

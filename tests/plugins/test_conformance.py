@@ -17,6 +17,8 @@ from gatewayd_logits_bias.strategy import Bias
 from gatewayd_logits_min_tokens.strategy import MinTokens
 from gatewayd_logits_penalties.strategy import Penalties
 from gatewayd_preempt_recompute.strategy import Recompute
+from gatewayd_preempt_swap.config import SwapConfig
+from gatewayd_preempt_swap.strategy import Swap
 from gatewayd_prefix_hash.strategy import HashChain
 from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
@@ -87,6 +89,11 @@ class TestLru(EvictionConformance):
 class TestRecompute(PreemptionConformance):
     def make(self) -> Recompute:
         return Recompute()
+
+
+class TestSwap(PreemptionConformance):
+    def make(self) -> Swap:
+        return Swap(SwapConfig())
 
 
 class TestLeastLoaded(RouterConformance):

@@ -255,5 +255,6 @@ class Contexts:
 
     def _gather(self, pages: NDArray[np.int64]) -> torch.Tensor:
         """Pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
+        self._pool.arrivals.wait()
         index = torch.from_numpy(np.ascontiguousarray(pages))
         return self._pool.data.index_select(0, index).permute(1, 2, 4, 0, 3, 5)

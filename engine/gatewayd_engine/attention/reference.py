@@ -61,6 +61,7 @@ class ReferenceAttention:
         self._width = shape.num_kv_heads * shape.head_dim
         self._per_group = shape.num_heads // shape.num_kv_heads
         self._data = pool.data
+        self._arrivals = pool.arrivals
         # Two flat views of the pool: by token for writing, by half page for reading.
         self._by_token = pool.data.view(-1, self._width)
         self._by_half = pool.data.view(-1, pool.page_size * self._width)
@@ -100,6 +101,8 @@ class ReferenceAttention:
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
+        if self._arrivals.pending:
+            self._arrivals.wait_for(layer)
         tokens = len(query)
         new = key_value.reshape(tokens, 2 * self._width).contiguous()
         self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))

@@ -1,0 +1,136 @@
+"""Pages on their way into the pool: copied layer by layer, beside the layers that compute.
+
+A layer's attention waits for its own copies only, so that all but the first layer's are hidden
+behind arithmetic. Copies release the interpreter's lock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+_INLINE_BYTES = 1 << 20
+"""So little is copied at once: a thread would take as long to start."""
+
+
+class Arrivals:
+    """Copies pages into the pool; one thread adds and waits, another copies.
+
+    Args:
+        target: the pool's bytes, shape ``[pages, layers, bytes]``.
+
+    Attributes:
+        pending: whether anything was added that nobody has waited for.
+        on_copied: told how many pages were copied and the seconds that took.
+    """
+
+    __slots__ = (
+        "_arrived",
+        "_changed",
+        "_ended",
+        "_jobs",
+        "_seconds",
+        "_target",
+        "_thens",
+        "_worker",
+        "on_copied",
+        "pending",
+    )
+
+    def __init__(self, target: NDArray[np.uint8]) -> None:
+        self._target = target
+        self._jobs: list[tuple[int, NDArray[np.uint8]]] = []
+        self._thens: list[Callable[[], None]] = []
+        self._worker: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._arrived = 0
+        self._ended = False
+        self._seconds = 0.0
+        self.pending = False
+        self.on_copied: Callable[[int, float], None] = lambda pages, seconds: None
+
+    def add(
+        self,
+        pages: Sequence[int],
+        sources: Sequence[NDArray[np.uint8]],
+        then: Callable[[], None],
+    ) -> None:
+        """Let pages come; ``start`` sets them in motion.
+
+        Args:
+            pages: where to.
+            sources: what each holds, all its bytes; unchanged until they are there.
+            then: called when they are, by whoever waits.
+        """
+        if self._worker is not None:
+            self.wait()
+        shape = self._target.shape[1:]
+        self._jobs += [
+            (page, source.reshape(shape)) for page, source in zip(pages, sources, strict=True)
+        ]
+        self._thens.append(then)
+        self.pending = True
+
+    def start(self) -> None:
+        """Copy what was added."""
+        if not self.pending or self._worker is not None:
+            return
+        if sum(source.nbytes for _, source in self._jobs) <= _INLINE_BYTES:
+            self.wait()
+            return
+        self._arrived, self._ended = 0, False
+        self._worker = threading.Thread(target=self._work, name="arrivals", daemon=True)
+        self._worker.start()
+
+    def wait_for(self, layer: int) -> None:
+        """Wait for one layer of all that was added; it need not have been started."""
+        if self._worker is None or layer + 1 == self._target.shape[1]:
+            self.wait()
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._arrived > layer or self._ended)
+        if self._arrived <= layer:
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for everything.
+
+        Raises:
+            RuntimeError: it did not arrive, and never will: the pool is not to be trusted.
+        """
+        if not self.pending:
+            return
+        if self._worker is None:
+            self._copy()
+        else:
+            self._worker.join()
+            if self._arrived < self._target.shape[1]:
+                raise RuntimeError("pages did not arrive in the pool")
+        self.on_copied(len(self._jobs), self._seconds)
+        thens = self._thens
+        self._jobs, self._thens, self._worker = [], [], None
+        self.pending = False
+        for then in thens:
+            then()
+
+    def _work(self) -> None:
+        try:
+            self._copy()
+        finally:
+            with self._changed:
+                self._ended = True
+                self._changed.notify_all()
+
+    def _copy(self) -> None:
+        began = time.perf_counter()
+        for layer in range(self._target.shape[1]):
+            for page, source in self._jobs:
+                np.copyto(self._target[page, layer], source[layer])
+            self._seconds = time.perf_counter() - began
+            with self._changed:
+                self._arrived = layer + 1
+                self._changed.notify_all()

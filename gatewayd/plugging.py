@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -61,8 +62,10 @@ class Told:
         """Call every plugin that listens."""
         for plugin, listener in tuple(self._listeners.items()):
             self._watchdog.arm()
+            began = time.thread_time()
             try:
                 listener(**arguments)
+                self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
                 for overrun in self._ledger.take_overruns(Kind.OBSERVER):
                     raise StrategyFault(Kind.OBSERVER, overrun.reason)
             except Exception:  # noqa: BLE001 - a plugin may raise anything

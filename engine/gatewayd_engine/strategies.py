@@ -11,9 +11,10 @@ from typing import Any
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.processing import Processors
+from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
-from gatewayd_hooks.ledger import Ledger, Overrun
+from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.plan import StepPlan, bind
@@ -245,9 +246,17 @@ class Strategies:
     # Budgets
 
     def take_overruns(self) -> list[Overrun]:
-        """Slow strategies that are in use; processors among them are counted here."""
+        """Slow strategies that were in use in the last step and are; processors are counted here.
+
+        A default is none of them: what should take its place?
+        """
         overruns = []
+        self.ledger.settle_step()
         for overrun in self.ledger.take_overruns():
+            default = DEFAULTS.get(overrun.kind)
+            if default is not None and default.name == overrun.name:
+                _log.warning("the default is slow: %s", overrun.reason)
+                continue
             now = self._now.get(overrun.kind)
             if overrun.kind is Kind.LOGITS_PROCESSOR:
                 _log.warning("logits processor too slow: %s", overrun.reason)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Sequence
 
 from gatewayd_hooks.fence import Fence, StrategyHang
@@ -86,6 +87,7 @@ class FencedRouter:
 
     def _ask(self, request: RouteRequest, replicas: Sequence[ReplicaView]) -> int | None:
         self._watchdog.arm()
+        began = time.thread_time()
         try:
             index: int = self._watched.route(request, replicas)
             if any(replica.index == index for replica in replicas):
@@ -97,6 +99,7 @@ class FencedRouter:
             self._note(f"raised {type(error).__name__}: {error}")
         finally:
             self._watchdog.disarm()
+            self._ledger.settle_call(Kind.ROUTER, time.thread_time() - began)
         return None
 
     def _note(self, what: str) -> None:

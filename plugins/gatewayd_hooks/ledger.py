@@ -11,12 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gatewayd_hooks.budgets import Arrears, Overrun
 from gatewayd_hooks.fence import StrategyHang
 from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.strategy import Kind
-
-_CREDIT = 10
-"""Budgets by which calls may exceed theirs, all together, before it is a fault."""
 
 
 class Hang(BaseException):
@@ -32,29 +30,18 @@ class Account:
         calls: so far.
         seconds: of them all.
         longest: seconds of one.
-        debt: seconds beyond the budget that later calls have not made good.
-        settled: calls when the debt was last looked at.
+        due: seconds of those since the ledger was settled.
     """
 
-    __slots__ = (
-        "calls",
-        "debt",
-        "kind",
-        "longest",
-        "method",
-        "name",
-        "number",
-        "seconds",
-        "settled",
-    )
+    __slots__ = ("calls", "due", "kind", "longest", "method", "name", "number", "seconds")
 
     def __init__(self, kind: Kind, name: str, method: str, number: int) -> None:
         self.kind = kind
         self.name = name
         self.method = method
         self.number = number
-        self.calls = self.settled = 0
-        self.seconds = self.longest = self.debt = 0.0
+        self.calls = 0
+        self.seconds = self.longest = self.due = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,20 +57,6 @@ class Cost:
     calls: int
     seconds: float
     longest: float
-
-
-@dataclass(frozen=True, slots=True)
-class Overrun:
-    """A strategy that keeps exceeding its budget.
-
-    Attributes:
-        kind, name: which.
-        reason: in figures.
-    """
-
-    kind: Kind
-    name: str
-    reason: str
 
 
 class Watched:
@@ -107,7 +80,7 @@ class Ledger:
     """The accounts of one process; not for threads.
 
     Args:
-        budget: seconds that a call may take on average.
+        budget: seconds that a strategy may take in a step, or in a call outside of steps.
         marker: told who runs.
 
     Attributes:
@@ -122,7 +95,9 @@ class Ledger:
         self.since = 0.0
         self._marker = marker or Marker.private()
         self._accounts: dict[tuple[Kind, str, str], Account] = {}
-        self._overruns: dict[tuple[Kind, str], Overrun] = {}
+        self._due: list[Account] = []
+        self._settled_at = time.perf_counter()
+        self._arrears = Arrears()
 
     def watch(self, kind: Kind, name: str, strategy: Any) -> Any:  # noqa: ANN401 - any kind
         """A strategy whose calls are timed under its name; the strategy itself is unchanged."""
@@ -147,12 +122,37 @@ class Ledger:
             )
         return found
 
+    def settle_step(self) -> None:
+        """A step is over: hold what each strategy took since the last one against its budget."""
+        now = time.perf_counter()
+        seconds, self._settled_at = now - self._settled_at, now
+        for key, spent in self._take_due().items():
+            self._arrears.judge_step(key, spent, self.budget, seconds)
+
+    def settle_call(self, kind: Kind, processor: float) -> None:
+        """A call outside of steps is over: hold it against its strategy's budget.
+
+        Args:
+            kind: of the strategy.
+            processor: seconds of ``time.thread_time`` that the call took.
+        """
+        for key, spent in self._take_due().items():
+            if key[0] is kind:
+                self._arrears.judge_call(key, spent, self.budget, processor)
+
     def take_overruns(self, *kinds: Kind) -> list[Overrun]:
         """Who, of these kinds or of all, has exceeded the budget too often since the last call."""
-        if not self._overruns:
-            return []
-        keys = [key for key in self._overruns if not kinds or key[0] in kinds]
-        return [self._overruns.pop(key) for key in keys]
+        return self._arrears.take(*kinds)
+
+    def _take_due(self) -> dict[tuple[Kind, str], float]:
+        """Seconds of each strategy since the last call."""
+        found: dict[tuple[Kind, str], float] = {}
+        for account in self._due:
+            key = account.kind, account.name
+            found[key] = found.get(key, 0.0) + account.due
+            account.due = 0.0
+        self._due.clear()
+        return found
 
     def _account(self, kind: Kind, name: str, method: str) -> Account:
         key = kind, name, method
@@ -183,8 +183,9 @@ class Ledger:
                     account.seconds += spent
                     if spent > account.longest:
                         account.longest = spent
-                    if spent > self.budget:
-                        self._exceed(account, spent)
+                    if not account.due:
+                        self._due.append(account)
+                    account.due += spent
             except Hang as hang:
                 # It may have come in the middle of the lines above.
                 self.current, self.since = outer, clock()
@@ -194,17 +195,3 @@ class Ledger:
                 ) from None
 
         return call
-
-    def _exceed(self, account: Account, spent: float) -> None:
-        """Put a slow call on the debt of its method; quicker ones since have made some good."""
-        spared = (account.calls - 1 - account.settled) * self.budget
-        account.settled = account.calls
-        account.debt = max(0.0, account.debt - spared) + spent - self.budget
-        if account.debt > _CREDIT * self.budget:
-            account.debt = 0.0
-            self._overruns[account.kind, account.name] = Overrun(
-                account.kind,
-                account.name,
-                f"{account.name}.{account.method} takes {1000 * spent:.0f} ms, not for the first "
-                f"time; the budget is {1000 * self.budget:g} ms a call",
-            )

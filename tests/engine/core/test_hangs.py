@@ -1,4 +1,4 @@
-"""Strategies that do not come back, or are slow again and again: interrupted, named, replaced."""
+"""Strategies that do not come back: interrupted, named, replaced."""
 
 from __future__ import annotations
 
@@ -10,10 +10,8 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
-from gatewayd_sched_priority.strategy import WeightedClasses
 from tests.engine.core.prompts import PROMPTS, answers
 
 Make = Callable[..., Any]
@@ -129,82 +127,3 @@ def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
         else:
             assert done[i].tokens == undisturbed[k]
     assert engine.core.stats.faults == 1
-
-
-def test_a_strategy_that_keeps_exceeding_its_budget_is_quarantined(
-    make_engine: Make,
-    undisturbed: list[list[int]],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    sound = WeightedClasses.plan
-
-    def slow(self: Any, view: Any) -> Any:
-        time.sleep(0.01)
-        return sound(self, view)
-
-    monkeypatch.setattr(WeightedClasses, "plan", slow)
-    engine = make_engine(
-        scheduler=StrategyChoice("priority"), strategy_budget_ms=1.0, fault_limit=2
-    )
-    for _ in range(2):
-        assert answers(engine) == undisturbed
-    assert engine.core.stats.faults == 2
-    assert "the budget is 1 ms a call" in caplog.text
-    states = {row.name: row.state for row in engine.core.strategies.report()}
-    assert states["priority"] == "quarantined"
-    assert states["fcfs"] == "active"
-
-
-class Clock:
-    """A time that passes when it is told to."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-
-    def perf_counter(self) -> float:
-        return self.now
-
-    def spend(self, seconds: float) -> None:
-        self.now += seconds
-
-
-@pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr("gatewayd_hooks.ledger.time", clock)
-    return clock
-
-
-def test_quick_calls_make_good_what_a_slow_one_took(clock: Clock) -> None:
-    ledger = Ledger(0.002)
-    call = ledger.timed(Kind.ROUTER, "r", "route", clock.spend)
-    for _ in range(50):
-        call(0.011)  # four budgets and a half too much
-        for _ in range(10):
-            call(0.0)
-    assert ledger.take_overruns() == []
-    for _ in range(2):
-        call(0.011)
-    assert ledger.take_overruns() == []
-    call(0.005)
-    (overrun,) = ledger.take_overruns(Kind.ROUTER)
-    assert (overrun.kind, overrun.name) == (Kind.ROUTER, "r")
-
-
-def test_what_one_strategy_spends_in_another_is_the_others(clock: Clock) -> None:
-    ledger = Ledger(1.0)
-    inner = ledger.timed(Kind.PREFIX_CACHE, "p", "match", clock.spend)
-
-    def plan() -> None:
-        clock.spend(1.0)
-        inner(0.25)
-        inner(0.5)
-        clock.spend(2.0)
-
-    ledger.timed(Kind.SCHEDULER, "s", "plan", plan)()
-    costs = ledger.costs()
-    assert costs[Kind.PREFIX_CACHE, "p"].seconds == 0.75
-    assert costs[Kind.PREFIX_CACHE, "p"].longest == 0.5
-    assert costs[Kind.SCHEDULER, "s"].seconds == 3.0
-    assert ledger.current is None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.pace import Pace
 from gatewayd_engine.rows import Rows
 
 _PAGE_SIZE = 64
@@ -57,9 +59,11 @@ class RowModel:
         decoder: the model.
         max_running: rows.
         max_model_len: tokens of a row.
+        pace: chooses threads for its steps.
     """
 
-    def __init__(self, decoder: Decoder, max_running: int, max_model_len: int) -> None:
+    def __init__(self, decoder: Decoder, max_running: int, max_model_len: int, pace: Pace) -> None:
+        self._pace = pace
         self.vocab_size = decoder.spec.vocab_size
         self.max_model_len = max_model_len
         self._decoder = decoder
@@ -95,11 +99,13 @@ class RowModel:
             ends.astype(np.int32),
             _chains(tokens, starts, more) if more.any() else None,
         )
+        self._pace.begin(len(batch.ids))
         self._attention.plan(batch)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
         logits = self._decoder.logits(hidden[torch.from_numpy(batch.last)])
+        self._pace.end()
         return logits[torch.from_numpy(np.argsort(batch.slots))]
 
 
@@ -119,7 +125,12 @@ def _chains(
 
 
 def load_beside(
-    folder: str, max_running: int, max_model_len: int, dtype: torch.dtype, device: str
+    folder: str,
+    max_running: int,
+    max_model_len: int,
+    dtype: torch.dtype,
+    device: str,
+    make_pace: Callable[[], Pace] = lambda: Pace(1, lambda count: None),
 ) -> RowModel:
     """Load a small model to guess for a larger one.
 
@@ -129,10 +140,11 @@ def load_beside(
         max_model_len: tokens that a sequence of the engine may reach.
         dtype: of its weights.
         device: where it goes.
+        make_pace: what chooses the threads of its steps; they are left as they are without.
 
     Raises:
         SpecError, LoadError: the checkpoint cannot be used.
     """
     spec = read_spec(Path(folder), None)
     decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
-    return RowModel(decoder, max_running, min(spec.max_model_len, max_model_len))
+    return RowModel(decoder, max_running, min(spec.max_model_len, max_model_len), make_pace())

@@ -49,7 +49,7 @@ class Pace:
 
     Args:
         threads: how many all are.
-        use: sets the number of threads.
+        use: sets the number of threads; others may have set another since the last step.
         clock: seconds.
     """
 
@@ -75,9 +75,8 @@ class Pace:
             choice = self._favourite
         else:
             choice = self._choose(self._records.setdefault(num_tokens.bit_length(), _Record()))
-        if choice != self._current:
-            self._use(choice)
-            self._current = choice
+        self._use(choice)
+        self._current = choice
         self._began = self._clock()
 
     def end(self) -> None:

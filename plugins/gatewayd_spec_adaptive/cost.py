@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-_WEIGHT = 0.15
-"""Of the newest step in the running average."""
+_SLOWER, _FASTER = 0.1, 0.3
+"""Weight of the newest step in the running averages. Other work on the machine makes steps slower
+and never faster, so a fast one says more."""
 _OUTLIER = 2.0
-"""A step counts for at most this much of the average: a hiccup is not a cost."""
+"""A step counts for at most this much of what was expected: a hiccup is not a cost."""
 _EXACT = 32
 """Up to so many tokens each size is kept by itself; beyond, sizes 10 % apart are one."""
 _RATIO = 1.1
@@ -17,7 +18,15 @@ _SIZES = 160
 
 
 class StepCost:
-    """Seconds of a step with so many tokens."""
+    """Seconds of a step with so many tokens.
+
+    A machine that others use is slower at one time than at another, and steps of some sizes were
+    last seen long ago. So two things are learnt: how long steps of one size take beside those of
+    another, and how slow the machine is now.
+
+    Attributes:
+        slowness: of the machine now, as a factor.
+    """
 
     def __init__(self) -> None:
         index = np.arange(_SIZES)
@@ -26,23 +35,26 @@ class StepCost:
         ).astype(np.float64)
         self._seconds = np.zeros(_SIZES)
         self._known: NDArray[np.int64] = np.zeros(0, np.int64)
+        self.slowness = 1.0
 
     def note(self, num_tokens: int, seconds: float) -> None:
         """A step took so long."""
         i = self._index(num_tokens)
-        before = self._seconds[i]
-        if not before:
-            self._seconds[i] = seconds
+        if not self._seconds[i]:
+            self._seconds[i] = seconds / self.slowness
             self._known = np.flatnonzero(self._seconds)
-        else:
-            self._seconds[i] = before + _WEIGHT * (min(seconds, _OUTLIER * before) - before)
+            return
+        ratio = min(seconds / (self._seconds[i] * self.slowness), _OUTLIER)
+        factor = 1 + (_SLOWER if ratio > 1 else _FASTER) * (ratio - 1)
+        self._seconds[i] *= factor
+        self.slowness *= factor
 
     def knows(self, num_tokens: int) -> bool:
         """Whether such a step was ever seen."""
         return bool(self._seconds[self._index(num_tokens)])
 
     def seconds(self, num_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected seconds of steps, shape ``[n]``; what was never seen lies between neighbours.
+        """Expected seconds of steps now, shape ``[n]``; sizes never seen lie between others.
 
         Beyond the largest that was seen a token is taken to cost nothing more: so it is tried,
         and known from then on.
@@ -51,7 +63,8 @@ class StepCost:
         if not len(known):
             return np.ones_like(num_tokens)
         # A larger step is never faster; where it seems so, both are the same within the noise.
-        return np.interp(num_tokens, self._at[known], np.maximum.accumulate(self._seconds[known]))
+        rising = np.maximum.accumulate(self._seconds[known])
+        return self.slowness * np.interp(num_tokens, self._at[known], rising)
 
     @staticmethod
     def _index(num_tokens: int) -> int:

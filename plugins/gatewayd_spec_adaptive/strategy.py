@@ -26,6 +26,8 @@ _DECAY = 0.95
 """Of what is known of a sequence, at each draft that was looked at."""
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
+_PROBED = 8
+"""Drafts of a try in all, unless that is less than two for each."""
 _FIRST_PROBE = 8
 _LAST_PROBE = 256
 """Steps without drafts until they are tried again; doubled at each try that does not pay."""
@@ -87,7 +89,7 @@ class Adaptive:
         expected = n + self._hit * np.concatenate([[0.0], np.cumsum(flat[order])])
         computed = view.num_tokens + self._hit * np.arange(len(order) + 1.0)
         seconds = self._cost.seconds(computed)
-        seconds[1:] += self._draft_seconds or 0.0
+        seconds[1:] += (self._draft_seconds or 0.0) * self._cost.slowness
         rate = expected / seconds
         best = int(rate.argmax())
         if rate[best] <= rate[0] * (1 + self._config.margin):
@@ -95,8 +97,8 @@ class Adaptive:
         return np.bincount(order[:best] // gains.shape[1], minlength=n).astype(np.int64)
 
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Two drafts for everyone: enough to see whether they are kept, and what they cost."""
-        wanted = np.minimum(limits, 2)
+        """Some drafts for everyone, to see whether they are kept and what they cost."""
+        wanted = np.minimum(limits, max(2, _PROBED // len(limits)))
         before = np.cumsum(wanted) - wanted
         drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
         return drafts
@@ -107,10 +109,9 @@ class Adaptive:
         asked = report.asked > 0
         if not asked.any():
             return
-        before = self._draft_seconds
-        if before is None:
-            before = report.draft_seconds
-        self._draft_seconds = before + 0.15 * (report.draft_seconds - before)
+        seconds = report.draft_seconds / self._cost.slowness
+        before = seconds if self._draft_seconds is None else self._draft_seconds
+        self._draft_seconds = before + 0.15 * (min(seconds, 4 * before) - before)
         drafted = report.drafted > 0
         hit = np.count_nonzero(drafted) / np.count_nonzero(asked)
         self._hit += 0.1 * (hit - self._hit)

@@ -351,6 +351,21 @@ def test_the_controller_gains_where_it_can_and_loses_nowhere(
     assert with_drafts >= least * without
 
 
+def test_a_machine_that_was_slow_for_a_while_is_given_another_chance() -> None:
+    """While drafts were tried for the first time, everything took five times as long."""
+    controller = Adaptive(AdaptiveConfig())
+    controller.open(engine_resources(max_running=1))
+    row, drafts = np.array([0]), []
+    for step in range(600):
+        asked = controller.decide(SpecView(row, np.array([20]), 512, 1))
+        slow = 5.0 if step < 3 or 10 < step < 14 else 1.0
+        took = slow * (1e-3 + 5e-5 * (1 + int(asked[0])))
+        kept = asked - (asked > 3)  # nearly all
+        controller.report(SpecReport(row, asked, asked, kept, 1 + int(asked[0]), 1e-5, took))
+        drafts.append(int(asked[0]))
+    assert np.mean(drafts[-200:]) > 4
+
+
 def test_guessing_that_takes_longer_than_it_saves_ends() -> None:
     with_drafts, without = played(0.7, 2e-5, 1, steps=1_500, draft_seconds=4e-3)
     assert with_drafts >= 0.95 * without
@@ -367,4 +382,4 @@ def test_the_cost_of_a_step_is_between_those_of_its_neighbours() -> None:
     for _ in range(100):
         cost.note(1, 0.2)
     cost.note(1, 50.0)  # a hiccup
-    assert cost.seconds(np.array([1.0]))[0] == pytest.approx(0.2, rel=0.2)
+    assert cost.seconds(np.array([1.0]))[0] == pytest.approx(0.2, rel=0.25)

@@ -27,6 +27,6 @@ def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
             name="eagle",
             config_type=EagleConfig,
             build=_build,
-            summary="Tokens from hidden states that one trained layer foresees, one by one.",
+            summary="A tree of tokens from hidden states that one trained layer foresees.",
         )
     ]

@@ -13,6 +13,7 @@ class EagleConfig(StrategyConfig):
         reload="restart",
         doc="Folder of a layer trained for the model; empty for the one that stands beside it.",
     )
-    depth: int = setting(
-        6, reload="restart", ge=1, le=32, doc="Most guesses of a sequence in a step."
+    depth: int = setting(4, reload="restart", ge=1, le=32, doc="Tokens that are looked ahead.")
+    width: int = setting(
+        6, reload="restart", ge=1, le=16, doc="Choices that are guessed for each of them."
     )

@@ -13,6 +13,7 @@ import torch
 
 from gatewayd_draft_eagle.heads import read_heads
 from gatewayd_draft_eagle.layer import Entered, Layer
+from gatewayd_draft_eagle.tree import likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
 if TYPE_CHECKING:
@@ -82,16 +83,24 @@ class Eagle:
         at = batch.lengths - 2
         is_known = self._held[batch.rows, at % self._window] == at
         depth = min(self._config.depth, int(batch.limits.max(initial=0)))
-        counts = np.where(is_known, np.minimum(batch.limits, depth), 0).astype(np.int32)
-        tokens = np.zeros((len(batch.rows), depth), np.int32)
+        most = min(depth * self._config.width, int(batch.limits.max(initial=0)))
+        counts = np.where(is_known, np.minimum(batch.limits, most), 0).astype(np.int32)
+        tokens = np.zeros((len(batch.rows), most), np.int32)
+        parents = np.tile(np.arange(-1, most - 1, dtype=np.int32), (len(batch.rows), 1))
         known = np.flatnonzero(is_known)
         if len(known):
-            depth = int(counts.max())
-            tokens[known, :depth] = self._foresee(batch, known, depth).cpu().numpy()
-        return Drafts(tokens, counts)
+            guesses, shares = self._foresee(batch, known, depth)
+            tokens[known], parents[known] = likeliest(guesses, shares, most)
+        return Drafts(tokens, counts, parents)
 
-    def _foresee(self, batch: DraftBatch, known: NDArray[np.int64], depth: int) -> torch.Tensor:
-        """Chains of guesses for some lines, ``[n, depth]``."""
+    def _foresee(
+        self, batch: DraftBatch, known: NDArray[np.int64], depth: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Chains of guesses for some lines, and other choices for each, with their shares.
+
+        Each of shape ``[n, depth, width]``; the first choice is the one that the chain goes on
+        from.
+        """
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
         # Guesses stand behind the window, and are forgotten with it.
@@ -101,14 +110,20 @@ class Eagle:
         is_seen = torch.from_numpy(self._seen(rows, at, depth)).to(context.device)
         positions = torch.from_numpy(at)
         foreseen = self._layer.foresee(entered, context, is_seen[0])
-        tokens = [self._target.logits(foreseen).argmax(-1)]
+        said = [self._said(foreseen)]
         for ahead in range(1, depth):
-            embedded = self._target.embed(tokens[-1])
+            embedded = self._target.embed(said[-1].indices[:, 0])
             entered = self._layer.enter(foreseen, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             foreseen = self._layer.foresee(entered, context, is_seen[ahead])
-            tokens.append(self._target.logits(foreseen).argmax(-1))
-        return torch.stack(tokens, 1)
+            said.append(self._said(foreseen))
+        tokens = torch.stack([one.indices for one in said], 1)
+        shares = torch.stack([one.values for one in said], 1)
+        return tokens.cpu().numpy(), shares.cpu().numpy()
+
+    def _said(self, foreseen: torch.Tensor) -> torch.return_types.topk:
+        """The likeliest tokens that hidden states stand for."""
+        return torch.softmax(self._target.logits(foreseen), -1).topk(self._config.width)
 
     def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
         """Turn waiting hidden states into keys and values; what the last of each row gives."""

@@ -166,6 +166,11 @@ class TestEagle(HeadsConformance):
         return Eagle(EagleConfig())
 
 
+class TestEagleAsAChain(HeadsConformance):
+    def build(self) -> Eagle:
+        return Eagle(EagleConfig(width=1))
+
+
 class TestEagleAfterACachedBeginning(HeadsConformance):
     begin = 9
 
@@ -229,35 +234,52 @@ def test_a_tree_takes_the_likeliest_paths() -> None:
         assert [paths[path] for path in grown] == pytest.approx(best)
 
 
-def eagle_chain(ids: np.ndarray, depth: int, begin: int) -> list[int]:
-    """What the recipe's network says, everything computed anew for each guess."""
+def eagle_tree(
+    ids: np.ndarray, depth: int, width: int, begin: int
+) -> list[tuple[tuple[int, ...], float]]:
+    """Paths that the recipe's network likes best, everything computed anew for each guess."""
     eagle = stored("eagle")
     features = WORDS.hidden(ids[:-1])
     chain: list[int] = []
+    paths, reached = [], 1.0
     for _ in range(depth):
         known = torch.tensor([*ids.tolist(), *chain])
         with torch.no_grad():
             foreseen = eagle(features[None], WORDS.embed(known[1:])[None], torch.tensor([begin]))[
                 0, -1:
             ]
-        chain.append(int(WORDS.logits(foreseen).argmax()))
+        best = WORDS.logits(foreseen)[0].softmax(-1).topk(width)
+        for share, token in zip(best.values.tolist(), best.indices.tolist(), strict=True):
+            paths.append(((*chain, token), reached * share))
+        chain.append(int(best.indices[0]))
+        reached *= float(best.values[0])
         features = torch.cat((features, foreseen))
-    return chain
+    return sorted(paths, key=lambda path: -path[1])
+
+
+def paths_of(drafts: Drafts, row: int) -> list[tuple[int, ...]]:
+    assert drafts.parents is not None
+    paths: list[tuple[int, ...]] = []
+    for i in range(int(drafts.counts[row])):
+        parent = int(drafts.parents[row, i])
+        paths.append((*(paths[parent] if parent >= 0 else ()), int(drafts.tokens[row, i])))
+    return paths
 
 
 @pytest.mark.parametrize("begin", [0, 7])
-def test_eagle_guesses_what_its_layer_says(model: Path, begin: int) -> None:
+@pytest.mark.parametrize("width", [1, 3])
+def test_eagle_guesses_what_its_layer_says(model: Path, begin: int, width: int) -> None:
     """Though it computes each key once, and rows grow by different steps."""
-    drafter = Watched(Eagle(EagleConfig(depth=4)), begin)
+    drafter = Watched(Eagle(EagleConfig(depth=4, width=width)), begin)
     drafter.open(resources_of(model))
     tokens, lengths = rows_of_tokens(), np.array([9, 40, 12, 70])
     for step in range(6):
-        drafts = drafter.propose(batch_of(tokens, lengths.tolist(), [4, 2, 1, 4]))
-        assert drafts.counts.tolist() == [4, 2, 1, 4]
+        limits = [4 * width, 2, 1, 4]
+        drafts = drafter.propose(batch_of(tokens, lengths.tolist(), limits))
+        assert drafts.counts.tolist() == limits
         for row, length in enumerate(lengths.tolist()):
-            wanted = eagle_chain(tokens[row, :length], 4, begin)
-            count = int(drafts.counts[row])
-            assert drafts.tokens[row, :count].tolist() == wanted[:count]
+            wanted = eagle_tree(tokens[row, :length], 4, width, begin)
+            assert paths_of(drafts, row) == [path for path, _ in wanted[: limits[row]]]
         lengths += np.array([1, 3, 2, 1 + step])
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
@@ -11,11 +12,13 @@ import pytest
 
 from gatewayd.config_load import load
 from gatewayd.plugging import FAULT_LIMIT, Plugged, check_strategies
+from gatewayd_hooks.budgets import PATIENCE
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.events import RequestAdmitted
 from gatewayd_hooks.loading import PluginError
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo
+from tests.clock import Clock
 
 EVENT = RequestAdmitted("r1", "", "/v1/completions", 3, 1)
 
@@ -73,6 +76,22 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
         EVENTS.append(event)
         raise RuntimeError("boom")
 
+    @hookimpl
+    def hangs(event: Any) -> None:
+        EVENTS.append(event)
+        time.sleep(60)
+
+    @hookimpl
+    def sleeps(event: Any) -> None:
+        EVENTS.append(event)
+        CLOCK.wait(0.2)
+
+    @hookimpl
+    def starves(event: Any) -> None:
+        EVENTS.append(event)
+        CLOCK.spend(0.02)
+        CLOCK.wait(0.18)  # others have the processor
+
     def named(function: Any, name: str) -> Any:
         function.__name__ = name
         return hookimpl(function)
@@ -83,6 +102,9 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
         ("executor", "e", {"gatewayd_executors": named(offer("e"), "gatewayd_executors")}),
         ("observer", "listens", {"gatewayd_request_admitted": heard(EVENTS)}),
         ("observer", "raises", {"gatewayd_request_admitted": raises}),
+        ("observer", "hangs", {"gatewayd_request_admitted": hangs}),
+        ("observer", "sleeps", {"gatewayd_request_admitted": sleeps}),
+        ("observer", "starves", {"gatewayd_request_admitted": starves}),
         ("observer", "misspelt", {"gatewayd_request_admited": named(offer("x"), "x")}),
     ]
     catalog = Catalog(
@@ -94,6 +116,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
 
 
 EVENTS: list[Any] = []
+CLOCK = Clock()
 
 
 def _config(*observers: str, **flags: Any) -> Any:
@@ -130,6 +153,32 @@ def test_an_observer_that_raises_reaches_no_request_and_is_told_no_more(
         observers.admitted(EVENT)
     assert len(EVENTS) == FAULT_LIMIT
     assert "boom" in caplog.text
+
+
+def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
+    built: dict[str, _Strategy], caplog: pytest.LogCaptureFixture
+) -> None:
+    config = _config("hangs", "listens", **{"engine.strategy_hang_seconds": 0.1})
+    observers = Plugged.load(config, model="m").observers
+    began = time.monotonic()
+    for _ in range(FAULT_LIMIT + 5):
+        observers.admitted(EVENT)
+    assert time.monotonic() - began < 10
+    assert len(EVENTS) == FAULT_LIMIT + (FAULT_LIMIT + 5)
+    assert "observer: plug_hangs.gatewayd_request_admitted hung at" in caplog.text
+    assert "plugin plug_hangs is told no more" in caplog.text
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("sleeps", False), ("starves", True)])
+def test_an_observer_that_is_slow_itself_is_told_no_more(
+    built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch, name: str, is_told: bool
+) -> None:
+    monkeypatch.setattr("gatewayd_hooks.ledger.time", CLOCK)
+    monkeypatch.setattr("gatewayd.plugging.time", CLOCK)
+    observers = Plugged.load(_config(name), model="m").observers
+    for _ in range(100):
+        observers.admitted(EVENT)
+    assert len(EVENTS) == (100 if is_told else FAULT_LIMIT * PATIENCE)
 
 
 def test_an_observer_that_raises_keeps_no_event_from_the_others(

@@ -102,3 +102,40 @@ def test_a_processor_that_takes_most_of_its_steps_serves_nobody_new(
     engine.run()
     assert engine.answers[biased].finished.error is not None
     assert engine.answers[plain].finished.error is None
+
+
+SPECULATING: dict[str, Any] = {
+    "drafter": StrategyChoice("ngram"),
+    "spec_controller": StrategyChoice("fixed", {"drafts": 4}),
+    "fault_limit": 2,
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "name", "kind", "then"),
+    [
+        ("gatewayd_draft_ngram.strategy", "propose", "ngram", Kind.DRAFTER, None),
+        ("gatewayd_spec_fixed.strategy", "decide", "fixed", Kind.SPEC_CONTROLLER, "adaptive"),
+    ],
+)
+def test_a_drafter_or_controller_that_takes_most_of_its_steps_is_quarantined(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    clock: Clock,
+    path: str,
+    method: str,
+    name: str,
+    kind: Kind,
+    then: str | None,
+) -> None:
+    engine = slow_model(make_engine(**SPECULATING), clock, 0.1)
+    made = type(engine.core.strategies.bound[kind])
+    assert made.__module__ == path
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(made, method, clock.before(getattr(made, method), 0.2))
+        for _ in range(5):
+            assert answers(engine) == undisturbed
+    assert engine.core.stats.faults == 2
+    assert states(engine)[name] == "quarantined"
+    chosen = engine.core.strategies.chosen(kind)
+    assert (None if chosen is None else chosen.name) == then

@@ -12,6 +12,7 @@ import pytest
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
+from tests.engine.core.guessing import Guess, seat
 from tests.engine.core.prompts import PROMPTS, answers
 
 Make = Callable[..., Any]
@@ -127,3 +128,48 @@ def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
         else:
             assert done[i].tokens == undisturbed[k]
     assert engine.core.stats.faults == 1
+
+
+@pytest.mark.parametrize("broken", [sleeps, spins])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        (Kind.DRAFTER, "admit"),
+        (Kind.DRAFTER, "propose"),
+        (Kind.DRAFTER, "learn"),
+        (Kind.DRAFTER, "observe"),
+        (Kind.SPEC_CONTROLLER, "admit"),
+        (Kind.SPEC_CONTROLLER, "decide"),
+        (Kind.SPEC_CONTROLLER, "report"),
+    ],
+)
+def test_a_drafter_or_controller_that_hangs_costs_no_token(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    caplog: pytest.LogCaptureFixture,
+    watched: Callable[[Any], None],
+    kind: Kind,
+    method: str,
+    broken: Any,
+) -> None:
+    engine = make_engine(
+        drafter=StrategyChoice("ngram"),
+        spec_controller=StrategyChoice("fixed", {"drafts": 4}),
+    )
+    if kind is Kind.DRAFTER:
+        hanging = type("Hanging", (Guess,), {method: broken})([], 0.0, "chain")
+    else:
+        hanging = engine.core.strategies.bound[kind]
+        setattr(hanging, method, broken)
+    seat(engine.core.strategies, kind, hanging)
+    watched(engine)
+    began = time.monotonic()
+    assert answers(engine) == undisturbed
+    assert time.monotonic() - began < 15
+    assert engine.core.stats.faults == 1
+    assert f"scripted.{method} hung at " in caplog.text
+    assert f"{kind} strategy failed" in caplog.text
+    # The configured ones are back.
+    assert {kind: type(one).__name__ for kind, one in engine.core.strategies.bound.items()}[
+        kind
+    ] in ("Ngram", "Fixed")

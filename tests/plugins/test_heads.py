@@ -96,7 +96,7 @@ def network(kind: str) -> Any:
     """An untrained one, the same every time."""
     torch.manual_seed(5)
     if kind == "eagle":
-        return recipe.Eagle(HIDDEN, heads=2, kv_heads=1, head_dim=4, inner=8)
+        return recipe.Eagle(HIDDEN, heads=2, kv_heads=1, head_dim=4, inner=8, window=6)
     medusa = recipe.Medusa(HIDDEN, num_heads=3, inner=16)
     torch.nn.init.normal_(medusa.down)
     return medusa

@@ -12,8 +12,6 @@ from torch.nn import functional
 
 from gatewayd_engine.recipe.model import NORM_EPS, rotated, rotation
 
-WINDOW = 64
-"""Positions that EAGLE looks back."""
 MISSING = 0.5
 """Share of the rows in training whose first hidden states are missing."""
 NOISE = 0.05
@@ -58,7 +56,7 @@ class Eagle(nn.Module):
     """Foresees the next hidden state from those before and the tokens chosen after them.
 
     Li et al. 2024, arXiv 2401.15077: one decoder layer over a hidden state joined with the
-    embedding of the token that was chosen from it. Here it looks ``WINDOW`` positions back.
+    embedding of the token that was chosen from it. Here it looks only so far back.
 
     Args:
         hidden: size of the model's hidden states.
@@ -66,13 +64,21 @@ class Eagle(nn.Module):
         kv_heads: of keys and values.
         head_dim: size of a head.
         inner: size inside the feed-forward part.
+        window: positions that it sees, its own included.
     """
 
     def __init__(
-        self, hidden: int, heads: int = 6, kv_heads: int = 2, head_dim: int = 64, inner: int = 512
+        self,
+        hidden: int,
+        heads: int = 6,
+        kv_heads: int = 2,
+        head_dim: int = 64,
+        inner: int = 512,
+        window: int = 64,
     ) -> None:
         super().__init__()
-        self.heads, self.kv_heads, self.head_dim, self.inner = heads, kv_heads, head_dim, inner
+        self.heads, self.kv_heads, self.head_dim = heads, kv_heads, head_dim
+        self.inner, self.window = inner, window
         self.join = nn.Linear(2 * hidden, hidden)
         self.norm = nn.RMSNorm(hidden, eps=NORM_EPS)
         self.query = nn.Linear(hidden, heads * head_dim, bias=False)
@@ -106,7 +112,7 @@ class Eagle(nn.Module):
             rotated(query, cos, sin),
             rotated(key, cos, sin),
             value,
-            attn_mask=_window(x.shape[1], begins),
+            attn_mask=_window(x.shape[1], begins, self.window),
             enable_gqa=True,
         )
         x = x + self.out(seen.transpose(1, 2).flatten(2))
@@ -115,11 +121,11 @@ class Eagle(nn.Module):
         return foreseen
 
 
-def _window(length: int, begins: torch.Tensor) -> torch.Tensor:
+def _window(length: int, begins: torch.Tensor, window: int) -> torch.Tensor:
     """Which keys each query sees, ``[batch, 1, length, length]``; each always sees itself."""
     at = torch.arange(length, device=begins.device)
     distance = at[:, None] - at
-    near = (distance >= 0) & (distance < WINDOW)
+    near = (distance >= 0) & (distance < window)
     return (near & (at >= begins[:, None, None]) | (distance == 0)).unsqueeze(1)
 
 

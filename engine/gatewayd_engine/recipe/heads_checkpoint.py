@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from gatewayd_engine.recipe.heads import WINDOW, Eagle, Medusa
+from gatewayd_engine.recipe.heads import Eagle, Medusa
 from gatewayd_engine.recipe.model import NORM_EPS, ROPE_THETA
 
 PROBE = 32
@@ -61,7 +61,7 @@ def _sizes(heads: Medusa | Eagle) -> dict[str, Any]:
         "kv_heads": heads.kv_heads,
         "head_dim": heads.head_dim,
         "inner": heads.inner,
-        "window": WINDOW,
+        "window": heads.window,
         "norm_eps": NORM_EPS,
         "rope_theta": ROPE_THETA,
     }

@@ -24,7 +24,7 @@ from gatewayd_engine.recipe.answers import (
     prompts,
     write_answers,
 )
-from gatewayd_engine.recipe.heads import WINDOW, Eagle, Medusa
+from gatewayd_engine.recipe.heads import Eagle, Medusa
 from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_engine.recipe.heads_training import RANKS, base_model, batches, train_heads
 from gatewayd_engine.recipe.symbols import SourceFile, symbols
@@ -117,13 +117,13 @@ def test_the_loss_falls_and_a_seed_repeats_it(answers: Answers, kind: str) -> No
 
 
 def test_eagle_sees_its_window_and_nothing_after_it() -> None:
-    eagle = Eagle(16, heads=2, kv_heads=1, head_dim=8, inner=8)
+    eagle = Eagle(16, heads=2, kv_heads=1, head_dim=8, inner=8, window=10)
     features, embedded_tokens = torch.randn(2, 1, 100, 16)
     begins = torch.tensor([0])
     before = eagle(features, embedded_tokens, begins)
     features[0, 20] += 1
     changed = (eagle(features, embedded_tokens, begins) != before).any(-1)[0].nonzero().flatten()
-    assert changed.tolist() == list(range(20, 20 + WINDOW))
+    assert changed.tolist() == list(range(20, 20 + 10))
     late = eagle(features, embedded_tokens, torch.tensor([30]))
     features[0, 20] -= 1
     assert torch.equal(late[0, 21:], eagle(features, embedded_tokens, torch.tensor([30]))[0, 21:])

@@ -1,0 +1,275 @@
+"""Speculation beside none: acceptance, tokens per step, speed, and what the formula predicts.
+
+Two sets of prompts: chats of the kind that the embedded model was made for, and chats that ask a
+second time for what stands in them already, whose answers copy. Each drafter runs with a fixed
+number of drafts, to be held against the formula (``gatewayd.bench.speedup``), and with the
+adaptive controller, which must not lose at any number of sequences. Rounds alternate with rounds
+without drafts; all must give the same tokens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.bench import report
+from tests.bench.inprocess import Drive, Job, make_core
+
+# The engine's threads come before numpy's.
+# isort: split
+import numpy as np
+from tokenizers import Tokenizer
+
+from gatewayd.bench.speedup import estimate
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.embedded import folder
+
+DRAFTS = {"ngram": 6, "lookahead": 10, "draft_model": 3, "medusa": 5, "eagle": 4}
+"""Drafts of a fixed run: nodes, for those that guess trees."""
+FUNCTIONS = [
+    "bisect.bisect_left",
+    "textwrap.wrap",
+    "heapq.merge",
+    "shlex.split",
+    "fnmatch.filter",
+    "os.path.join",
+    "json.dumps",
+    "shutil.copytree",
+    "glob.glob",
+    "string.capwords",
+    "random.shuffle",
+    "copy.deepcopy",
+    "calendar.isleap",
+    "csv.reader",
+    "keyword.iskeyword",
+    "statistics.mean",
+]
+QUESTIONS = ("Show me the source of {}.", "What does {} do?", "How do I call {}?")
+LEAST_COPYING, LEAST_ADAPTIVE = 1.5, 0.97
+
+
+@dataclass(slots=True)
+class Record:
+    """What the steps of a run were like.
+
+    Attributes:
+        depths: of the drafts of each sequence in each step, 0 where it had none.
+        accepted: how many of them were kept.
+        drafting: seconds of each step.
+        steps: seconds of each step without that.
+    """
+
+    depths: list[int] = field(default_factory=list)
+    accepted: list[int] = field(default_factory=list)
+    drafting: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+
+    @property
+    def acceptance(self) -> float:
+        """Part of the drafts that were looked at and kept."""
+        depths, accepted = np.array(self.depths), np.array(self.accepted)
+        tried = accepted.sum() + np.count_nonzero(accepted < depths)
+        return float(accepted.sum() / max(tried, 1))
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Of one sequence."""
+        return 1 + float(np.mean(self.accepted))
+
+
+class Observed:
+    """A core whose decoding steps are written down."""
+
+    def __init__(self, drafter: str | None, controller: StrategyChoice, batch: int) -> None:
+        self.core = make_core(
+            drafter=None if drafter is None else StrategyChoice(drafter),
+            spec_controller=controller,
+            max_running=max(batch, 4),
+            prefix_cache=None,
+        )
+        self.record = Record()
+        self.drive = Drive(self.core)
+        self._batch: Any = None
+        run = self.core._runner.run
+
+        def watched(batch: Any) -> Any:
+            result = run(batch)
+            self._batch = batch, result
+            return result
+
+        self.core._runner.run = watched  # type: ignore[method-assign]
+
+    def run(self, jobs: Sequence[Job]) -> tuple[list[list[int]], float]:
+        """All jobs at once; their tokens, and tokens per second once all decode."""
+        sequences = [self.drive.submit(job) for job in jobs]
+        decoding, tokens = 0.0, 0
+        while self.core.has_work:
+            before = sum(len(self.drive.tokens[s]) for s in sequences)
+            began = time.perf_counter()
+            self.drive.step()
+            seconds = time.perf_counter() - began
+            batch, result = self._batch
+            if batch.num_decode == len(batch):
+                decoding += seconds
+                tokens += sum(len(self.drive.tokens[s]) for s in sequences) - before
+                self._write(batch, result, seconds)
+        return [self.drive.tokens.pop(s) for s in sequences], tokens / decoding
+
+    def _write(self, batch: Any, result: Any, seconds: float) -> None:
+        depths = np.zeros(len(batch), np.int64)
+        if batch.drafts is not None:
+            width = batch.drafts.tokens.shape[1] + 1
+            _, deep = batch.drafts.lineage(width)
+            own = np.arange(width) <= batch.drafts.counts[:, None]
+            depths = (deep * own).max(1)
+        self.record.depths += depths[result.tokens.lines].tolist()
+        self.record.accepted += (result.tokens.counts - 1).tolist()
+        drafting = self.core._speculation._seconds
+        self.record.drafting.append(drafting)
+        self.record.steps.append(seconds - drafting)
+
+
+def chats(tokenizer: Tokenizer, count: int, *, copying: bool) -> list[list[int]]:
+    """Prompts; those that copy hold the model's own first answer to the same question."""
+    questions = [
+        QUESTIONS[0 if copying else i // len(FUNCTIONS) % len(QUESTIONS)].format(
+            FUNCTIONS[i % len(FUNCTIONS)]
+        )
+        for i in range(count)
+    ]
+    turns = [[question] for question in questions]
+    if copying:
+        drive = Drive(make_core())
+        ids = [drive.submit(Job(_prompt(tokenizer, turn), 160)) for turn in turns]
+        drive.finish()
+        for turn, i in zip(turns, ids, strict=True):
+            answer = tokenizer.decode(drive.tokens[i], skip_special_tokens=False)
+            turn += [answer.partition("<|im_end|>")[0], turn[0]]
+    return [_prompt(tokenizer, turn) for turn in turns]
+
+
+def _prompt(tokenizer: Tokenizer, turns: Sequence[str]) -> list[int]:
+    text = "".join(
+        f"<|im_start|>{('user', 'assistant')[i % 2]}\n{turn}<|im_end|>\n"
+        for i, turn in enumerate(turns)
+    )
+    ids: list[int] = tokenizer.encode(text + "<|im_start|>assistant\n").ids
+    return ids
+
+
+def compare(
+    drafter: str, controller: StrategyChoice, jobs: list[Job], batch: int, rounds: int
+) -> tuple[float, Record, Record]:
+    """How much faster than without drafts, and what steps were like with and without."""
+    none = Observed(None, StrategyChoice("fixed"), batch)
+    ours = Observed(drafter, controller, batch)
+    groups = [jobs[first : first + batch] for first in range(0, len(jobs), batch)]
+    none.run(groups[0])
+    ours.run(groups[0])
+    none.record, ours.record = Record(), Record()
+    ratios = []
+    for number in range(rounds):
+        for group in groups:
+            runs = [none, ours] if number % 2 else [ours, none]
+            found = {run: run.run(group) for run in runs}
+            if found[none][0] != found[ours][0]:
+                raise RuntimeError(f"{drafter} changed the tokens")
+            ratios.append(found[ours][1] / found[none][1])
+    if ours.core.stats.faults:
+        raise RuntimeError(f"{drafter} failed")
+    return report.median(ratios), ours.record, none.record
+
+
+def predict(ours: Record, none: Record) -> tuple[float, float]:
+    """Tokens of a step and speed-up by the formula, from acceptance and measured times.
+
+    Each step's own number of drafts is taken: a drafter may guess less than it may.
+    """
+    acceptance = ours.acceptance
+    tokens = float(np.mean([estimate(acceptance, k, 0.0).tokens_per_step for k in ours.depths]))
+    seconds = _typical(ours.drafting) + _typical(ours.steps)
+    return tokens, tokens * _typical(none.steps) / seconds
+
+
+def _typical(seconds: Sequence[float]) -> float:
+    """The mean without the slowest tenth: steps differ, and hiccups are no steps."""
+    ordered = np.sort(np.array(seconds))
+    return float(ordered[: max(1, len(ordered) * 9 // 10)].mean())
+
+
+def main() -> int:
+    """Run the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--drafters", nargs="*", default=list(DRAFTS))
+    parser.add_argument("--batches", nargs="*", type=int, default=[1, 16])
+    parser.add_argument("--sweep", nargs="*", type=int, default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--tokens", type=int, default=120)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--strict", action="store_true")
+    args = parser.parse_args()
+    where = report.machine()
+    tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
+    sets = {
+        name: [Job(p, args.tokens) for p in chats(tokenizer, 16, copying=name == "copying")]
+        for name in ("chat", "copying")
+    }
+    findings, details = [], []
+    for drafter in args.drafters:
+        fixed = StrategyChoice("fixed", {"drafts": DRAFTS[drafter]})
+        for name, jobs in sets.items():
+            for batch in args.batches:
+                some = jobs[:6] if batch == 1 else jobs
+                ratio, ours, none = compare(drafter, fixed, some, batch, args.rounds)
+                tokens, speed_up = predict(ours, none)
+                what = f"{drafter}, {name}, batch {batch}"
+                details.append(
+                    {
+                        "what": what,
+                        "acceptance": ours.acceptance,
+                        "drafts": float(np.mean(ours.depths)),
+                        "tokens_per_step": ours.tokens_per_step,
+                        "predicted_tokens_per_step": tokens,
+                        "speed_up": ratio,
+                        "predicted_speed_up": speed_up,
+                        "guessing": _typical(ours.drafting) / _typical(none.steps),
+                        "verifying": _typical(ours.steps) / _typical(none.steps),
+                    }
+                )
+                print(details[-1], file=sys.stderr, flush=True)
+                copies = drafter == "ngram" and name == "copying" and batch == 1
+                findings += [
+                    report.Finding(
+                        f"{what}: tokens/step", "tokens", ours.tokens_per_step, tokens, "formula"
+                    ),
+                    report.Finding(f"{what}: speed-up", "x", ratio, speed_up, "formula"),
+                ]
+                if copies:
+                    findings.append(
+                        report.Finding(what, "x", ratio, 1.0, "no drafts", LEAST_COPYING)
+                    )
+        for batch in args.sweep:
+            some = (sets["chat"] * -(-batch // 16))[: max(batch, 4)]
+            ratio, _, _ = compare(drafter, StrategyChoice("adaptive"), some, batch, args.rounds)
+            findings.append(
+                report.Finding(
+                    f"{drafter}, adaptive, chat, batch {batch}",
+                    "x",
+                    ratio,
+                    1.0,
+                    "no drafts",
+                    LEAST_ADAPTIVE,
+                )
+            )
+            print(findings[-1], file=sys.stderr, flush=True)
+    return report.publish(
+        *("Speculation", where, findings), as_json=args.json, strict=args.strict, details=details
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -13,12 +13,15 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from gatewayd_hooks.handover import State
 from gatewayd_hooks.lineage import Lineage
 
 if TYPE_CHECKING:
     from gatewayd_evict_cost.config import CostConfig
     from gatewayd_hooks.caching import PageOrigin
     from gatewayd_hooks.resources import EngineResources
+
+_FORM = "cost/1"
 
 
 class Cost:
@@ -48,6 +51,25 @@ class Cost:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def export_state(self) -> State:
+        """Give all that ranks are made of away, and the scale that costs are in."""
+        scale = (self._even_tokens, self._page_size, len(self._ticket))
+        columns = (self._cost, self._uses, self._rank, self._ticket, self._order)
+        numbers = (self._last_ticket, self._floor, self._count)
+        return State(_FORM, (scale, self._lineage, columns, numbers))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with the ranks of another, if its costs are in the same scale."""
+        if state.form != _FORM:
+            return False
+        scale, lineage, columns, numbers = state.content
+        if scale != (self._even_tokens, self._page_size, len(self._ticket)):
+            return False
+        self._lineage = lineage
+        self._cost, self._uses, self._rank, self._ticket, self._order = map(list, columns)
+        self._last_ticket, self._floor, self._count = numbers
+        return True
 
     def cached(self, page: int, origin: PageOrigin) -> None:
         """Learn what the page costs: 1 at the beginning of a prompt."""

@@ -10,8 +10,12 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
+from gatewayd_hooks.handover import State
+
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
+
+_FORM = "lfu/1"
 
 
 class Lfu:
@@ -32,6 +36,21 @@ class Lfu:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def export_state(self) -> State:
+        """Give uses, tickets and ranks away."""
+        return State(
+            _FORM,
+            (self._uses, self._ticket, self._order, self._last_ticket, self._floor, self._count),
+        )
+
+    def import_state(self, state: State) -> bool:
+        """Go on with those of another, over as many pages."""
+        if state.form != _FORM or len(state.content[0]) != len(self._uses):
+            return False
+        uses, ticket, order, self._last_ticket, self._floor, self._count = state.content
+        self._uses, self._ticket, self._order = list(uses), list(ticket), list(order)
+        return True
 
     def release(self, page: int) -> None:
         """The page was used once more and goes to the end of its rank."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.caching import NORMAL_PRIORITY, PageOrigin
+from gatewayd_hooks.handover import State
 from gatewayd_hooks.lineage import Lineage
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 _PINNED = 101
 _PLAIN = PageOrigin(-1, 0)
+_FORM = "retention/1"
 
 
 class Retention:
@@ -56,6 +58,25 @@ class Retention:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def export_state(self) -> State:
+        """Give origins, levels and times away; times are of the process's clock."""
+        pages = (self._origin, self._ticket, self._until, self._pinned_until)
+        levels = (self._level, self._end, self._order, self._ends)
+        return State(_FORM, (self._lineage, pages + levels, self._last_ticket, self._count))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with those of another, over as many pages."""
+        if state.form != _FORM:
+            return False
+        lineage, columns, last_ticket, count = state.content
+        if len(columns[0]) != len(self._origin):
+            return False
+        pages, levels = columns[:4], columns[4:]
+        self._origin, self._ticket, self._until, self._pinned_until = map(list, pages)
+        self._level, self._end, self._order, self._ends = map(list, levels)
+        self._lineage, self._last_ticket, self._count = lineage, last_ticket, count
+        return True
 
     def cached(self, page: int, origin: PageOrigin) -> None:
         """Learn for how long the page is wanted; it counts from its next release."""

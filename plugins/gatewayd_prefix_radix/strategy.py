@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gatewayd_hooks.caching import Match
+from gatewayd_hooks.handover import State
 from gatewayd_prefix_radix.tree import HOLE, Node, common_length
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
 
 _NOBODY = -1
+_FORM = "radix/1"
 
 
 @dataclass(slots=True)
@@ -64,6 +66,23 @@ class Radix:
         self._roots.clear()
         self._salts.clear()
         self._nodes.clear()
+
+    def export_state(self) -> State:
+        """Give the trees away; trails need nothing else."""
+        trees = (self._roots, self._salts, self._nodes)
+        places = (self._last_number, self._node_of, self._index_of)
+        return State(_FORM, (self._page_size, trees, places))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with the trees of another; tables are copied, for its ``close`` empties them."""
+        if state.form != _FORM:
+            return False
+        page_size, trees, (last_number, node_of, index_of) = state.content
+        if page_size != self._page_size or len(node_of) != len(self._node_of):
+            return False
+        self._roots, self._salts, self._nodes = map(dict, trees)
+        self._last_number, self._node_of, self._index_of = last_number, node_of, index_of
+        return True
 
     def begin(self, tokens: NDArray[np.int32], salt: bytes) -> Trail:
         """Keep the prompt: what is read later may be overwritten by then."""

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gatewayd_hooks.handover import State
 from gatewayd_spec_adaptive.cost import StepCost
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ _PROBED = 8
 _FIRST_PROBE = 8
 _LAST_PROBE = 256
 """Steps without drafts until they are tried again; doubled at each try that does not pay."""
+_FORM = "adaptive/1"
 
 
 class Adaptive:
@@ -53,6 +55,21 @@ class Adaptive:
 
     def close(self) -> None:
         """Nothing to give back."""
+
+    def export_state(self) -> State:
+        """Give away what is known of all sequences and of steps; rows are introduced anew."""
+        acceptance = (self._all_tried, self._all_kept, self._hit)
+        probes = (self._until_probe, self._probe_interval)
+        return State(_FORM, (acceptance, probes, self._draft_seconds, self._cost))
+
+    def import_state(self, state: State) -> bool:
+        """Go on with what another has measured."""
+        if state.form != _FORM:
+            return False
+        acceptance, probes, self._draft_seconds, self._cost = state.content
+        self._all_tried, self._all_kept, self._hit = acceptance
+        self._until_probe, self._probe_interval = probes
+        return True
 
     def admit(self, row: int) -> None:
         """Think of a new sequence what is known of all."""
@@ -98,7 +115,7 @@ class Adaptive:
 
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
         """Some drafts for everyone, to see whether they are kept and what they cost."""
-        wanted = np.minimum(limits, max(2, _PROBED // len(limits)))
+        wanted = np.minimum(limits, max(2, _PROBED // max(len(limits), 1)))
         before = np.cumsum(wanted) - wanted
         drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
         return drafts

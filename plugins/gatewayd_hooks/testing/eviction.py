@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.caching import EvictionStrategy, PageOrigin
+from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.states import refuses_strange_states
 
 _PAGES = 12
 _EVENTS = st.lists(
@@ -26,6 +28,32 @@ _ORIGINS = st.lists(
     ),
     max_size=80,
 )
+
+
+def _play(strategy: EvictionStrategy, events: Sequence[tuple[str, int]], cached: set[int]) -> None:
+    """Let pages be used and given up; what is cached is kept beside."""
+    for event, page in events:
+        if event == "victim":
+            if not cached:
+                with pytest.raises(LookupError):
+                    strategy.victim()
+                continue
+            victim = strategy.victim()
+            assert victim in cached, f"page {victim} may not be evicted"
+            cached.remove(victim)
+        elif page in cached:
+            strategy.reuse(page)
+            cached.remove(page)
+        else:
+            strategy.release(page)
+            cached.add(page)
+        assert len(strategy) == len(cached)
+
+
+def _drain(strategy: EvictionStrategy, cached: set[int]) -> None:
+    drained = [strategy.victim() for _ in range(len(cached))]
+    assert sorted(drained) == sorted(cached)
+    assert len(strategy) == 0
 
 
 class EvictionConformance:
@@ -56,25 +84,31 @@ class EvictionConformance:
         """Against a set; ``use`` releases a page that is held and reuses one that is cached."""
         cached: set[int] = set()
         with self.opened() as strategy:
-            for event, page in events:
-                if event == "victim":
-                    if not cached:
-                        with pytest.raises(LookupError):
-                            strategy.victim()
-                        continue
-                    victim = strategy.victim()
-                    assert victim in cached, f"page {victim} may not be evicted"
-                    cached.remove(victim)
-                elif page in cached:
-                    strategy.reuse(page)
-                    cached.remove(page)
-                else:
-                    strategy.release(page)
-                    cached.add(page)
-                assert len(strategy) == len(cached)
-            drained = [strategy.victim() for _ in range(len(cached))]
-            assert sorted(drained) == sorted(cached)
-            assert len(strategy) == 0
+            _play(strategy, events, cached)
+            _drain(strategy, cached)
+
+    @campaign
+    @given(before=_EVENTS, after=_EVENTS)
+    def test_one_that_takes_its_state_gives_up_the_pages_it_had(
+        self, before: Sequence[tuple[str, int]], after: Sequence[tuple[str, int]]
+    ) -> None:
+        """Against a set; one that leaves no state passes."""
+        cached: set[int] = set()
+        with self.opened() as heir:
+            with self.opened() as strategy:
+                _play(strategy, before, cached)
+                if not hand_over(strategy, heir):
+                    return
+            assert len(heir) == len(cached), "all its pages"
+            _play(heir, after, cached)
+            _drain(heir, cached)
+
+    def test_a_state_of_another_form_is_refused(self) -> None:
+        with self.opened() as strategy:
+            strategy.release(3)
+            assert refuses_strange_states(strategy)
+            assert len(strategy) == 1, "and nothing has changed"
+            assert strategy.victim() == 3
 
     def test_with_nothing_to_evict_a_lookup_error_is_raised(self) -> None:
         with self.opened() as strategy:

@@ -88,6 +88,10 @@ class FakePages:
             elif event == "compute" and holder.is_running:
                 self._compute(holder, 1 + which // 16 % 6, bits)
 
+    def follow(self, cache: PrefixCacheStrategy[Any]) -> None:
+        """Go on with a cache that took the state of the one before."""
+        self._cache = cache
+
     def check_match(self, holder: _Holder) -> Match:
         """Ask for a sequence's prefix, twice, and compare with the truth."""
         size = self._size

@@ -12,9 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.caching import Match, PrefixCacheStrategy
+from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_pages import FakePages
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.states import refuses_strange_states
 
 _EVENTS = st.lists(
     st.tuples(
@@ -78,6 +80,33 @@ class PrefixCacheConformance:
             pages = FakePages(cache, engine_resources(page_size=page_size, num_pages=16))
             for event in events:
                 pages.act(*event)
+
+    @campaign
+    @given(page_size=st.integers(1, 3), before=_EVENTS, after=_EVENTS)
+    def test_one_that_takes_its_state_finds_what_it_found(
+        self,
+        page_size: int,
+        before: Sequence[tuple[str, int, int]],
+        after: Sequence[tuple[str, int, int]],
+    ) -> None:
+        """Also for sequences that had begun; one that leaves no state passes."""
+        with self.opened(page_size) as heir:
+            with self.opened(page_size) as cache:
+                pages = FakePages(cache, engine_resources(page_size=page_size, num_pages=16))
+                for event in before:
+                    pages.act(*event)
+                if not hand_over(cache, heir):
+                    return
+            pages.follow(heir)
+            for event in after:
+                pages.act(*event)
+
+    def test_a_state_of_another_form_is_refused(self) -> None:
+        with self.opened() as cache:
+            trail = cache.begin(_ids(1, 2, 3, 4), b"")
+            cache.insert(trail, _ids(1, 2, 3, 4), _ids(1, 2))
+            assert refuses_strange_states(cache)
+            assert _full(cache.match(trail)) == [1, 2], "and nothing has changed"
 
     @campaign
     @given(first=_SALTED, second=_SALTED)

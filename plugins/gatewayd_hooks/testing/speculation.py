@@ -10,6 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import (
     DraftBatch,
@@ -21,6 +22,7 @@ from gatewayd_hooks.speculation import (
 )
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.states import refuses_strange_states
 
 _ROWS = 4  # few, so that they change hands
 _CONTEXT = 96
@@ -218,6 +220,27 @@ class SpecControllerConformance:
         assert drafts.sum() <= view.budget, "no more than the budget in all"
         return drafts
 
+    def play(
+        self, controller: SpecControllerStrategy, steps: Sequence[tuple[list[int], int, int]]
+    ) -> None:
+        """Ask before each of these steps, and report what came of it."""
+        for row in range(_ROWS):
+            controller.admit(row)
+        for limits, budget, seed in steps:
+            random = np.random.default_rng(seed)
+            rows = np.sort(random.permutation(_ROWS)[: len(limits)])
+            view = SpecView(rows, np.array(limits, np.int64), budget, num_tokens=len(rows))
+            asked = self.decide(controller, view)
+            drafted = random.integers(0, asked + 1)
+            accepted = random.integers(0, drafted + 1)
+            seconds = float(random.random()) / 100
+            count = len(rows) + int(drafted.sum())
+            controller.report(
+                SpecReport(rows, asked, drafted, accepted, count, seconds / 4, seconds)
+            )
+            if seed % 5 == 0:
+                controller.admit(seed % _ROWS)
+
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
@@ -228,22 +251,28 @@ class SpecControllerConformance:
     ) -> None:
         """Whatever came of the steps before: nothing kept, all, or anything between."""
         with self.opened() as controller:
-            for row in range(_ROWS):
-                controller.admit(row)
-            for limits, budget, seed in steps:
-                random = np.random.default_rng(seed)
-                rows = np.sort(random.permutation(_ROWS)[: len(limits)])
-                view = SpecView(rows, np.array(limits, np.int64), budget, num_tokens=len(rows))
-                asked = self.decide(controller, view)
-                drafted = random.integers(0, asked + 1)
-                accepted = random.integers(0, drafted + 1)
-                seconds = float(random.random()) / 100
-                count = len(rows) + int(drafted.sum())
-                controller.report(
-                    SpecReport(rows, asked, drafted, accepted, count, seconds / 4, seconds)
-                )
-                if seed % 5 == 0:
-                    controller.admit(seed % _ROWS)
+            self.play(controller, steps)
+
+    @campaign
+    @given(before=_STEPS, after=_STEPS)
+    def test_one_that_takes_its_state_decides_within_limits_and_budget(
+        self,
+        before: Sequence[tuple[list[int], int, int]],
+        after: Sequence[tuple[list[int], int, int]],
+    ) -> None:
+        """One that leaves no state passes."""
+        with self.opened() as heir:
+            with self.opened() as controller:
+                self.play(controller, before)
+                if not hand_over(controller, heir):
+                    return
+            self.play(heir, after)
+
+    def test_a_state_of_another_form_is_refused(self) -> None:
+        with self.opened() as controller:
+            controller.admit(0)
+            assert refuses_strange_states(controller)
+            self.decide(controller, SpecView(np.arange(1), np.array([5]), 9, num_tokens=1))
 
     def test_without_a_budget_there_are_no_drafts(self) -> None:
         with self.opened() as controller:

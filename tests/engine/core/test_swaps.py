@@ -91,6 +91,25 @@ def test_a_prefix_cache_and_an_eviction_that_come_again_know_what_they_knew(
         assert engine.answers[again].admitted.cached_tokens == expected
 
 
+def test_each_takes_the_state_of_its_like(make_engine: Make) -> None:
+    engine = make_engine(
+        drafter=StrategyChoice("ngram"), spec_controller=StrategyChoice("adaptive")
+    )
+    swap(engine, Kind.PREFIX_CACHE, StrategyChoice("radix"))
+    prompt = list(range(40, 140))
+    engine.generate(prompt, max_tokens=2)
+    assert swap(engine, Kind.PREFIX_CACHE, StrategyChoice("radix"))
+    assert swap(engine, Kind.SPEC_CONTROLLER, StrategyChoice("adaptive"))
+    for name in ("lfu", "cost", "retention"):
+        assert not swap(engine, Kind.EVICTION, StrategyChoice(name))
+        assert swap(engine, Kind.EVICTION, StrategyChoice(name))
+        (again,) = engine.submit(prompt, max_tokens=2)
+        engine.run()
+        assert engine.answers[again].admitted.cached_tokens == 96
+        engine.core.check()
+    assert engine.core.stats.faults == 0
+
+
 def test_the_order_of_eviction_is_handed_over(make_engine: Make) -> None:
     engine = make_engine()
     for start in (40, 240, 140):

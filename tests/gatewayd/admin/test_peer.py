@@ -6,6 +6,7 @@ import asyncio
 import os
 import socket
 import struct
+from asyncio.trsock import TransportSocket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ async def ask(path: Path) -> tuple[Any, list[Any]]:
 async def test_the_daemons_user_and_root_come_in(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uid: int
 ) -> None:
-    monkeypatch.setattr(asyncio.trsock.TransportSocket, "getsockopt", names(uid))
+    monkeypatch.setattr(TransportSocket, "getsockopt", names(uid))
     answer, seen = await ask(tmp_path / "admin.sock")
     assert answer == {"uid": uid}
     assert [str(peer) for peer in seen] == [f"uid {uid}, pid 99"]
@@ -68,7 +69,7 @@ async def test_the_daemons_user_and_root_come_in(
 async def test_strangers_and_those_whom_nobody_knows_are_cut_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kernel: Any
 ) -> None:
-    monkeypatch.setattr(asyncio.trsock.TransportSocket, "getsockopt", kernel)
+    monkeypatch.setattr(TransportSocket, "getsockopt", kernel)
     answer, seen = await ask(tmp_path / "admin.sock")
     assert isinstance(answer, AdminError)
     assert "does not let you in" in str(answer)

@@ -1,0 +1,77 @@
+"""The kit catches strategies that leave or take a state that is not whole, or not theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewayd_hooks.handover import State
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.eviction import EvictionConformance
+from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
+from gatewayd_hooks.testing.speculation import SpecControllerConformance
+
+Verdict = Callable[..., list[str]]
+REFUSES = "test_a_state_of_another_form_is_refused"
+
+
+def takes_anything(strategy: Any) -> None:
+    strategy.import_state = lambda state: True
+
+
+def forgets_a_page(eviction: Any) -> None:
+    leave = eviction.export_state
+    eviction.export_state = lambda: State(leave().form, leave().content[1:])
+
+
+def makes_pages_up(eviction: Any) -> None:
+    leave = eviction.export_state
+    eviction.export_state = lambda: State(leave().form, (*leave().content, 99))
+
+
+def keeps_its_key(cache: Any) -> None:
+    leave = cache.export_state
+    cache.export_state = lambda: State(leave().form, (b"another", *leave().content[1:]))
+
+
+def shares_what_closing_empties(cache: Any) -> None:
+    take = cache.import_state
+
+    def broken(state: State) -> bool:
+        taken = take(state)
+        if taken:
+            _, _, cache._page_of, cache._digest_of, _ = state.content
+        return bool(taken)
+
+    cache.import_state = broken
+
+
+@pytest.mark.parametrize(
+    ("conformance", "kind", "name", "broken", "fails"),
+    [
+        (EvictionConformance, Kind.EVICTION, "lru", takes_anything, REFUSES),
+        (EvictionConformance, Kind.EVICTION, "lru", forgets_a_page, "gives_up_the_pages_it_had"),
+        (EvictionConformance, Kind.EVICTION, "lru", makes_pages_up, "gives_up_the_pages_it_had"),
+        (PrefixCacheConformance, Kind.PREFIX_CACHE, "radix", takes_anything, REFUSES),
+        (PrefixCacheConformance, Kind.PREFIX_CACHE, "hash", keeps_its_key, "finds_what_it_found"),
+        (
+            PrefixCacheConformance,
+            Kind.PREFIX_CACHE,
+            "hash",
+            shares_what_closing_empties,
+            "finds_what_it_found",
+        ),
+        (SpecControllerConformance, Kind.SPEC_CONTROLLER, "adaptive", takes_anything, REFUSES),
+    ],
+)
+def test_a_broken_one_fails(
+    verdict: Verdict,
+    conformance: type[Any],
+    kind: Kind,
+    name: str,
+    broken: Callable[[Any], None],
+    fails: str,
+) -> None:
+    assert any(fails in test for test in verdict(conformance, kind, name, broken))

@@ -17,3 +17,10 @@ class EagleConfig(StrategyConfig):
     width: int = setting(
         6, reload="restart", ge=1, le=16, doc="Choices that are guessed for each of them."
     )
+    min_confidence: float = setting(
+        0.1,
+        reload="hot",
+        ge=0.0,
+        lt=1.0,
+        doc="Likelihood of a chain so far below which it is not looked further ahead.",
+    )

@@ -66,7 +66,7 @@ class Layer:
         """
         pairs = torch.cat((features, embedded), -1)
         joined = functional.linear(pairs, self._join, self._join_bias)
-        normed = functional.rms_norm(joined, self._norm.shape, self._norm, self._eps)
+        normed = self._normed(joined, self._norm)
         heads = functional.linear(normed, self._qkv).view(len(joined), -1, self.head_dim)
         cos, sin = self._rotation[positions].unsqueeze(2).unbind(1)
         turned = heads[:, : self._heads + self.kv_heads]
@@ -95,6 +95,12 @@ class Layer:
             enable_gqa=True,
         )
         x = entered.joined + functional.linear(seen.flatten(1), self._out)
-        normed = functional.rms_norm(x, self._mlp_norm.shape, self._mlp_norm, self._eps)
+        normed = self._normed(x, self._mlp_norm)
         gate, up = functional.linear(normed, self._gate_up).chunk(2, -1)
         return x + functional.linear(functional.silu(gate) * up, self._down)
+
+    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        """RMS norm; torch's own takes three times as long for a few rows."""
+        wide = x.float()
+        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
+        return (wide * scale).to(x.dtype) * weight

@@ -90,7 +90,9 @@ class Eagle:
         known = np.flatnonzero(is_known)
         if len(known):
             guesses, shares = self._foresee(batch, known, depth)
-            tokens[known], parents[known] = likeliest(guesses, shares, most)
+            most = min(most, guesses[0].size)
+            counts = np.minimum(counts, most)
+            tokens[known, :most], parents[known, :most] = likeliest(guesses, shares, most)
         return Drafts(tokens, counts, parents)
 
     def _foresee(
@@ -99,7 +101,7 @@ class Eagle:
         """Chains of guesses for some lines, and other choices for each, with their shares.
 
         Each of shape ``[n, depth, width]``; the first choice is the one that the chain goes on
-        from.
+        from. Less deep when no chain is likely to be right so far.
         """
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
@@ -111,12 +113,16 @@ class Eagle:
         positions = torch.from_numpy(at)
         foreseen = self._layer.foresee(entered, context, is_seen[0])
         said = [self._said(foreseen)]
+        reached = said[0].values[:, 0]
         for ahead in range(1, depth):
+            if float(reached.max()) < self._config.min_confidence:
+                break
             embedded = self._target.embed(said[-1].indices[:, 0])
             entered = self._layer.enter(foreseen, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             foreseen = self._layer.foresee(entered, context, is_seen[ahead])
             said.append(self._said(foreseen))
+            reached = reached * said[-1].values[:, 0]
         tokens = torch.stack([one.indices for one in said], 1)
         shares = torch.stack([one.values for one in said], 1)
         return tokens.cpu().numpy(), shares.cpu().numpy()

@@ -270,7 +270,7 @@ def paths_of(drafts: Drafts, row: int) -> list[tuple[int, ...]]:
 @pytest.mark.parametrize("width", [1, 3])
 def test_eagle_guesses_what_its_layer_says(model: Path, begin: int, width: int) -> None:
     """Though it computes each key once, and rows grow by different steps."""
-    drafter = Watched(Eagle(EagleConfig(depth=4, width=width)), begin)
+    drafter = Watched(Eagle(EagleConfig(depth=4, width=width, min_confidence=0)), begin)
     drafter.open(resources_of(model))
     tokens, lengths = rows_of_tokens(), np.array([9, 40, 12, 70])
     for step in range(6):
@@ -329,3 +329,21 @@ def broken(folder: Path) -> Path:
     (folder / "heads.json").write_text(json.dumps({"kind": "medusa"}))
     (folder / "heads.safetensors").write_bytes(b"\0" * 20)
     return folder
+
+
+def test_eagle_looks_no_further_where_it_is_unsure(model: Path) -> None:
+    tokens, lengths = rows_of_tokens(), [9, 40, 12, 70]
+    batch = batch_of(tokens, lengths, [8, 8, 8, 8])
+    deepest = []
+    for confidence in (0.0, 0.5, 0.999):
+        drafter = Watched(Eagle(EagleConfig(depth=8, width=1, min_confidence=confidence)))
+        drafter.open(resources_of(model))
+        drafts = drafter.propose(batch)
+        deepest.append(int(drafts.counts.max()))
+        likely = [
+            sum(share >= confidence for _, share in eagle_tree(tokens[row, :length], 8, 1, 0))
+            for row, length in enumerate(lengths)
+        ]
+        # The guess after the last likely one is made; it may be right.
+        assert deepest[-1] == min(8, max(likely) + 1)
+    assert deepest[0] == 8 > deepest[2]

@@ -59,7 +59,7 @@ class Loaded:
     def settings(self) -> list[Setting]:
         """Every value, in the order of the tables."""
         # Late: the daemon's own reading of its configuration needs no plugin.
-        from gatewayd.plugging import hidden_settings
+        from gatewayd.slots import hidden_settings
 
         dumped = self.config.model_dump(mode="python")
         hidden = hidden_settings(self.config)

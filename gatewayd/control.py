@@ -15,7 +15,8 @@ from gatewayd import launch, logs
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
-from gatewayd.plugging import Plugged, check_strategies, hidden_settings
+from gatewayd.plugging import Plugged, check_strategies, load_detector
+from gatewayd.slots import chosen_in, hidden_settings, names_in
 from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
@@ -49,11 +50,13 @@ class Control:
 
     Attributes:
         config: in effect now.
+        detector: finds the mark that answers carry from now on; None where they carry none.
         swaps: how many were made, by kind.
     """
 
     def __init__(self, config: Config, fleet: EngineFleet, plugged: Plugged) -> None:
         self.config = config
+        self.detector = load_detector(config, plugged.host)
         self._most_tokens = config.engine.max_batch_tokens
         self._fleet = fleet
         self._plugged = plugged
@@ -141,7 +144,7 @@ class Control:
             self._note_restarts(new)
             for kind in SWAPPABLE:
                 table: SlotTable = getattr(new, kind.value)
-                if _chosen(table) == _chosen(getattr(self.config, kind.value)):
+                if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
                     self.config = self.config.model_copy(update={kind.value: table})
                     continue
                 try:
@@ -169,9 +172,9 @@ class Control:
                         key: "***" if _is_hidden(hidden, kind, name, key) else value
                         for key, value in table.settings(name).items()
                     }
-                    for name in _names(table)
+                    for name in names_in(table)
                 }
-                found.append({"kind": kind.value, "names": _names(table), "settings": settings})
+                found.append({"kind": kind.value, "names": names_in(table), "settings": settings})
         return found
 
     def limits(self) -> dict[str, Any]:
@@ -205,14 +208,18 @@ class Control:
 
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
         old: SlotTable = getattr(self.config, kind.value)
+        detector = self.detector
         try:
             await asyncio.to_thread(self._check, kind, old, new)
+            if kind is Kind.LOGITS_PROCESSOR:
+                marking = self.config.model_copy(update={kind.value: new})
+                detector = await asyncio.to_thread(load_detector, marking, self._plugged.host)
             if kind is Kind.ROUTER:
                 has_state = self._swap_router(new)
             elif kind in ENGINE_KINDS:
                 choices = [
                     StrategyChoice(name, new.settings(name))
-                    for name in _names(new)
+                    for name in names_in(new)
                     if name != launch.NONE
                 ]
                 has_state = await self._fleet.swaps.swap(kind, choices)
@@ -221,12 +228,13 @@ class Control:
         except (PluginError, SwapRefused) as error:
             raise Refused(str(error)) from error
         self.config = self.config.model_copy(update={kind.value: new})
+        self.detector = detector
         self.swaps[kind.value] += 1
         _log.warning(
             "%s is %s instead of %s, by %s; %s",
             kind.value,
-            ", ".join(_names(new)) or "empty",
-            ", ".join(_names(old)) or "empty",
+            ", ".join(names_in(new)) or "empty",
+            ", ".join(names_in(old)) or "empty",
             who,
             "its state was handed over" if has_state else "it starts afresh",
         )
@@ -239,17 +247,17 @@ class Control:
             PluginError: it cannot be loaded, or refuses its settings.
             Refused: it needs a restart.
         """
-        for name in _names(new):
+        for name in names_in(new):
             if name == launch.NONE:
                 continue
             info = self._plugged.host.info(kind, name)
-            before = old.settings(name) if name in _names(old) else new.settings(name)
+            before = old.settings(name) if name in names_in(old) else new.settings(name)
             plugin = f"{kind}.{name}"
             if keys := needing_restart(plugin, info.config_type, before, new.settings(name)):
                 raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
 
     def _swap_router(self, table: SlotTable) -> bool:
-        (name,) = _names(table)
+        (name,) = names_in(table)
         router = self._fleet.router
         strategy = self._plugged.host.strategy(Kind.ROUTER, name, table.settings(name))
         try:
@@ -273,17 +281,6 @@ class Control:
                     _log.warning("[%s] %s has changed; it takes effect after a restart", table, key)
         if new.log.format != self.config.log.format:
             _log.warning("[log] format has changed; it takes effect after a restart")
-
-
-def _names(table: SlotTable) -> list[str]:
-    if isinstance(table, StrategyTable):
-        return [table.strategy]
-    names: list[str] = table.strategies  # type: ignore[attr-defined]
-    return list(names)
-
-
-def _chosen(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
-    return [(name, table.settings(name)) for name in _names(table)]
 
 
 def _value(table: Any, key: str) -> Any:  # noqa: ANN401 - a table of any kind

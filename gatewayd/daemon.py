@@ -131,7 +131,7 @@ class Daemon:
             only_local_hosts=key is None and is_loopback(self._listener),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
-            detector=plugged.detector,
+            detector=lambda: self._control.detector,
         )
         self._server = Server(build_app(services), metrics.answered, config.server)
         self._welcome = Welcome(

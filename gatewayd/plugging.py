@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from prometheus_client import CollectorRegistry
 
-from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd import slots
+from gatewayd.config import Config
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.starting import GuardedExecutor
-from gatewayd.launch import NONE
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.detection import Detector
@@ -24,7 +22,7 @@ from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.settings import decode, is_secret
+from gatewayd_hooks.settings import decode
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
 
@@ -89,7 +87,6 @@ class Plugged:
         ledger: what all of them have cost.
         watchdog: interrupts them.
         resources: what a strategy that comes later is opened with.
-        detector: finds the mark that answers carry; None where they carry none.
     """
 
     host: PluginHost
@@ -99,7 +96,6 @@ class Plugged:
     ledger: Ledger
     watchdog: Watchdog
     resources: GatewayResources
-    detector: Detector | None
 
     @classmethod
     def load(cls, config: Config, *, model: str) -> Plugged:
@@ -131,7 +127,6 @@ class Plugged:
             ledger=ledger,
             watchdog=watchdog,
             resources=resources,
-            detector=load_detector(config, host),
         )
         try:
             plugged.router.strategy.open(resources)
@@ -183,47 +178,11 @@ def check_strategies(config: Config) -> list[str]:
     return _load_configured(PluginHost(Catalog.installed()), config)
 
 
-def hidden_settings(config: Config) -> set[str]:
-    """Dotted keys of strategies' settings that must not be shown.
-
-    A table whose plugin cannot be loaded is hidden whole: nobody knows what is secret in it.
-    """
-    host = PluginHost(Catalog.installed())
-    hidden = set()
-    for kind in Kind:
-        table: Any = getattr(config, kind.value, None)
-        for name, settings in ((table and table.model_extra) or {}).items():
-            try:
-                config_type = host.info(kind, name).config_type
-            except PluginError:
-                hidden.add(f"{kind.value}.{name}")
-                continue
-            hidden |= {
-                f"{kind.value}.{name}.{key}"
-                for key in settings
-                if key not in config_type.model_fields or is_secret(config_type, key)
-            }
-    return hidden
-
-
-def enabled(config: Config) -> set[str]:
-    """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
-    observers = {f"{Kind.OBSERVER}.{name}" for name in config.plugins.observers}
-    return observers | {f"{kind}.{name}" for kind, name, _ in _configured(config)}
-
-
-def settings_of(config: Config, plugin: str) -> dict[str, Any]:
-    """What the configuration says of one strategy, chosen or not."""
-    kind, _, name = plugin.partition(".")
-    table = getattr(config, kind, None)
-    return table.settings(name) if isinstance(table, SlotTable) else {}
-
-
 def report(config: Config) -> list[PluginRow]:
     """Every installed plugin; what the configuration names is loaded and called enabled."""
     host = PluginHost(Catalog.installed())
     _load_configured(host, config)
-    chosen = enabled(config)
+    chosen = slots.enabled(config)
     return [
         dataclasses.replace(row, state="enabled")
         if row.state == "installed" and f"{row.kind}.{row.name}" in chosen
@@ -234,7 +193,7 @@ def report(config: Config) -> list[PluginRow]:
 
 def _load_configured(host: PluginHost, config: Config) -> list[str]:
     problems = []
-    for kind, name, table in _configured(config):
+    for kind, name, table in slots.configured(config):
         try:
             info = host.info(kind, name)
             decode(f"{kind}.{name}", info.config_type, table.settings(name))
@@ -242,17 +201,6 @@ def _load_configured(host: PluginHost, config: Config) -> list[str]:
             problems.append(str(error))
     failures = host.observers(config.plugins.observers)
     return problems + [f"{failed.kind}.{failed.name} {failed.reason}" for failed in failures]
-
-
-def _configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
-    for kind in Kind:
-        table: Any = getattr(config, kind.value, None)
-        if table is None:
-            continue  # observers have no slot
-        names = [table.strategy] if isinstance(table, StrategyTable) else table.strategies
-        for name in names:
-            if name != NONE or kind not in (Kind.PREFIX_CACHE, Kind.DRAFTER):
-                yield kind, name, table
 
 
 def _observers(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:

@@ -92,7 +92,7 @@ def check(
 ) -> None:
     """Run a plugin's tests and those that every plugin of its kind must pass; 1 if any fails."""
     from gatewayd.authoring.testing import CannotTest, find, run
-    from gatewayd.plugging import settings_of
+    from gatewayd.slots import settings_of
 
     loaded = load_config(config).config
     try:
@@ -138,7 +138,7 @@ def doctor(
 ) -> None:
     """Load every installed plugin on its own; exit status 1 if one is broken."""
     from gatewayd.authoring.health import check
-    from gatewayd.plugging import enabled, settings_of
+    from gatewayd.slots import enabled, settings_of
     from gatewayd_hooks.catalog import Catalog
     from gatewayd_hooks.errors import NotInstalled
     from gatewayd_hooks.version import SPEC_VERSION

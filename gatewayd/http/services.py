@@ -47,7 +47,7 @@ class Services:
         only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
-        detector: finds the mark that answers carry; None where they carry none.
+        detector: gives what finds the mark that answers carry now; None where they carry none.
         clock: seconds; monotonic.
         created: Unix time that model objects carry.
     """
@@ -61,7 +61,7 @@ class Services:
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
-    detector: Detector | None = None
+    detector: Callable[[], Detector | None] = lambda: None
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
 

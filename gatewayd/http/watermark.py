@@ -31,7 +31,7 @@ class Detect:
         services = self._services
         request, ignored = await receive_request(services, DetectRequest, scope, receive)
         services.check_model(request.model)
-        detector = services.detector
+        detector = services.detector()
         if detector is None:
             raise NotFound(
                 "answers are not marked here: no strategy of [logits_processor] leaves a mark",

@@ -64,7 +64,7 @@ def needing_restart(
     before: Mapping[str, Any],
     after: Mapping[str, Any],
 ) -> list[str]:
-    """Settings whose values differ and that are not marked ``reload="hot"``.
+    """Settings whose values differ and that are marked ``reload="restart"``.
 
     Raises:
         BadSettings: what is to come is not allowed.
@@ -76,6 +76,6 @@ def needing_restart(
         if getattr(old, key) != getattr(new, key)
         and not (
             isinstance(field.json_schema_extra, dict)
-            and field.json_schema_extra.get("reload") == "hot"
+            and field.json_schema_extra.get("reload") in ("hot", "secret")
         )
     ]

@@ -55,8 +55,8 @@ def setting(default: Any, *, reload: Reload, doc: str, **bounds: Any) -> Any:  #
 
     Args:
         default: its value when the configuration is silent.
-        reload: ``hot`` (takes effect between two steps), ``restart`` or ``secret``
-            (needs a restart and is never printed).
+        reload: ``hot`` (takes effect between two steps), ``secret`` (the same, and is never
+            printed) or ``restart``.
         doc: one sentence for operators, with the unit.
         bounds: ``ge``, ``le``, ``gt``, ``lt``, ``min_length`` and so on, as in pydantic.
     """

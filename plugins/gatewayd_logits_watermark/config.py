@@ -21,22 +21,22 @@ class WatermarkConfig(StrategyConfig):
         doc=f"What every tenant's key is derived from, at least {MIN_SECRET_CHARS} characters.",
     )
     secret_file: str = setting(
-        "", reload="restart", doc="A file that holds the secret instead; its last newline is cut."
+        "", reload="hot", doc="A file that holds the secret instead; its last newline is cut."
     )
     gamma: float = setting(
-        0.25, reload="restart", ge=0.05, le=0.9, doc="Share of the vocabulary that is green."
+        0.25, reload="hot", ge=0.05, le=0.9, doc="Share of the vocabulary that is green."
     )
     delta: float = setting(
-        2.0, reload="restart", gt=0, le=100, doc="What is added to the logit of a green token."
+        2.0, reload="hot", gt=0, le=100, doc="What is added to the logit of a green token."
     )
     max_delta: float = setting(
-        24.0, reload="restart", gt=0, le=100, doc="The same where an answer is hard to mark."
+        24.0, reload="hot", gt=0, le=100, doc="The same where an answer is hard to mark."
     )
     context: int = setting(
-        1, reload="restart", ge=1, le=8, doc="Tokens before a token that choose its green list."
+        1, reload="hot", ge=1, le=8, doc="Tokens before a token that choose its green list."
     )
     requests: Literal["all", "opt_out", "opt_in"] = setting(
-        "all", reload="restart", doc="Which requests are marked; see above."
+        "all", reload="hot", doc="Which requests are marked; see above."
     )
 
     @model_validator(mode="after")

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 import pytest
 
+from gatewayd.admin.client import AdminError, call
+
 NANO_DAEMON = ("-m", "gatewayd", "serve", "--port", "0")
 SECRET = "a secret of sixteen and more"
 CHAIN = '["penalties", "bias", "min_tokens", "watermark"]'
@@ -86,3 +88,41 @@ def test_a_bad_secret_stops_the_daemon_with_a_sentence(start_daemon: Any) -> Non
     assert daemon.process.wait(30) != 0
     assert daemon.said("shorter than 16 characters")
     assert not daemon.said("hunter2")
+
+
+def test_the_detector_follows_the_chain_and_the_secret(start_daemon: Any, tmp_path: Path) -> None:
+    socket = str(tmp_path / "admin.sock")
+    daemon = start_daemon(NANO_DAEMON, env={"GATEWAYD_ADMIN__SOCKET": socket})
+
+    def chain(*names: str, **watermark: Any) -> None:
+        body = {"name": list(names), "settings": {"watermark": watermark} if watermark else {}}
+        call(socket, "PUT", "/admin/strategies/logits_processor", body)
+
+    def answer() -> list[int]:
+        body = {"model": "nano", "prompt": "class Cache:\n", "max_tokens": 200, "seed": 1}
+        asked = {**body, "ignore_eos": True, "return_token_ids": True}
+        choice = http.post("/v1/completions", json=asked).json()["choices"][0]
+        return list(choice["token_ids"])
+
+    def verdict(ids: list[int]) -> Any:
+        return http.post("/v1/watermark/detect", json={"tokens": ids})
+
+    with httpx.Client(base_url=daemon.url, timeout=60) as http:
+        plain = answer()
+        assert verdict(plain).status_code == 404
+        chain("bias", "watermark", secret=SECRET)
+        first = answer()
+        assert verdict(first).json()["is_marked"] is True
+        assert verdict(plain).json()["is_marked"] is False
+        chain("bias", "watermark", secret=SECRET[::-1])
+        second = answer()
+        assert verdict(second).json()["is_marked"] is True
+        assert verdict(first).json()["is_marked"] is False
+        with pytest.raises(AdminError, match="shorter than 16") as refused:
+            chain("watermark", secret="hunter2")
+        assert "hunter2" not in str(refused.value)
+        assert verdict(second).json()["is_marked"] is True
+        assert SECRET[::-1] not in json.dumps(call(socket, "GET", "/admin/strategies"))
+        chain("bias")
+        assert verdict(second).status_code == 404
+        assert answer() == plain

@@ -88,7 +88,7 @@ async def running(
         api_key=api_key,
         only_local_hosts=only_local_hosts,
         limits=limits or Limits(),
-        detector=detector,
+        detector=lambda: detector,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     sock = socket.create_server(("127.0.0.1", 0))

@@ -1,0 +1,74 @@
+"""What the configuration chooses for the slots of strategies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.launch import NONE
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.settings import is_secret
+from gatewayd_hooks.strategy import Kind
+
+
+def names_in(table: SlotTable) -> list[str]:
+    """The strategies of a slot, in their order."""
+    if isinstance(table, StrategyTable):
+        return [table.strategy]
+    names: list[str] = table.strategies  # type: ignore[attr-defined]
+    return list(names)
+
+
+def chosen_in(table: SlotTable) -> list[tuple[str, dict[str, Any]]]:
+    """The same with what the configuration says of each."""
+    return [(name, table.settings(name)) for name in names_in(table)]
+
+
+def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
+    """Every strategy that is chosen, with its kind and its table."""
+    for kind in Kind:
+        table: Any = getattr(config, kind.value, None)
+        if table is None:
+            continue  # observers have no slot
+        for name in names_in(table):
+            if name != NONE or kind not in (Kind.PREFIX_CACHE, Kind.DRAFTER):
+                yield kind, name, table
+
+
+def enabled(config: Config) -> set[str]:
+    """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
+    observers = {f"{Kind.OBSERVER}.{name}" for name in config.plugins.observers}
+    return observers | {f"{kind}.{name}" for kind, name, _ in configured(config)}
+
+
+def settings_of(config: Config, plugin: str) -> dict[str, Any]:
+    """What the configuration says of one strategy, chosen or not."""
+    kind, _, name = plugin.partition(".")
+    table = getattr(config, kind, None)
+    return table.settings(name) if isinstance(table, SlotTable) else {}
+
+
+def hidden_settings(config: Config) -> set[str]:
+    """Dotted keys of strategies' settings that must not be shown.
+
+    A table whose plugin cannot be loaded is hidden whole: nobody knows what is secret in it.
+    """
+    host = PluginHost(Catalog.installed())
+    hidden = set()
+    for kind in Kind:
+        table: Any = getattr(config, kind.value, None)
+        for name, settings in ((table and table.model_extra) or {}).items():
+            try:
+                config_type = host.info(kind, name).config_type
+            except PluginError:
+                hidden.add(f"{kind.value}.{name}")
+                continue
+            hidden |= {
+                f"{kind.value}.{name}.{key}"
+                for key in settings
+                if key not in config_type.model_fields or is_secret(config_type, key)
+            }
+    return hidden

@@ -165,6 +165,12 @@ class LogitsProcessorTable(SlotTable):
     strategies: list[str] = ["penalties", "bias", "min_tokens"]
 
 
+class KvTierTable(SlotTable):
+    """Where pages go that the KV cache gives up, nearest first."""
+
+    strategies: list[str] = []
+
+
 class PluginsTable(Table):
     """What is told about requests."""
 
@@ -207,6 +213,7 @@ class Config(BaseSettings):
     router: RouterTable = RouterTable()
     executor: ExecutorTable = ExecutorTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()
+    kv_tier: KvTierTable = KvTierTable()
     plugins: PluginsTable = PluginsTable()
     admin: AdminTable = AdminTable()
     log: LogTable = LogTable()

@@ -80,6 +80,7 @@ def engine_config(config: Config) -> EngineConfig:
         logits_processors=[
             _choice(name, config.logits_processor) for name in config.logits_processor.strategies
         ],
+        kv_tiers=[_choice(name, config.kv_tier) for name in config.kv_tier.strategies],
         dtype=model.dtype,
         device="cpu" if engine.device == "auto" else engine.device,
         dummy_weights=model.dummy_weights,

@@ -101,6 +101,7 @@ class FleetCollector(Collector):
                 family.add_metric([self._model_name, str(replica.index)], value)
             yield family
         yield self._accepted_at(replicas)
+        yield self._tier_hits(replicas)
 
     def _accepted_at(self, replicas: Sequence[ReplicaStatus]) -> Metric:
         family = CounterMetricFamily(
@@ -111,6 +112,17 @@ class FleetCollector(Collector):
         for replica in replicas:
             for position, count in enumerate(replica.stats.accepted_at or [0]):
                 family.add_metric([self._model_name, str(replica.index), str(position)], count)
+        return family
+
+    def _tier_hits(self, replicas: Sequence[ReplicaStatus]) -> Metric:
+        family = CounterMetricFamily(
+            "gatewayd_kv_tier_hits",
+            "Prompt tokens found in a KV tier.",
+            labels=["model_name", "engine", "tier"],
+        )
+        for replica in replicas:
+            for tier, count in replica.stats.tier_hits.items():
+                family.add_metric([self._model_name, str(replica.index), tier], count)
         return family
 
     def _strategies(self) -> Iterator[Metric]:

@@ -10,7 +10,6 @@ import numpy as np
 
 from gatewayd_engine.faults import RequestFault
 from gatewayd_engine.holdings import Holdings
-from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import Admitted
 from gatewayd_engine.outside import Outside
@@ -19,6 +18,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.caching import Match
 from gatewayd_hooks.logits import RequestRefused
 
 _MAX_DOUBLINGS = 16
@@ -62,15 +62,15 @@ class Admission:
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
         num_tokens = int(view.num_tokens[slot])
-        incoming = None
+        more = False
         if sequence.inherited:
             shared, computed = sequence.inherited, sequence.prompt_len - 1
         else:
             match = self._prefixes.match(sequence, num_tokens)
             shared, computed = list(match.pages), match.num_tokens
-            incoming = self._outside.find(sequence, match)
-            if incoming is not None:
-                shared, computed = shared[: incoming.first], incoming.first * size
+            more = self._outside.has_more(sequence, match, num_tokens)
+            if more:
+                shared, computed = shared[: computed // size], computed // size * size
         # Each preemption doubles the room to grow that a sequence waits for.
         reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
         reserved = min(reserved, -(-sequence.limit // size))
@@ -91,8 +91,8 @@ class Admission:
         try:
             self._strategies.plan.dequeue(slot)
             self._seat(sequence, shared, computed)
-            if incoming is not None:
-                computed = self._bring(sequence, incoming)
+            if more:
+                computed = self._bring(sequence, match, num_tokens)
             count = min(grant, num_tokens - computed)
             while len(sequence.pages) * size < computed + count:
                 self._take(sequence)
@@ -147,9 +147,9 @@ class Admission:
             # A cached page holds another's tokens behind the match, also if nobody holds it now.
             self._holdings.copy(sequence, computed, self._pages.take())
 
-    def _bring(self, sequence: Sequence, incoming: Incoming) -> int:
+    def _bring(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Let pages come back behind those that a sequence has; returns its computed tokens."""
-        computed = self._outside.bring(sequence, incoming, partial(self._take, sequence))
+        computed = self._outside.bring(sequence, match, num_tokens, partial(self._take, sequence))
         self._queue.view.num_computed[sequence.slot] = computed
         return computed
 

@@ -16,6 +16,10 @@ class StrategyChoice(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = {}
 
 
+CHAINS = {Kind.LOGITS_PROCESSOR: "logits_processors", Kind.KV_TIER: "kv_tiers"}
+"""Kinds of which an engine has any number, in order, and their fields."""
+
+
 class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Everything an engine needs to start.
 
@@ -31,6 +35,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     eviction: StrategyChoice
     preemption: StrategyChoice
     logits_processors: list[StrategyChoice] = []
+    kv_tiers: list[StrategyChoice] = []
+    """Nearest first."""
     drafter: StrategyChoice | None = None
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
@@ -64,16 +70,17 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Memory that says which strategy runs, for the daemon to read; see ``Marker``."""
 
     def choices(self, kind: Kind) -> list[StrategyChoice]:
-        """The strategies of a kind: none, one, or the chain of logits processors."""
-        if kind is Kind.LOGITS_PROCESSOR:
-            return self.logits_processors
+        """The strategies of a kind: none, one, or a chain."""
+        if kind in CHAINS:
+            chain: list[StrategyChoice] = getattr(self, CHAINS[kind])
+            return chain
         choice: StrategyChoice | None = getattr(self, kind.value)
         return [] if choice is None else [choice]
 
     def with_choices(self, kind: Kind, choices: list[StrategyChoice]) -> EngineConfig:
         """The same with other strategies of a kind."""
-        if kind is Kind.LOGITS_PROCESSOR:
-            return msgspec.structs.replace(self, logits_processors=choices)
+        if kind in CHAINS:
+            return msgspec.structs.replace(self, **{CHAINS[kind]: choices})
         return msgspec.structs.replace(self, **{kind.value: choices[0] if choices else None})
 
     def without_quarantine(self, strategies: list[list[str]]) -> EngineConfig:
@@ -83,8 +90,6 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
 
 
 ENGINE_KINDS = tuple(
-    kind
-    for kind in Kind
-    if kind is Kind.LOGITS_PROCESSOR or kind.value in EngineConfig.__struct_fields__
+    kind for kind in Kind if kind in CHAINS or kind.value in EngineConfig.__struct_fields__
 )
 """The kinds that engines load, each with a field of its own."""

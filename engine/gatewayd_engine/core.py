@@ -178,6 +178,7 @@ class EngineCore:
             accepted_tokens=speculation.accepted,
             accepted_at=list(speculation.accepted_at),
             swaps=placement.outside.swaps,
+            tier_hits=placement.outside.hits,
         )
 
     def check(self) -> None:
@@ -230,7 +231,7 @@ class EngineCore:
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         slots, counts = self._placement.take(plan)
-        self._patience.note(is_idle=not len(slots))
+        self._patience.note(is_idle=not len(slots) and not self._placement.outside.awaited)
         if not len(slots):
             return None
         drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)

@@ -173,6 +173,8 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of those, how many as the first, second, ... of their step."""
     swaps: int = 0
     """Of the preemptions, those that copied what was computed to host memory."""
+    tier_hits: dict[str, int] = {}
+    """Of ``prefix_hits``, those in a KV tier, by its name."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

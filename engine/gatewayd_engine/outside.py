@@ -1,42 +1,67 @@
-"""What is kept of pages outside the pool, and comes back instead of being computed again."""
+"""What is kept of pages outside the pool, and comes back instead of being computed again.
+
+Sequences that were swapped out, each with its own pages, and the KV tiers, which all share.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
+from gatewayd_engine.content import Contents
 from gatewayd_engine.costs import Line
 from gatewayd_engine.incoming import Incoming
+from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.tiered import Tiered
 from gatewayd_hooks.caching import Match
 from gatewayd_hooks.preemption import SwapCosts
 
 
 class Outside:
-    """Sequences that were swapped out.
+    """Swapped sequences, and what the tiers have of waiting ones.
 
     Attributes:
+        awaited: whether anybody waits for pages of a tier since ``begin``.
         swaps: sequences swapped out, total since the start.
         kept_pages: pages that they take in the host's memory now.
     """
 
-    def __init__(self, pool: KvPool, strategies: Strategies) -> None:
+    def __init__(self, pool: KvPool, pages: Pages, strategies: Strategies) -> None:
         self._pool = pool
+        self._pages = pages
+        self._contents = Contents(strategies.identify, pool.page_size)
         self._strategies = strategies
         self._computing = Line()
         self._copying = Line()
         pool.arrivals.on_copied = self._copying.add
+        self._tiered: Tiered | None = None
+        self.awaited = False
         self.swaps = 0
         self.kept_pages = 0
+        self.follow_tiers()
+
+    def follow_tiers(self) -> None:
+        """Ask the tiers that there are now; without any, nothing is kept for them."""
+        chain = self._strategies.tiers
+        if not chain:
+            self._pages.on_evict, self._tiered = None, None
+        elif self._tiered is None:
+            self._tiered = Tiered(self._pool, self._pages, chain, self._contents, self._computing)
+
+    @property
+    def hits(self) -> dict[str, int]:
+        """Prompt tokens that were found, by tier, since the start."""
+        return {} if self._tiered is None else dict(self._tiered.hits)
 
     # Costs
 
     @property
     def learns(self) -> bool:
         """Whether anybody asks what things take."""
-        return self._strategies.plan.learn is not None
+        return self._strategies.plan.learn is not None or self._tiered is not None
 
     def computed(self, num_tokens: int, seconds: float) -> None:
         """A step computed so many tokens."""
@@ -59,47 +84,90 @@ class Outside:
         began = time.perf_counter()
         copy = self._pool.raw[sequence.pages[:num_pages]]
         self._copying.add(num_pages, time.perf_counter() - began)
-        self.forget(sequence)
+        self._drop(sequence)
         sequence.kept = Incoming(0, list(copy), num_computed)
         self.kept_pages += num_pages
         self.swaps += 1
 
     def forget(self, sequence: Sequence) -> None:
-        """A sequence needs what was kept of it no more."""
+        """A sequence waits no more, or begins anew."""
+        self._drop(sequence)
+        if self._tiered is not None:
+            self._tiered.forget(sequence)
+
+    def _drop(self, sequence: Sequence) -> None:
         if sequence.kept is not None:
             self.kept_pages -= len(sequence.kept.pages)
             sequence.kept = None
 
+    # Tiers
+
+    def note(self, sequence: Sequence, end: int, known: Set[int]) -> None:
+        """The prefix cache maps to some of the first pages of a sequence from now on."""
+        if self._tiered is not None:
+            pages = sequence.pages[:end]
+            self._tiered.note(sequence, {page: i for i, page in enumerate(pages) if page in known})
+
+    def begin(self) -> None:
+        """Nobody waits for pages yet."""
+        self.awaited = False
+
+    def is_coming(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
+        """Whether a waiting sequence had better wait: pages are being brought to memory."""
+        if self._tiered is None or sequence.kept is not None:
+            return False
+        is_coming = self._tiered.is_coming(sequence, match, num_tokens)
+        self.awaited |= is_coming
+        return is_coming
+
     # Coming back
 
-    def reach(self, sequence: Sequence, match: Match) -> int:
+    def reach(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Tokens of a waiting sequence that need not be computed."""
         kept = sequence.kept
-        return match.num_tokens if kept is None else max(kept.num_tokens, match.num_tokens)
+        if kept is not None and kept.num_tokens > match.num_tokens:
+            return kept.num_tokens
+        if self._tiered is None:
+            return match.num_tokens
+        return self._tiered.reach(sequence, match, num_tokens)
 
-    def find(self, sequence: Sequence, match: Match) -> Incoming | None:
-        """What is to come back behind the full pages of a match; None for nothing."""
+    def has_more(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
+        """Whether pages can come back that reach beyond a match."""
         kept = sequence.kept
-        if kept is None or kept.num_tokens <= match.num_tokens:
-            return None
-        first = match.num_tokens // self._pool.page_size
-        return Incoming(first, kept.pages[first:], kept.num_tokens)
+        if kept is not None and kept.num_tokens > match.num_tokens:
+            return True
+        return self._tiered is not None and self._tiered.has_more(sequence, match, num_tokens)
 
-    def bring(self, sequence: Sequence, incoming: Incoming, take: Callable[[], None]) -> int:
-        """Let pages come back to a sequence that was admitted.
+    def bring(
+        self, sequence: Sequence, match: Match, num_tokens: int, take: Callable[[], None]
+    ) -> int:
+        """Let pages come back to a sequence that was admitted with the full pages of a match.
 
         Args:
-            sequence: whose they are; it holds all pages before them.
-            incoming: what comes.
-            take: gives the sequence another page.
+            sequence: whose they are.
+            match: what it has.
+            num_tokens: that it has, one of which is left to compute.
+            take: gives it another page.
 
         Returns:
-            Tokens that are computed of it once they are there.
+            Tokens that are computed of it once the pages are there.
         """
-        for _ in incoming.pages:
-            take()
-        pages = sequence.pages[incoming.first :]
-        self._pool.arrivals.add(pages, incoming.pages, lambda: None)
+        kept = sequence.kept
+        release: Callable[[], None] = _nothing
+        if kept is not None and kept.num_tokens > match.num_tokens:
+            first = match.num_tokens // self._pool.page_size
+            incoming = Incoming(first, kept.pages[first:], kept.num_tokens)
+        elif self._tiered is not None:
+            incoming, release = self._tiered.open(sequence, match, num_tokens)
+        else:
+            raise ValueError("nothing comes back")
+        try:
+            for _ in incoming.pages:
+                take()
+        except BaseException:
+            release()
+            raise
+        self._pool.arrivals.add(sequence.pages[incoming.first :], incoming.pages, release)
         return incoming.num_tokens
 
     def start(self) -> None:
@@ -109,3 +177,7 @@ class Outside:
     def settle(self) -> None:
         """Wait for what is on its way: pages that it comes to are about to change hands."""
         self._pool.arrivals.wait()
+
+
+def _nothing() -> None:
+    """There is nothing to release."""

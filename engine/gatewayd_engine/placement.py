@@ -22,6 +22,8 @@ from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
+_AHEAD = 8
+"""Sequences whose pages are read while they wait for their turn."""
 _MAX_PREEMPTIONS = 3
 """Times a sequence gives way to others before it is spared."""
 
@@ -43,7 +45,7 @@ class Placement:
         self._strategies = strategies
         self._page_size = pool.page_size
         self._holdings = Holdings(queue, rows, pool, pages)
-        self.outside = Outside(pool, strategies)
+        self.outside = Outside(pool, pages, strategies)
         self.prefixes = Prefixes(queue, pages, self.outside, strategies, pool.page_size)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
@@ -63,6 +65,8 @@ class Placement:
                 self.prefixes.fork(parent, sequence)
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
+        if len(self._queue.waiting) <= _AHEAD:
+            self._is_coming(sequence)
 
     # Into the batch
 
@@ -74,6 +78,7 @@ class Placement:
             preempted for others, those waiting ones for whom there is no room, and those whose
             beginning another one computes.
         """
+        self.outside.begin()
         is_running = self._queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
         preempted = self._grow(slots, tokens)
@@ -90,7 +95,7 @@ class Placement:
         for slot, grant in zip(
             plan.slots[waiting].tolist(), plan.tokens[waiting].tolist(), strict=True
         ):
-            if underway.has_more_of(slot):
+            if underway.has_more_of(slot) or self._is_coming(self._queue[slot]):
                 continue
             count = self._admission.admit(slot, grant)
             if not count:
@@ -100,6 +105,14 @@ class Placement:
         self.outside.start()
         more = np.array(admitted, np.int32).reshape(-1, 2)
         return np.concatenate([slots, more[:, 0]]), np.concatenate([tokens, more[:, 1]])
+
+    def _is_coming(self, sequence: Sequence) -> bool:
+        """Whether a waiting sequence had better wait for pages of a KV tier."""
+        if not self._strategies.tiers or sequence.inherited:
+            return False
+        num_tokens = int(self._queue.view.num_tokens[sequence.slot])
+        match = self.prefixes.match(sequence, num_tokens)
+        return self.outside.is_coming(sequence, match, num_tokens)
 
     def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
         """Give running sequences the pages that their grants write to."""

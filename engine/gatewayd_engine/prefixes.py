@@ -79,7 +79,7 @@ class Prefixes:
 
     def cached(self, sequence: Sequence, num_tokens: int) -> int:
         """Tokens of a waiting sequence that need not be computed, less than it has."""
-        return self._outside.reach(sequence, self.match(sequence, num_tokens))
+        return self._outside.reach(sequence, self.match(sequence, num_tokens), num_tokens)
 
     def is_shareable(self, sequence: Sequence) -> bool:
         """Whether the sequence may use what others have computed."""
@@ -147,6 +147,7 @@ class Prefixes:
                     raise ValueError("took a page it was not offered")
             if len(known):
                 self._pages.mark_known(known)
+                self._outside.note(sequence, n, set(known))
                 self._matched.clear()
                 self._tell_origins(sequence, n, set(known))
 

@@ -111,3 +111,4 @@ class Recovery:
         for overrun in self._strategies.take_overruns():
             self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
         self._strategies.close_left()
+        self._strategies.tiers.renew()

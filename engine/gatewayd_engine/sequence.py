@@ -33,6 +33,7 @@ class Sequence:
         retention: eviction priority of its pages, and for how many seconds after their last use.
         seed: of its random numbers.
         forks: sequences that share its prompt and wait until it is computed.
+        keys: what KV tiers call its first full pages, as far as anybody asked.
         kept: what it had computed when it was swapped out; None if it was not.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages.
@@ -48,6 +49,7 @@ class Sequence:
         "id",
         "inherited",
         "kept",
+        "keys",
         "limit",
         "pages",
         "params",
@@ -99,6 +101,7 @@ class Sequence:
         self.seed = seed
         self.forks: list[Sequence] = []
         self.inherited: list[int] = []
+        self.keys: list[bytes] = []
         self.kept: Incoming | None = None
         self.preemptions = 0
         self.waits = 0

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.fingerprint import fingerprint
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.processing import Processors
+from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
@@ -60,6 +62,8 @@ class Strategies:
         bound: the strategies themselves, by kind.
         watched: the same with their calls timed and fenced: what to call.
         processors: the logits processors and who wants them.
+        tiers: the KV tiers.
+        identify: what tells this engine from those that compute other bits.
         chain: the logits processors of requests that come now, in order.
         ledger: what each has cost.
         num_faults: since the start.
@@ -85,6 +89,16 @@ class Strategies:
         for kind, choice in self._choices.items():
             if choice is not None:
                 self._seat(kind, choice, self._open(kind, choice))
+        self.identify = partial(fingerprint, config)
+        kind = Kind.KV_TIER
+        self.tiers = TierChain(
+            [one for one in config.kv_tiers if [kind, one.name] not in config.quarantined],
+            partial(self._open, kind),
+            partial(self._close, kind),
+            partial(self._record, kind),
+            self.ledger,
+            resources.page_bytes,
+        )
         self.chain = [self.link(choice) for choice in config.logits_processors]
         self._left: list[Link] = []
         self.plan: StepPlan = self._bind()
@@ -95,8 +109,8 @@ class Strategies:
             partial(self._record, Kind.LOGITS_PROCESSOR),
         )
         for kind_name, name in config.quarantined:
+            self._fence.exclude(kind_name, name)
             if kind_name == Kind.LOGITS_PROCESSOR:
-                self._fence.exclude(kind_name, name)
                 self.processors.quarantine(name)
 
     @property
@@ -111,6 +125,7 @@ class Strategies:
         rows = []
         in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
         in_use |= {(Kind.LOGITS_PROCESSOR, link.choice.name) for link in self.chain}
+        in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         for (kind, name), cost in self.ledger.costs().items():
             state = "active" if (kind, name) in in_use else "replaced"
             if self._fence.is_quarantined(kind, name):
@@ -262,6 +277,8 @@ class Strategies:
                 _log.warning("logits processor too slow: %s", overrun.reason)
                 if self._record(overrun.kind, overrun.name):
                     self.processors.quarantine(overrun.name)
+            elif overrun.kind is Kind.KV_TIER:
+                self.tiers.fail(overrun.name, overrun.reason)
             elif now is not None and now.name == overrun.name:
                 overruns.append(overrun)
         return overruns
@@ -290,6 +307,7 @@ class Strategies:
 
     def close(self) -> None:
         """Close everything."""
+        self.tiers.close()
         for kind, strategy in self.bound.items():
             self._close(kind, strategy)
         for link in self.chain + self._left:

@@ -57,6 +57,10 @@ class Swaps:
             if kind is Kind.LOGITS_PROCESSOR:
                 self._swap_chain(command.choices)
                 return False
+            if kind is Kind.KV_TIER:
+                self._strategies.tiers.replace(command.choices)
+                self._placement.outside.follow_tiers()
+                return False
             if kind not in DEFAULTS or kind is None:
                 raise SwapRefused(f"an engine has no {command.kind}")
             choice = command.choices[0] if command.choices else None

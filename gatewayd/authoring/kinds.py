@@ -67,6 +67,13 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         None,
         ("numpy>=1.26",),
     ),
+    Kind.KV_TIER: Beginning(
+        "tier",
+        "Tier",
+        "Keeps pages in memory and gives up the one that was not used for longest.",
+        Setting("most_pages", 1024, 1, "Pages that are kept."),
+        ("numpy>=1.26",),
+    ),
     Kind.LOGITS_PROCESSOR: Beginning(
         "logits",
         "Processor",

@@ -188,5 +188,7 @@ def _example(kind: Kind, name: str) -> str:
             return f'[plugins]\nobservers = ["{name}"]'
         case Kind.LOGITS_PROCESSOR:
             return f'[{kind}]\nstrategies = ["penalties", "bias", "min_tokens", "{name}"]'
+        case Kind.KV_TIER:
+            return f'[{kind}]\nstrategies = ["{name}"]'
         case _:
             return f'[{kind}]\nstrategy = "{name}"'

@@ -66,7 +66,7 @@ def swap(
     socket: Socket = None,
 ) -> None:
     """Replace a strategy of a running daemon, until it is told otherwise or started again."""
-    is_chain = kind == "logits_processor"
+    is_chain = kind in ("logits_processor", "kv_tier")
     settings: dict[str, Any] = {}
     for one in set_ or []:
         key, equals, text = one.partition("=")

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
     from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
     from gatewayd_hooks.execution import ExecutorStrategy
+    from gatewayd_hooks.kv_tiers import KvTierStrategy
     from gatewayd_hooks.logits import LogitsProcessor
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.routing import RouterStrategy
@@ -49,6 +50,12 @@ def gatewayd_evictions() -> Sequence[StrategyInfo[EvictionStrategy]]:
 @hookspec
 def gatewayd_preemptions() -> Sequence[StrategyInfo[PreemptionStrategy]]:
     """Offer preemption strategies. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
+    """Offer KV tiers. Engine process."""
     raise AssertionError("a specification is not called")
 
 

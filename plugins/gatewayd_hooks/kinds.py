@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.routing import RouterStrategy
@@ -45,6 +46,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.PREFIX_CACHE: KindSpec("gatewayd_prefix_caches", PrefixCacheStrategy),
     Kind.EVICTION: KindSpec("gatewayd_evictions", EvictionStrategy),
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
+    Kind.KV_TIER: KindSpec("gatewayd_kv_tiers", KvTierStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),
     Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),

@@ -38,6 +38,7 @@ class Kind(StrEnum):
     LOGITS_PROCESSOR = "logits_processor"
     DRAFTER = "drafter"
     SPEC_CONTROLLER = "spec_controller"
+    KV_TIER = "kv_tier"
     OBSERVER = "observer"
 
 

@@ -158,6 +158,12 @@ class FakeFleet:
     def status(self) -> Sequence[ReplicaStatus]:
         state = ReplicaState.READY if self.is_ready else ReplicaState.RESTARTING
         stats = EngineStats(
-            step=7, num_running=2, num_waiting=3, free_pages=50, cached_pages=30, held_pages=20
+            step=7,
+            num_running=2,
+            num_waiting=3,
+            free_pages=50,
+            cached_pages=30,
+            held_pages=20,
+            tier_hits={"host": 48},
         )
         return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats)]

@@ -1,5 +1,9 @@
 """Every built-in strategy against the kit that strangers' strategies run."""
 
+from pathlib import Path
+
+import pytest
+
 from gatewayd_evict_cost.config import CostConfig
 from gatewayd_evict_cost.strategy import Cost
 from gatewayd_evict_lfu.strategy import Lfu
@@ -8,6 +12,7 @@ from gatewayd_evict_retention.strategy import Retention
 from gatewayd_exec_local.strategy import Local
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.execution import ExecutorConformance
+from gatewayd_hooks.testing.kv_tiers import KvTierConformance
 from gatewayd_hooks.testing.logits import LogitsProcessorConformance
 from gatewayd_hooks.testing.preemption import PreemptionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
@@ -29,6 +34,10 @@ from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_priority.config import PriorityConfig
 from gatewayd_sched_priority.strategy import WeightedClasses
+from gatewayd_tier_disk.config import DiskConfig
+from gatewayd_tier_disk.strategy import Disk
+from gatewayd_tier_host.config import HostConfig
+from gatewayd_tier_host.strategy import Host
 
 
 class TestFcfs(SchedulerConformance):
@@ -124,3 +133,23 @@ class TestBias(LogitsProcessorConformance):
 class TestMinTokens(LogitsProcessorConformance):
     def make(self) -> MinTokens:
         return MinTokens()
+
+
+class TestHost(KvTierConformance):
+    def make(self) -> Host:
+        return Host(HostConfig())
+
+
+class TestSmallHost(KvTierConformance):
+    def make(self) -> Host:
+        return Host(HostConfig.model_validate({"memory": 8 * 96}))
+
+
+class TestDisk(KvTierConformance):
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.folder, self.made = tmp_path, 0
+
+    def make(self) -> Disk:
+        self.made += 1
+        return Disk(DiskConfig(path=str(self.folder / str(self.made))))

@@ -7,7 +7,7 @@ prefix cache knows its content and the eviction strategy orders it. After every 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from gatewayd_engine.faults import blame
 from gatewayd_hooks.caching import PageOrigin
@@ -30,13 +30,17 @@ class Pages:
         num_pages: how many there are.
         plan: with the eviction, which orders the cached pages, and the prefix cache, which is
             told when one of them is given to someone else.
+
+    Attributes:
+        on_evict: told of a page before somebody else gets it.
     """
 
-    __slots__ = ("_free", "_known", "_origins", "_plan", "_refs", "num_pages")
+    __slots__ = ("_free", "_known", "_origins", "_plan", "_refs", "num_pages", "on_evict")
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
         self._plan = plan
+        self.on_evict: Callable[[int], None] | None = None
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = [0] * num_pages
         self._known = bytearray(num_pages)
@@ -76,6 +80,8 @@ class Pages:
                 page = self._plan.evict()
                 if not self.is_known(page) or self._refs[page]:
                     raise ValueError(f"gave up page {page}, which is not cached")
+            if self.on_evict is not None:
+                self.on_evict(page)
             self._known[page] = 0
             self._origins[page] = None
             if self._plan.forget is not None:

@@ -32,6 +32,7 @@ def engine_resources(**changes: Any) -> EngineResources:  # noqa: ANN401 - any o
         eos_token_ids=(2,),
         device="cpu",
         slots=_FIRST_SLOTS,
+        page_bytes=96,
     )
     return replace(sizes, **changes)
 

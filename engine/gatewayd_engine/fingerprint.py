@@ -1,0 +1,48 @@
+"""What the KV of a token depends on beside the tokens before it, as a digest."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import torch
+
+from gatewayd_engine.config import EngineConfig
+
+_FORM = b"kv/1"
+_SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
+
+
+def fingerprint(config: EngineConfig) -> bytes:
+    """Tell engines apart that would compute other bits for the same tokens.
+
+    Weights are told apart by names, sizes, times of change and samples of their files: reading
+    them whole would take as long as loading them.
+
+    Returns:
+        32 bytes.
+    """
+    digest = hashlib.blake2b(_FORM, digest_size=32)
+    capability = "" if config.device != "cpu" else torch.backends.cpu.get_cpu_capability()
+    numbers = (
+        config.page_size,
+        config.max_model_len,
+        config.seed if config.dummy_weights else None,
+    )
+    for part in (torch.__version__, capability, config.device, config.dtype, *numbers):
+        digest.update(repr(part).encode() + b"\0")
+    folder = Path(config.model)
+    digest.update((folder / "config.json").read_bytes())
+    if not config.dummy_weights:
+        for path in sorted(folder.glob("*.safetensors")):
+            _add(digest, path)
+    return digest.digest()
+
+
+def _add(digest: hashlib.blake2b, path: Path) -> None:
+    state = path.stat()
+    digest.update(f"{path.name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
+    with path.open("rb") as file:
+        for i in range(_SAMPLES):
+            file.seek(i * state.st_size // _SAMPLES)
+            digest.update(file.read(_SAMPLE_BYTES))

@@ -1,0 +1,274 @@
+"""The KV tiers of an engine, in a row: asked and told, and each behind a fence.
+
+A tier only ever saves work. One that raises or answers nonsense is left out at once and nothing is
+lost but its pages; a fresh one comes back before the next step, until it has had its last fault.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.strategy import Kind
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tier:
+    """One tier that serves.
+
+    Attributes:
+        choice: what it was made from.
+        strategy: itself.
+        watched: the same, timed: what to call.
+        is_slow: whether its pages have to be fetched.
+    """
+
+    choice: StrategyChoice
+    strategy: Any
+    watched: Any
+    is_slow: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Consecutive pages that one tier has."""
+
+    tier: Tier
+    keys: list[bytes]
+
+
+class TierChain:
+    """Tiers, nearest first.
+
+    Args:
+        choices: what was configured and is not quarantined.
+        open_: opens a strategy; raises whatever is wrong with it.
+        close: closes a strategy.
+        record: counts a fault under a name; whether it was the last one.
+        ledger: times their calls.
+        page_bytes: of a page.
+
+    Attributes:
+        version: changes whenever a page may have come or gone.
+    """
+
+    def __init__(
+        self,
+        choices: Sequence[StrategyChoice],
+        open_: Callable[[StrategyChoice], Any],
+        close: Callable[[Any], None],
+        record: Callable[[str], bool],
+        ledger: Ledger,
+        page_bytes: int,
+    ) -> None:
+        self._open = open_
+        self._ledger = ledger
+        self._close = close
+        self._record = record
+        self._page_bytes = page_bytes
+        self._choices = list(choices)
+        self._broken = False
+        self._tiers: list[Tier] = []
+        self.version = 0
+        try:
+            for choice in self._choices:
+                self._tiers.append(self._make(choice))
+        except BaseException:
+            self.close()
+            raise
+
+    def __bool__(self) -> bool:
+        return bool(self._choices)
+
+    def _make(self, choice: StrategyChoice) -> Tier:
+        strategy = self._open(choice)
+        is_slow = all(hasattr(strategy, name) for name in ("fetch", "ready", "page_seconds"))
+        watched = self._ledger.watch(Kind.KV_TIER, choice.name, strategy)
+        return Tier(choice, strategy, watched, is_slow)
+
+    @property
+    def names(self) -> list[str]:
+        """Names of those that serve."""
+        return [tier.choice.name for tier in self._tiers]
+
+    # Pages
+
+    def locate(self, keys: list[bytes]) -> list[Located]:
+        """Which tiers have the leading pages; the nearest of several."""
+        found: list[Located] = []
+        at = 0
+        while at < len(keys):
+            for tier in self._tiers:
+                count = self._ask(tier, 0, self._find, tier, keys[at:])
+                if count:
+                    found.append(Located(tier, keys[at : at + count]))
+                    at += count
+                    break
+            else:
+                break
+        return found
+
+    @staticmethod
+    def _find(tier: Tier, keys: list[bytes]) -> int:
+        return _count(tier.watched.find(keys), keys)
+
+    def put(self, key: bytes, page: NDArray[np.uint8]) -> None:
+        """Give a page to the first tier, and what it gives up to the next."""
+        self.version += 1
+        self._put(list(self._tiers), key, page)
+
+    def _put(self, tiers: list[Tier], key: bytes, page: NDArray[np.uint8]) -> None:
+        if not tiers:
+            return
+        tier = tiers[0]
+
+        nothing: list[tuple[bytes, NDArray[np.uint8]]] = []
+        for other, left in self._ask(tier, nothing, self._give, tier, key, page):
+            self._put(tiers[1:], other, left)
+
+    def _give(
+        self, tier: Tier, key: bytes, page: NDArray[np.uint8]
+    ) -> list[tuple[bytes, NDArray[np.uint8]]]:
+        given_up = list(tier.watched.put(key, page))
+        for other, left in given_up:
+            if not isinstance(other, bytes):
+                raise TypeError("gave up what has no key")
+            self._check(left)
+        return given_up
+
+    def ready(self, located: Located) -> int:
+        """How many of the pages can be had now."""
+        tier, keys = located.tier, located.keys
+        return self._ask(tier, 0, self._ready, tier, keys) if tier.is_slow else len(keys)
+
+    @staticmethod
+    def _ready(tier: Tier, keys: list[bytes]) -> int:
+        return _count(tier.watched.ready(keys), keys)
+
+    def fetch(self, located: Located) -> None:
+        """Have pages of a slow tier brought to memory."""
+        self._ask(located.tier, None, located.tier.watched.fetch, located.keys)
+
+    def page_seconds(self, located: Located) -> float:
+        """What bringing a page of a slow tier to memory takes; 0 if nobody knows."""
+        return float(self._ask(located.tier, 0.0, located.tier.watched.page_seconds))
+
+    def get(self, located: Located) -> list[NDArray[np.uint8]]:
+        """The leading pages that are at hand; to be released."""
+        return self._ask(located.tier, [], self._get, located.tier, located.keys)
+
+    def _get(self, tier: Tier, keys: list[bytes]) -> list[NDArray[np.uint8]]:
+        pages = list(tier.watched.get(keys))
+        if len(pages) > len(keys):
+            raise ValueError(f"gave {len(pages)} pages for {len(keys)} keys")
+        for page in pages:
+            self._check(page)
+        return pages
+
+    def release(self, located: Located) -> None:
+        """Pages that ``get`` gave are not needed any more."""
+        if located.tier in self._tiers:
+            self._ask(located.tier, None, located.tier.watched.release, located.keys)
+
+    def _check(self, page: NDArray[np.uint8]) -> None:
+        if page.dtype != np.uint8 or page.shape != (self._page_bytes,):
+            raise ValueError(f"gave {page.dtype} of shape {page.shape} for a page")
+
+    # Faults
+
+    def _ask(self, tier: Tier, otherwise: T, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
+        try:
+            return call(*args)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._leave_out(tier, error)
+            return otherwise
+
+    def fail(self, name: str, reason: str) -> None:
+        """A tier has failed in another way."""
+        for tier in self._tiers:
+            if tier.choice.name == name:
+                self._leave_out(tier, RuntimeError(reason))
+                return
+
+    def _leave_out(self, tier: Tier, error: Exception) -> None:
+        if tier not in self._tiers:
+            return
+        _log.warning("KV tier %s failed and is left out: %r", tier.choice.name, error)
+        self._tiers = [other for other in self._tiers if other is not tier]
+        self.version += 1
+        self._count_fault(tier.choice)
+        self._close(tier.strategy)
+
+    def _count_fault(self, choice: StrategyChoice) -> None:
+        if self._record(choice.name):
+            self._choices = [other for other in self._choices if other is not choice]
+        else:
+            self._broken = True
+
+    def renew(self) -> None:
+        """Let fresh ones take the places of those that failed, between two steps."""
+        if not self._broken:
+            return
+        self._broken = False
+        serving = {id(tier.choice): tier for tier in self._tiers}
+        tiers = []
+        for choice in list(self._choices):
+            tier = serving.get(id(choice))
+            if tier is None:
+                try:
+                    tier = self._make(choice)
+                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                    _log.warning("KV tier %s does not come back: %r", choice.name, error)
+                    self._count_fault(choice)
+                    continue
+            tiers.append(tier)
+        self._tiers = tiers
+        self.version += 1
+
+    # Swaps, by whoever operates the engine
+
+    def replace(self, choices: Sequence[StrategyChoice]) -> None:
+        """Other tiers from now on; those that stay as they were keep their pages.
+
+        Raises:
+            Exception: what is wrong with a new one; nothing has changed then.
+        """
+        stay = {tier.choice.name: tier for tier in self._tiers if tier.choice in choices}
+        made: dict[str, Tier] = {}
+        try:
+            for choice in choices:
+                if choice.name not in stay:
+                    made[choice.name] = self._make(choice)
+        except BaseException:
+            for tier in made.values():
+                self._close(tier.strategy)
+            raise
+        left = [tier for tier in self._tiers if tier.choice.name not in stay]
+        self._tiers = [{**stay, **made}[choice.name] for choice in choices]
+        self._choices = [tier.choice for tier in self._tiers]
+        self._broken = False
+        self.version += 1
+        for tier in left:
+            self._close(tier.strategy)
+
+    def close(self) -> None:
+        """Close them, nearest first."""
+        for tier in self._tiers:
+            self._close(tier.strategy)
+        self._tiers = []
+
+
+def _count(answer: object, keys: list[bytes]) -> int:
+    if not isinstance(answer, int) or not 0 <= answer <= len(keys):
+        raise ValueError(f"found {answer!r} of {len(keys)} pages")
+    return answer

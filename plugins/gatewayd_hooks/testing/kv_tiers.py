@@ -1,0 +1,154 @@
+"""What every KV tier must do, however it keeps pages."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gatewayd_hooks.kv_tiers import KEY_BYTES, KvTierStrategy
+from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.fakes import engine_resources
+
+_PAGE_BYTES = 96
+_PATIENCE = 20.0
+_EVENTS = st.lists(
+    st.tuples(
+        st.sampled_from(["put", "put", "put", "get", "release", "find"]),
+        st.integers(0, 9),
+        st.integers(1, 5),
+    ),
+    min_size=10,
+    max_size=60,
+)
+
+
+def _key(number: int) -> bytes:
+    return number.to_bytes(KEY_BYTES, "big")
+
+
+def _page(number: int) -> NDArray[np.uint8]:
+    return np.random.default_rng(number).integers(0, 256, _PAGE_BYTES, np.uint8)
+
+
+def _keys(first: int, count: int) -> list[bytes]:
+    return [_key(number) for number in range(first, first + count)]
+
+
+class KvTierConformance:
+    """Subclass it and build your strategy in ``make``."""
+
+    def make(self) -> KvTierStrategy:
+        """Build the strategy; the tests open and close it, and make many."""
+        raise NotImplementedError("return your strategy, built and not opened")
+
+    @contextmanager
+    def opened(self) -> Iterator[KvTierStrategy]:
+        """A tier in use."""
+        strategy = self.make()
+        try:
+            strategy.open(engine_resources(page_bytes=_PAGE_BYTES))
+            yield strategy
+        finally:
+            strategy.close()
+
+    @staticmethod
+    def at_hand(strategy: KvTierStrategy, keys: Sequence[bytes]) -> list[NDArray[np.uint8]]:
+        """What ``get`` gives once everything was fetched that is to be fetched."""
+        fetch, ready = getattr(strategy, "fetch", None), getattr(strategy, "ready", None)
+        if fetch is not None and ready is not None:
+            deadline = time.monotonic() + _PATIENCE
+            while ready(keys) < strategy.find(keys):
+                assert time.monotonic() < deadline, "pages were fetched and never ready"
+                fetch(keys)
+                time.sleep(0.0005)
+        return list(strategy.get(keys))
+
+    def test_closing_it_unopened_is_harmless(self) -> None:
+        self.make().close()
+
+    def test_a_page_comes_back_bit_for_bit_and_is_a_copy(self) -> None:
+        with self.opened() as strategy:
+            given_ = _page(1)
+            assert len(strategy) == 0
+            assert strategy.find([_key(1)]) == 0
+            assert len(strategy.put(_key(1), given_)) == 0
+            given_[:] = 0
+            assert strategy.find([_key(1)]) == 1
+            (page,) = self.at_hand(strategy, [_key(1)])
+            assert page.dtype == np.uint8
+            assert page.shape == (_PAGE_BYTES,)
+            assert np.array_equal(page, _page(1))
+            strategy.release([_key(1)])
+            assert len(strategy) == 1
+
+    def test_only_leading_pages_count(self) -> None:
+        with self.opened() as strategy:
+            for number in (1, 2, 4):
+                strategy.put(_key(number), _page(number))
+            assert strategy.find(_keys(1, 4)) == 2
+            assert strategy.find(_keys(3, 2)) == 0
+            assert strategy.find([]) == 0
+            assert len(self.at_hand(strategy, _keys(1, 4))) == 2
+            assert len(self.at_hand(strategy, _keys(3, 2))) == 0
+
+    def test_a_page_that_it_has_is_not_kept_twice(self) -> None:
+        with self.opened() as strategy:
+            for _ in range(3):
+                assert len(strategy.put(_key(1), _page(1))) == 0
+            assert len(strategy) == 1
+
+    @campaign
+    @given(events=_EVENTS)
+    def test_whatever_is_asked_of_it_pages_are_what_they_were(
+        self, events: Sequence[tuple[str, int, int]]
+    ) -> None:
+        """Against a dict that never forgets: a tier may have lost a page, not changed it."""
+        known: set[int] = set()
+        pinned: list[tuple[list[bytes], list[NDArray[np.uint8]], int]] = []
+        with self.opened() as strategy:
+            for event, first, count in events:
+                keys = _keys(first, count)
+                if event == "put":
+                    before = len(strategy)
+                    given_up = strategy.put(_key(first), _page(first))
+                    for key, page in given_up:
+                        number = int.from_bytes(key, "big")
+                        assert number in known
+                        assert np.array_equal(page, _page(number)), "gave up other bytes"
+                        assert strategy.find([key]) == 0, "has a page that it gave up"
+                    assert len(strategy) <= before + 1 - len(given_up)
+                    known.add(first)
+                elif event == "get":
+                    found = strategy.find(keys)
+                    pages = self.at_hand(strategy, keys)
+                    assert len(pages) <= found
+                    pinned.append((keys[: len(pages)], pages, first))
+                elif event == "release" and pinned:
+                    keys, _, _ = pinned.pop(first % len(pinned))
+                    strategy.release(keys)
+                else:
+                    found = strategy.find(keys)
+                    assert 0 <= found <= count
+                    assert set(range(first, first + found)) <= known
+                for _, pages, number in pinned:
+                    for i, page in enumerate(pages):
+                        assert np.array_equal(page, _page(number + i)), "a page changed in use"
+            counts = Counter(key for keys, _, _ in pinned for key in keys)
+            for key, count in counts.items():
+                for _ in range(count):
+                    strategy.release([key])
+
+    def test_what_it_gives_up_stays_whole_until_the_next_call(self) -> None:
+        with self.opened() as strategy:
+            for number in range(300):
+                for key, page in strategy.put(_key(number), _page(number)):
+                    assert np.array_equal(page, _page(int.from_bytes(key, "big")))
+            has = [number for number in range(300) if strategy.find([_key(number)])]
+            assert len(has) == len(strategy)

@@ -1,0 +1,29 @@
+"""Settings of ``[kv_tier.disk]``."""
+
+from pydantic import ByteSize
+
+from gatewayd_hooks.strategy import StrategyConfig, setting
+
+
+class DiskConfig(StrategyConfig):
+    """Where pages are kept, and how many."""
+
+    path: str = setting(
+        "",
+        reload="restart",
+        doc="Folder for pages, one for each engine; it is made if it is not there. Must be set.",
+    )
+    size: ByteSize = setting(
+        "10GiB",
+        reload="restart",
+        ge=1 << 20,
+        validate_default=True,
+        doc="Size of the folder; the oldest pages go first.",
+    )
+    memory: ByteSize = setting(
+        "256MiB",
+        reload="restart",
+        ge=1,
+        validate_default=True,
+        doc="Memory for pages that were read ahead, and as much for those that wait to be written.",
+    )

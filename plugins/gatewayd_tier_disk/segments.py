@@ -1,0 +1,128 @@
+"""One append-only file of records; a record is a header and the bytes of a page.
+
+The header carries a digest of itself, so that the end of what was written is found after a crash,
+and a keyed digest of its page, which is verified whenever the page is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+_MAGIC = b"gwkv0001"
+_FIELDS = struct.Struct("<8s32sQ16s")
+_CHECK_BYTES = 8
+HEADER_BYTES = _FIELDS.size + _CHECK_BYTES
+
+
+class Record(NamedTuple):
+    """Where a page is in its segment.
+
+    Attributes:
+        name: of the page, 32 bytes.
+        offset: of its bytes in the file.
+        length: of its bytes.
+    """
+
+    name: bytes
+    offset: int
+    length: int
+
+
+def _digest(secret: bytes, name: bytes, page: bytes | memoryview) -> bytes:
+    digest = hashlib.blake2b(name, digest_size=16, key=secret)
+    digest.update(page)
+    return digest.digest()
+
+
+def _check(fields: bytes) -> bytes:
+    return hashlib.blake2b(fields, digest_size=_CHECK_BYTES).digest()
+
+
+class Segment:
+    """An open file; one thread appends, any thread reads or closes.
+
+    Attributes:
+        path: the file.
+        size: of what was written whole, bytes.
+    """
+
+    def __init__(self, path: Path, secret: bytes) -> None:
+        self.path = path
+        self._secret = secret
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self._lock = threading.Lock()
+        self.size = 0
+
+    def recover(self) -> Iterator[Record]:
+        """Find every whole record; what follows the last one is cut off."""
+        end = os.fstat(self._fd).st_size
+        while self.size + HEADER_BYTES <= end:
+            header = os.pread(self._fd, HEADER_BYTES, self.size)
+            fields = header[: _FIELDS.size]
+            if len(header) < HEADER_BYTES or header[_FIELDS.size :] != _check(fields):
+                break
+            magic, name, length, _ = _FIELDS.unpack(fields)
+            offset = self.size + HEADER_BYTES
+            if magic != _MAGIC or offset + length > end:
+                break
+            self.size = offset + length
+            yield Record(name, offset, length)
+        os.ftruncate(self._fd, self.size)
+
+    def append(self, name: bytes, page: memoryview) -> Record:
+        """Write a page behind the others.
+
+        Raises:
+            OSError: it could not be written whole; nothing was.
+        """
+        fields = _FIELDS.pack(_MAGIC, name, len(page), _digest(self._secret, name, page))
+        record = Record(name, self.size + HEADER_BYTES, len(page))
+        rest = memoryview(b"".join((fields, _check(fields), page)))
+        at = self.size
+        try:
+            while rest:
+                written = os.pwrite(self._fd, rest, at)
+                at += written
+                rest = rest[written:]
+        except OSError:
+            os.ftruncate(self._fd, self.size)
+            raise
+        self.size = at
+        return record
+
+    def read(self, record: Record) -> bytes | None:
+        """The bytes of a page; None if they are damaged or gone.
+
+        Raises:
+            OSError: the device cannot read them.
+        """
+        with self._lock:
+            if self._fd < 0:
+                return None
+            header = os.pread(self._fd, HEADER_BYTES, record.offset - HEADER_BYTES)
+            page = os.pread(self._fd, record.length, record.offset)
+        if len(header) < HEADER_BYTES or len(page) < record.length:
+            return None
+        _, name, _, digest = _FIELDS.unpack(header[: _FIELDS.size])
+        if name != record.name or digest != _digest(self._secret, name, page):
+            return None
+        return page
+
+    def sync(self) -> None:
+        """Have the device keep what was written, also through a loss of power."""
+        with self._lock:
+            if self._fd >= 0:
+                os.fsync(self._fd)
+
+    def close(self) -> None:
+        """Close the file; nobody reads from it any more."""
+        with self._lock:
+            if self._fd >= 0:
+                os.close(self._fd)
+            self._fd = -1

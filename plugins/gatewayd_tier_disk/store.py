@@ -1,0 +1,178 @@
+"""The folder: segments in the order they were written, an index in memory, a lock, a secret.
+
+The index is made from the segments when the folder is opened: there is no second truth that a
+crash could part from the first. Pages are named by a keyed digest of their keys, so that a folder
+tells nobody which prompts it has seen.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import secrets
+import threading
+from pathlib import Path
+
+from gatewayd_tier_disk.segments import HEADER_BYTES, Record, Segment
+
+_SECRET_BYTES = 32
+_MOST_SEGMENT = 64 << 20
+_SEGMENTS = 8
+"""At least so many share the size: dropping the oldest loses at most this part of the pages."""
+
+
+class Store:
+    """Pages on disk by name; one thread appends, any thread looks up and reads.
+
+    Args:
+        folder: made if it is not there.
+        size: bytes that it may take.
+
+    Attributes:
+        damaged: pages that were found damaged and dropped, since it was opened.
+
+    Raises:
+        ValueError: another process has the folder.
+        OSError: it cannot be used.
+    """
+
+    def __init__(self, folder: Path, size: int) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folder = folder
+        self._size = size
+        self._segment_size = min(_MOST_SEGMENT, size // _SEGMENTS)
+        self._held = _lock(folder)
+        self._index: dict[bytes, tuple[Segment, Record]] = {}
+        self._segments: list[tuple[Segment, list[bytes]]] = []
+        self._change = threading.Lock()
+        self.damaged = 0
+        try:
+            self._secret = _secret(folder)
+            for path in sorted(folder.glob("*.kv")):
+                self._recover(path)
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self, path: Path) -> None:
+        segment = Segment(path, self._secret)
+        names: list[bytes] = []
+        self._segments.append((segment, names))
+        for record in segment.recover():
+            self._index[record.name] = segment, record
+            names.append(record.name)
+
+    def name(self, key: bytes) -> bytes:
+        """What a page is called here."""
+        return hashlib.blake2b(key, digest_size=32, key=self._secret).digest()
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._index
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def append(self, name: bytes, page: memoryview) -> None:
+        """Write a page, and drop the oldest ones if there is no room.
+
+        Raises:
+            OSError: it was not written.
+        """
+        needed = HEADER_BYTES + len(page)
+        if name in self._index or needed > self._size:
+            return
+        if not self._segments or self._segments[-1][0].size + needed > self._segment_size:
+            self._begin_segment()
+        while len(self._segments) > 1 and self._taken() + needed > self._size:
+            self._drop_oldest()
+        segment, names = self._segments[-1]
+        record = segment.append(name, page)
+        names.append(name)
+        self._index[name] = segment, record
+
+    def read(self, name: bytes) -> bytes | None:
+        """A page, verified; None if it is not there or damaged, and then it is forgotten.
+
+        Raises:
+            OSError: the device cannot read it.
+        """
+        found = self._index.get(name)
+        if found is None:
+            return None
+        segment, record = found
+        page = segment.read(record)
+        if page is None:
+            with self._change:
+                if self._index.get(name) == found:
+                    del self._index[name]
+                    self.damaged += 1
+        return page
+
+    def sync(self) -> None:
+        """Have the device keep what was appended."""
+        if self._segments:
+            self._segments[-1][0].sync()
+
+    def close(self) -> None:
+        """Give the folder back."""
+        for segment, _ in self._segments:
+            segment.close()
+        self._segments = []
+        self._index = {}
+        os.close(self._held)
+
+    def _taken(self) -> int:
+        return sum(segment.size for segment, _ in self._segments)
+
+    def _begin_segment(self) -> None:
+        self.sync()
+        number = int(self._segments[-1][0].path.stem) + 1 if self._segments else 0
+        segment = Segment(self._folder / f"{number:012}.kv", self._secret)
+        self._segments.append((segment, []))
+
+    def _drop_oldest(self) -> None:
+        segment, names = self._segments.pop(0)
+        with self._change:
+            for name in names:
+                found = self._index.get(name)
+                if found is not None and found[0] is segment:
+                    del self._index[name]
+        segment.close()
+        with contextlib.suppress(FileNotFoundError):
+            segment.path.unlink()
+
+
+def _lock(folder: Path) -> int:
+    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(held)
+        raise ValueError(
+            f"[kv_tier.disk] path {folder} is in use by another process; "
+            "each engine needs a folder of its own"
+        ) from error
+    return held
+
+
+def _secret(folder: Path) -> bytes:
+    """The folder's secret; a new one if there is none yet."""
+    path = folder / "secret"
+    with contextlib.suppress(FileNotFoundError):
+        secret = path.read_bytes()
+        if len(secret) == _SECRET_BYTES:
+            path.chmod(0o600)
+            return secret
+    secret = secrets.token_bytes(_SECRET_BYTES)
+    new = folder / "secret.new"
+    new.unlink(missing_ok=True)
+    made = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        os.write(made, secret)
+        os.fsync(made)
+    finally:
+        os.close(made)
+    new.rename(path)
+    return secret

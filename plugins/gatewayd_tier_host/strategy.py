@@ -1,0 +1,100 @@
+"""A slab of host memory, cut into pages; the page unused for longest is given up."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_tier_host.config import HostConfig
+
+
+class Host:
+    """Pages by key, least recently used first.
+
+    One place more than pages is kept: a new page goes there, and what was given up for it stays
+    whole until the next one comes.
+    """
+
+    def __init__(self, config: HostConfig) -> None:
+        self._memory = int(config.memory)
+        self._slab = np.zeros((0, 0), np.uint8)
+        self._most = self._used = self._spare = 0
+        self._places: OrderedDict[bytes, int] = OrderedDict()
+        self._pins: dict[bytes, int] = {}
+
+    def open(self, resources: EngineResources) -> None:
+        """Reserve the memory; the system gives it as it is written to.
+
+        Raises:
+            ValueError: it holds no page.
+        """
+        most = self._memory // resources.page_bytes
+        if not most:
+            raise ValueError(
+                f"[kv_tier.host] memory is {self._memory} bytes; a page of this model takes "
+                f"{resources.page_bytes}"
+            )
+        self._slab = _reserve(most + 1, resources.page_bytes, resources.device)
+        self._most = self._spare = most
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._places.clear()
+        self._slab = np.zeros((0, 0), np.uint8)
+
+    def find(self, keys: Sequence[bytes]) -> int:
+        """See ``KvTierStrategy``."""
+        places = self._places
+        return next((i for i, key in enumerate(keys) if key not in places), len(keys))
+
+    def put(self, key: bytes, page: NDArray[np.uint8]) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
+        """See ``KvTierStrategy``; while every page is in use, none is taken."""
+        if key in self._places:
+            self._places.move_to_end(key)
+            return []
+        if self._used < self._most:
+            self._slab[self._used] = page
+            self._places[key] = self._used
+            self._used += 1
+            return []
+        oldest = next((key for key in self._places if key not in self._pins), None)
+        if oldest is None:
+            return []
+        self._slab[self._spare] = page
+        self._places[key] = self._spare
+        self._spare = self._places.pop(oldest)
+        return [(oldest, self._slab[self._spare])]
+
+    def get(self, keys: Sequence[bytes]) -> Sequence[NDArray[np.uint8]]:
+        """See ``KvTierStrategy``; what is in use is not given up."""
+        found = keys[: self.find(keys)]
+        for key in found:
+            self._places.move_to_end(key)
+            self._pins[key] = self._pins.get(key, 0) + 1
+        return [self._slab[self._places[key]] for key in found]
+
+    def release(self, keys: Sequence[bytes]) -> None:
+        """See ``KvTierStrategy``."""
+        for key in keys:
+            left = self._pins.pop(key, 0) - 1
+            if left > 0:
+                self._pins[key] = left
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+
+def _reserve(pages: int, page_bytes: int, device: str) -> NDArray[np.uint8]:
+    """Memory for pages; beside a GPU it is pinned, so that copies need no second one."""
+    if device.startswith("cuda"):
+        import torch
+
+        return torch.empty((pages, page_bytes), dtype=torch.uint8, pin_memory=True).numpy()
+    return np.zeros((pages, page_bytes), np.uint8)

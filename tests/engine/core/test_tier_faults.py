@@ -1,0 +1,216 @@
+"""Tiers that are broken, damaged, slow or swapped: answers are the same, and come soon."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.messages import Swap
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
+
+Make = Callable[..., Any]
+
+
+@pytest.fixture
+def folder(checkpoint: Callable[[str], Path]) -> Path:
+    return checkpoint("llama")
+
+
+def broken_find(tier: Any) -> None:
+    tier.find = lambda keys: len(keys) + 1
+
+
+def broken_get(tier: Any) -> None:
+    tier.get = lambda keys: [np.zeros(3, np.uint8) for _ in keys]
+
+
+def raising(name: str) -> Callable[[Any], None]:
+    def broken(tier: Any) -> None:
+        def fail(*args: Any) -> Any:
+            raise OSError("the tier is broken")
+
+        setattr(tier, name, fail)
+
+    broken.__name__ = f"raising_{name}"
+    return broken
+
+
+def gives_up_nonsense(tier: Any) -> None:
+    tier.put = lambda key, page: [(key, page[:1])]
+
+
+def loses_what_it_promised(tier: Any) -> None:
+    tier.get = lambda keys: []
+
+
+BROKEN = [
+    broken_find,
+    broken_get,
+    gives_up_nonsense,
+    loses_what_it_promised,
+    *(raising(name) for name in ("find", "put", "get", "release")),
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_tier_costs_its_pages_and_nothing_else(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, broken: Callable[[Any], None]
+) -> None:
+    wanted = make_engine(folder).generate(PROMPT, max_tokens=8, ignore_eos=True)
+    engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host()])
+    chain = engine.core.strategies.tiers
+    make = chain._make
+
+    def made(choice: StrategyChoice) -> Any:
+        tier = make(choice)
+        broken(tier.strategy)
+        return tier
+
+    chain._make = made
+    engine.generate(PROMPT, max_tokens=8)
+    evict_all(engine)
+    broken(chain._tiers[0].watched)
+    broken(chain._tiers[0].strategy)
+    for _ in range(6):
+        assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+        evict_all(engine)
+        engine.core.check()
+    if broken is not loses_what_it_promised:
+        # Thrice, and it comes back no more.
+        assert engine.core.stats.faults == 3
+        assert not chain._tiers
+        assert [row.state for row in engine.core.strategies.report() if row.kind == "kv_tier"] == [
+            "quarantined"
+        ]
+
+
+def test_a_tier_that_failed_once_comes_back(make_engine: Make, folder: Path) -> None:
+    engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host()])
+    chain = engine.core.strategies.tiers
+    engine.generate(PROMPT, max_tokens=4)
+    raising("put")(chain._tiers[0].watched)
+    evict_all(engine)
+    assert chain.names == []
+    engine.generate(PROMPT, max_tokens=4)
+    assert chain.names == ["host"]
+    evict_all(engine)
+    i = first_step(engine, PROMPT)
+    assert engine.answers[i].admitted.cached_tokens == 96
+
+
+def test_tiers_are_swapped_while_requests_run(
+    make_engine: Make, folder: Path, tmp_path: Path
+) -> None:
+    engine = make_engine(folder, kv_pages=40, page_size=8)
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+
+    def swap(*choices: StrategyChoice) -> None:
+        engine.core.swaps.swap(Swap(0, Kind.KV_TIER.value, list(choices)))
+
+    swap(host())
+    evict_all(engine)  # those from before have no names
+    assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+    evict_all(engine)
+    swap(host(), disk(tmp_path))
+    i = first_step(engine, PROMPT)
+    assert engine.core.stats.tier_hits == {"host": 96}
+    assert engine.run()[i].tokens == wanted
+    swap(disk(tmp_path))
+    evict_all(engine)
+    first_step(engine, PROMPT)
+    engine.run()
+    assert engine.core.stats.tier_hits == {"host": 96, "disk": 96}
+    swap()
+    evict_all(engine)
+    assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+    assert engine.core._pages.on_evict is None
+
+
+# Waiting for a disk
+
+
+def slow_reader(engine: Any, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
+    from gatewayd_tier_disk.store import Store
+
+    read, reads = Store.read, []
+
+    def slow(self: Any, name: bytes) -> bytes | None:
+        time.sleep(seconds)
+        reads.append(time.perf_counter())
+        return read(self, name)
+
+    monkeypatch.setattr(Store, "read", slow)
+    return reads
+
+
+def test_others_go_on_while_pages_are_read(
+    make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder, kv_pages=80, page_size=8, kv_tiers=[disk(tmp_path)])
+    one = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    evict_all(engine)
+    engine.core.strategies.tiers._tiers[0].strategy.flush()
+    slow_reader(engine, monkeypatch, 0.01)
+    (waits,) = engine.submit(PROMPT, max_tokens=8, ignore_eos=True)
+    (other,) = engine.submit([3, 4, 5], max_tokens=60, ignore_eos=True)
+    engine.step()
+    assert engine.answers[waits].admitted is None
+    assert len(engine.answers[other].tokens) == 1
+    answers = engine.run()
+    assert answers[waits].tokens == one
+    assert answers[waits].admitted.cached_tokens == 96
+
+
+def test_a_disk_that_is_slower_than_computing_is_not_waited_for(
+    make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder, kv_pages=80, page_size=8, kv_tiers=[disk(tmp_path)])
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    evict_all(engine)
+    tier = engine.core.strategies.tiers._tiers[0]
+    tier.strategy.flush()
+    tier.strategy._page_seconds = 100.0
+    (i,) = engine.submit(PROMPT, max_tokens=8, ignore_eos=True)
+    engine.step()
+    assert engine.answers[i].admitted.cached_tokens == 0
+    assert engine.run()[i].tokens == wanted
+
+
+def test_a_disk_that_hangs_is_not_waited_for_for_ever(
+    make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder, kv_pages=80, page_size=8, kv_tiers=[disk(tmp_path)])
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    evict_all(engine)
+    engine.core.strategies.tiers._tiers[0].strategy.flush()
+    slow_reader(engine, monkeypatch, 1.5)
+    began = time.perf_counter()
+    i = first_step(engine, PROMPT)
+    assert 0.4 < time.perf_counter() - began < 1.4
+    assert engine.run()[i].tokens == wanted
+    assert engine.core.stats.faults == 0
+
+
+def test_a_damaged_page_and_those_behind_it_are_computed(
+    make_engine: Make, folder: Path, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {"kv_pages": 40, "page_size": 8, "kv_tiers": [disk(tmp_path)]}
+    engine = make_engine(folder, **fields)
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    evict_all(engine)
+    tier = engine.core.strategies.tiers._tiers[0].strategy
+    tier.flush()
+    (path,) = tmp_path.glob("*.kv")
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    i = first_step(engine, PROMPT)
+    assert 0 < engine.answers[i].admitted.cached_tokens < 96
+    assert engine.run()[i].tokens == wanted

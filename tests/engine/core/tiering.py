@@ -1,0 +1,35 @@
+"""Engines with KV tiers, for their tests."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from gatewayd_engine.config import StrategyChoice
+
+PROMPT = list(range(5, 105))
+
+
+def host(memory: str = "64MiB") -> StrategyChoice:
+    return StrategyChoice("host", {"memory": memory})
+
+
+def disk(path: Path, **settings: Any) -> StrategyChoice:
+    return StrategyChoice("disk", {"path": str(path), "size": "64MiB", **settings})
+
+
+def evict_all(engine: Any) -> None:
+    """Others have had every page that nobody holds, and written to it."""
+    pages = engine.core._pages
+    taken = [pages.take() for _ in range(pages.num_available)]
+    engine.core._placement._holdings._pool.data[taken] = 7.0
+    pages.give_back(taken)
+
+
+def first_step(engine: Any, prompt: list[int], **fields: Any) -> int:
+    """Submit, and step until the first token has come."""
+    (i,) = engine.submit(prompt, ignore_eos=True, **{"max_tokens": 8, **fields})
+    while not engine.answers[i].tokens:
+        engine.step()
+        engine.core.check()
+    return int(i)

@@ -34,7 +34,7 @@ def pytest_runtest_makereport(
             where=type(item).__name__ if not bases else bases[0].__name__,
             outcome=report.outcome,
             seconds=round(report.duration, 3),
-            text=_message(report) if report.failed else "",
+            text="" if report.passed else _message(report),
         )
     return report
 
@@ -47,6 +47,9 @@ def pytest_collectreport(report: CollectReport) -> None:
 
 
 def _message(report: TestReport | CollectReport) -> str:
+    """The first line of why a test failed or was skipped."""
+    if isinstance(report.longrepr, tuple):
+        return report.longrepr[2].removeprefix("Skipped: ")
     crash = getattr(report.longrepr, "reprcrash", None)
     text = str(getattr(crash, "message", "") or report.longrepr)
     return next((line for line in text.splitlines() if line.strip()), "")

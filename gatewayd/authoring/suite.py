@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +21,7 @@ from gatewayd.authoring.kit import PLUGINS, conformance_of
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
 
@@ -72,7 +75,38 @@ def _conformance(entry: Entry, settings: dict[str, Any]) -> type:
     members: dict[str, Any] = {"make": lambda self: offer.build()}
     if Kind(entry.kind) is Kind.LOGITS_PROCESSOR:
         members["requests"] = lambda self: _wanted(self, entry.name)
+    if Kind(entry.kind) is Kind.DRAFTER:
+        members["opened"] = _opened_without_a_model
     return type("TestConformance", (base,), members)
+
+
+class _Noted:
+    """Resources, and whether a drafter has looked for a model among them."""
+
+    def __init__(self, resources: EngineResources) -> None:
+        self._resources = resources
+        self.seeks_model = False
+
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
+        self.seeks_model |= name in ("target", "load_model", "folder")
+        return getattr(self._resources, name)
+
+
+@contextmanager
+def _opened_without_a_model(tests: Any) -> Iterator[Any]:  # noqa: ANN401 - the kit's class
+    """A drafter in use; one that cannot do without a model is not tested here."""
+    noted = _Noted(tests.resources())
+    drafter = tests.make()
+    try:
+        try:
+            drafter.open(noted)
+        except Exception as error:
+            if noted.seeks_model:
+                pytest.skip(f"it needs a model, which tests in its own folder can give: {error}")
+            raise
+        yield drafter
+    finally:
+        drafter.close()
 
 
 def _wanted(tests: Any, name: str) -> list[Any]:  # noqa: ANN401 - the kit's class

@@ -123,14 +123,24 @@ def model(config: Config) -> Finding:
 
 
 def plugins(config: Config) -> Finding:
-    """The configured strategies load and take their settings."""
-    from gatewayd.plugging import check_strategies
+    """What is chosen loads and takes its settings, each in a process of its own."""
+    from gatewayd.authoring.health import check
+    from gatewayd.slots import enabled, settings_of
+    from gatewayd_hooks.catalog import Catalog
 
-    problems = check_strategies(config)
-    if problems:
-        text = "; ".join(problems)
-        return Finding("plugins", "failure", f"{text}; gatewayd plugin doctor says what to do")
-    return Finding("plugins", "ok", "every configured strategy loads")
+    chosen = enabled(config)
+    settings = {plugin: settings_of(config, plugin) for plugin in chosen}
+    checkups = check(Catalog.installed(), chosen, settings, only=chosen)
+    for state in ("failure", "warning"):
+        found = [
+            f"{checkup.plugin} {problem.text}: {problem.advice}"
+            for checkup in checkups
+            if checkup.state == state
+            for problem in checkup.problems
+        ]
+        if found:
+            return Finding("plugins", state, "; ".join(found))
+    return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
 
 
 def _cpu_features() -> set[str]:

@@ -166,3 +166,14 @@ def test_its_environment_reaches_the_tests_whole(
     )
     assert run(find(str(project)), {}).is_good
     assert os.environ["PYTHONPATH"] == str(project / "elsewhere")
+
+
+@pytest.mark.parametrize("name", ["draft_model", "eagle"])
+def test_an_installed_drafter_that_needs_a_model_is_skipped_with_a_reason(name: str) -> None:
+    result = run(find(f"drafter.{name}"), {})
+    assert result.is_good
+    assert len(names(result, "Offer")) == 3
+    skipped = [test for test in result.tests if test.outcome == "skipped"]
+    assert len(skipped) == 3
+    for test in skipped:
+        assert test.text.startswith("it needs a model, which tests in its own folder can give: ")

@@ -108,7 +108,9 @@ def test_doctor_finds_this_machine_fit() -> None:
     report = _json("doctor", GATEWAYD_SERVER__PORT="0")
     assert report["ok"] is True
     states = {check["subject"]: check["state"] for check in report["checks"]}
-    assert states["torch"] == states["model"] == states["plugins"] == "ok"
+    assert states["torch"] == states["model"] == "ok"
+    # A busy machine imports some of them slowly, and is told so.
+    assert states["plugins"] in ("ok", "warning")
 
 
 @pytest.mark.parametrize("command", [("doctor",), ("config", "show"), ("config", "check")])
@@ -121,15 +123,17 @@ def test_a_bad_configuration_ends_every_command_with_78(command: tuple[str, ...]
 def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        done = _run(
-            "doctor", "--json", GATEWAYD_SERVER__PORT=port, GATEWAYD_MODEL__PATH=str(tmp_path)
-        )
+        wrong = {"GATEWAYD_MODEL__PATH": str(tmp_path), "GATEWAYD_ROUTER__STRATEGY": "prefxi"}
+        done = _run("doctor", "--json", GATEWAYD_SERVER__PORT=port, **wrong)
     assert done.returncode == 1
     checks = {check["subject"]: check for check in json.loads(done.stdout)["checks"]}
     assert checks["port"]["state"] == "failure"
     assert port in checks["port"]["text"]
     assert checks["model"]["state"] == "failure"
     assert str(tmp_path) in checks["model"]["text"]
+    assert checks["plugins"]["state"] == "failure"
+    assert "router.prefxi the configuration names it, and it is not" in checks["plugins"]["text"]
+    assert "write prefix in [router]" in checks["plugins"]["text"]
 
 
 @pytest.mark.parametrize("text", [None, "{", "[]"])

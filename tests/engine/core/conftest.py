@@ -25,6 +25,9 @@ from gatewayd_engine.messages import (
     Submit,
     TokenLogprobs,
 )
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from tests.engine.core.prompts import answers
@@ -102,30 +105,50 @@ class Harness:
 MakeEngine = Callable[..., Harness]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _read_weights_once() -> Iterator[None]:
+    """Engines of one checkpoint share its decoder, which keeps nothing between calls."""
+    made: dict[tuple[Path, torch.dtype], Decoder] = {}
+
+    def read(folder: Path, spec: ModelSpec, dtype: torch.dtype, *rest: Any) -> Decoder:
+        if (folder, dtype) not in made:
+            made[folder, dtype] = load(folder, spec, dtype, *rest)
+        return made[folder, dtype]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gatewayd_engine.assembly.load", read)
+        yield
+
+
+def build(model: Path | None = None, **fields: Any) -> Harness:
+    """An engine on a checkpoint; fields of ``EngineConfig`` override the defaults."""
+    config = EngineConfig(
+        **{
+            "model": str(model or embedded.folder("nano")),
+            "scheduler": StrategyChoice("fcfs"),
+            "prefix_cache": StrategyChoice("hash"),
+            "eviction": StrategyChoice("lru"),
+            "preemption": StrategyChoice("recompute"),
+            "logits_processors": [
+                StrategyChoice(name) for name in ("penalties", "bias", "min_tokens")
+            ],
+            "kv_pages": 512,
+            "seed": 7,
+            "threads": 1,
+            **fields,
+        }
+    )
+    engine = assemble(config, PluginHost(Catalog.installed()), lambda stage, fraction: None)
+    return Harness(engine.core, engine.info)
+
+
 @pytest.fixture
 def make_engine() -> Iterator[MakeEngine]:
-    """Build an engine on a checkpoint; fields of ``EngineConfig`` override the defaults."""
+    """See ``build``; closed, and its pages counted, when the test is over."""
     opened: list[Harness] = []
 
     def make(model: Path | None = None, **fields: Any) -> Harness:
-        config = EngineConfig(
-            **{
-                "model": str(model or embedded.folder("nano")),
-                "scheduler": StrategyChoice("fcfs"),
-                "prefix_cache": StrategyChoice("hash"),
-                "eviction": StrategyChoice("lru"),
-                "preemption": StrategyChoice("recompute"),
-                "logits_processors": [
-                    StrategyChoice(name) for name in ("penalties", "bias", "min_tokens")
-                ],
-                "kv_pages": 512,
-                "seed": 7,
-                "threads": 1,
-                **fields,
-            }
-        )
-        engine = assemble(config, PluginHost(Catalog.installed()), lambda stage, fraction: None)
-        opened.append(Harness(engine.core, engine.info))
+        opened.append(build(model, **fields))
         return opened[-1]
 
     yield make
@@ -167,7 +190,10 @@ def prompts() -> Callable[..., list[list[int]]]:
     return mixed_prompts
 
 
-@pytest.fixture
-def undisturbed(make_engine: Callable[..., Any]) -> list[list[int]]:
+@pytest.fixture(scope="session")
+def undisturbed() -> list[list[int]]:
     """What the eight prompts answer when nothing goes wrong."""
-    return answers(make_engine())
+    engine = build()
+    found = answers(engine)
+    engine.core.strategies.close()
+    return found

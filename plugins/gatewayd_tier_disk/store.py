@@ -13,10 +13,12 @@ import hashlib
 import os
 import secrets
 import threading
+from functools import lru_cache
 from pathlib import Path
 
 from gatewayd_tier_disk.segments import HEADER_BYTES, Record, Segment
 
+_NAMES = 1 << 16
 _SECRET_BYTES = 32
 _MOST_SEGMENT = 64 << 20
 _SEGMENTS = 8
@@ -31,6 +33,7 @@ class Store:
         size: bytes that it may take.
 
     Attributes:
+        name: what a page is called here, by its key.
         damaged: pages that were found damaged and dropped, since it was opened.
 
     Raises:
@@ -50,6 +53,8 @@ class Store:
         self.damaged = 0
         try:
             self._secret = _secret(folder)
+            # The same keys are asked for step after step while their sequence waits.
+            self.name = lru_cache(_NAMES)(self._name)
             for path in sorted(folder.glob("*.kv")):
                 self._recover(path)
         except BaseException:
@@ -64,8 +69,7 @@ class Store:
             self._index[record.name] = segment, record
             names.append(record.name)
 
-    def name(self, key: bytes) -> bytes:
-        """What a page is called here."""
+    def _name(self, key: bytes) -> bytes:
         return hashlib.blake2b(key, digest_size=32, key=self._secret).digest()
 
     def __contains__(self, name: bytes) -> bool:

@@ -138,10 +138,10 @@ class Disk:
         return len(store) + sum(name not in store for name in list(self._writing))
 
     def fetch(self, keys: Sequence[bytes]) -> None:
-        """See ``Fetches``; pages that others were read for may have to make room."""
-        names = [self._opened.name(key) for key in keys]
-        wanted = set(names)
-        for name in names:
+        """See ``Fetches``; pages read for others, or behind these, may have to make room."""
+        wanted: set[bytes] = set()
+        for name in map(self._opened.name, keys):
+            wanted.add(name)
             if self._at_hand(name) is not None or name in self._fetching:
                 continue
             if len(self._ahead) + len(self._fetching) >= self._most:

@@ -1,0 +1,104 @@
+"""Daemons with KV tiers: what was computed is found again after a restart, and after a kill."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+NANO = ("-m", "gatewayd", "serve", "--port", "0")
+PROMPT = "".join(f"def function_{k}(value):\n    return value + {k}\n\n" for k in range(16))
+OTHERS = [f"class Other{k}:\n" + f"    field_{k} = {k}\n" * 40 for k in range(4)]
+
+
+def environment(path: Path, **more: str) -> dict[str, str]:
+    return {
+        "GATEWAYD_KV_TIER__STRATEGIES": '["host", "disk"]',
+        "GATEWAYD_KV_TIER__HOST__MEMORY": "1MiB",
+        "GATEWAYD_KV_TIER__DISK__PATH": str(path),
+        "GATEWAYD_PREEMPTION__STRATEGY": "swap",
+        "GATEWAYD_ENGINE__KV_PAGES": "40",
+        **more,
+    }
+
+
+def complete(daemon: Any, prompt: str) -> tuple[str, int, int]:
+    """An answer's text, and the tokens of its prompt, all and cached ones."""
+    body = {"model": "nano", "prompt": prompt, "max_tokens": 12, "temperature": 0}
+    answer = httpx.post(f"{daemon.url}/v1/completions", json=body, timeout=60).json()
+    usage = answer["usage"]
+    cached = usage["prompt_tokens_details"]["cached_tokens"]
+    return answer["choices"][0]["text"], usage["prompt_tokens"], cached
+
+
+def tier_hits(daemon: Any) -> dict[str, int]:
+    text = httpx.get(f"{daemon.url}/metrics", timeout=5).text
+    found = re.findall(r'^gatewayd_kv_tier_hits_total\{.*tier="(\w+)".*\} (\S+)$', text, re.M)
+    return {tier: int(float(count)) for tier, count in found}
+
+
+def test_the_disk_is_found_after_a_restart_and_after_a_kill(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    env = environment(tmp_path / "kv")
+    daemon = start_daemon(NANO, env=env)
+    text, num_tokens, cached = complete(daemon, PROMPT)
+    assert cached == 0
+    for other in OTHERS:  # they take the pool's pages, and the host tier's
+        complete(daemon, other)
+    assert daemon.stop() == 0
+    daemon = start_daemon(NANO, env=env)
+    again, _, cached = complete(daemon, PROMPT)
+    assert again == text
+    assert cached > num_tokens / 2
+    assert tier_hits(daemon) == {"disk": cached}
+    for other in OTHERS:
+        complete(daemon, other)
+    time.sleep(0.2)  # written behind
+    killed = daemon.kill_engine()
+    deadline = time.monotonic() + 60
+    while daemon.readyz()[0] != 200 or daemon.engine_pid in (None, killed):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    again, _, cached = complete(daemon, PROMPT)
+    assert again == text
+    assert cached > num_tokens / 2
+    assert daemon.stop() == 0
+
+
+def test_a_folder_in_use_is_named(start_daemon: Any, tmp_path: Path) -> None:
+    env = environment(tmp_path / "kv")
+    start_daemon(NANO, env=env)
+    second = start_daemon(NANO, env=env, wait=False)
+    deadline = time.monotonic() + 60
+    while not second.said("in use by another process"):
+        assert time.monotonic() < deadline, second.log.read_text()
+        time.sleep(0.05)
+
+
+def test_tiers_are_listed_and_their_settings_checked(tmp_path: Path) -> None:
+    def run(*arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "gatewayd", *arguments],
+            env={**os.environ, **environment(tmp_path, **env)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    assert run("config", "check").returncode == 0
+    wrong = run("config", "check", GATEWAYD_KV_TIER__HOST__MEMORY="much")
+    assert wrong.returncode == 78
+    assert "kv_tier.host" in wrong.stderr + wrong.stdout
+    shown = json.loads(run("plugin", "list", "--json").stdout)
+    rows = shown if isinstance(shown, list) else shown["plugins"]
+    states = {row["name"]: row["state"] for row in rows if row["kind"] == "kv_tier"}
+    assert states == {"host": "enabled", "disk": "enabled"}

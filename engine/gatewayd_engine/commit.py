@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.ends import find_ends
+from gatewayd_engine.messages import TokenLogprobs
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import Tokens
 from gatewayd_engine.rows import Rows
@@ -74,3 +76,19 @@ def write_down(
     view.num_computed[slots] += kept.astype(np.int32) - 1
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
     return Written(last, kept, told, over, stop, begins)
+
+
+def first_told(reports: list[TokenLogprobs], told: dict[int, int]) -> list[TokenLogprobs]:
+    """Those of tokens that clients see: so many of each line."""
+    left = dict(told)
+    kept = []
+    for report in reports:
+        if left.get(report.sequence, 0):
+            left[report.sequence] -= 1
+            kept.append(report)
+    return kept
+
+
+def named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:
+    """Replace lines of the batch by the gateway's sequence ids."""
+    return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]

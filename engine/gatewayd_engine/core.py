@@ -10,34 +10,30 @@ import time
 from collections.abc import Callable
 from functools import partial
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import Patience, check
-from gatewayd_engine.commit import write_down
-from gatewayd_engine.families import Families
-from gatewayd_engine.faults import RequestFault, blame
+from gatewayd_engine.commit import first_told, named, write_down
+from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.lives import Lives
 from gatewayd_engine.messages import (
     ERROR,
     LENGTH,
     STOP,
     EngineStats,
-    Finished,
     StepOutput,
     Submit,
-    TokenLogprobs,
 )
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
-from gatewayd_engine.recovery import Recovery, run_apart
+from gatewayd_engine.recovery import run_apart
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner
-from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
@@ -93,7 +89,8 @@ class EngineCore:
         )
         self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
-        self._recovery = Recovery(strategies, self._placement.rebuild, self._fail)
+        self._lives = Lives(self._queue, self._placement, strategies)
+        self._recovery = self._lives.recovery
         self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
         self._runner = make_runner(self._rows, strategies)
         self._speculation = Speculation(
@@ -101,8 +98,6 @@ class EngineCore:
         )
         self._tally = Tally()
         self._patience = Patience()
-        self._finished: list[Finished] = []
-        self._families = Families()
 
     def _uncached(self, slot: int) -> int:
         return self._placement.prefixes.uncached(slot)
@@ -116,34 +111,18 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
-        if any(i in self._families or self._queue.find(i) for i in message.sequences):
+        if any(map(self._lives.knows, message.sequences)):
             raise Refused("a sequence id is in use")
         seed = message.params.seed
         sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
         if not self.has_work:
             self._patience.restart()
-        parent = self._families.found(sequences)
-        self._enqueue(parent, front=message.has_returned)
-
-    def _enqueue(self, sequence: Sequence, *, front: bool) -> None:
-        self._recovery.fenced(partial(self._placement.enqueue, sequence, front=front), redo=False)
+        self._lives.begin(sequences, front=message.has_returned)
 
     def abort(self, sequence_ids: list[int]) -> None:
         """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
         for sequence_id in sequence_ids:
-            self._families.forget(sequence_id)
-            sequence = self._queue.find(sequence_id)
-            if sequence is not None:
-                self._end(sequence)
-
-    def _end(self, sequence: Sequence) -> None:
-        """Release a sequence; forks that waited for its prompt go on by themselves."""
-        heirs = self._families.dissolve(sequence)
-        self._recovery.fenced(lambda: self._placement.release(sequence), redo=False)
-        if heirs:
-            heir = self._families.found(heirs)
-            heir.was_counted = sequence.was_counted
-            self._enqueue(heir, front=sequence.was_admitted)
+            self._lives.forget(sequence_id)
 
     # Steps
 
@@ -160,7 +139,7 @@ class EngineCore:
         return EngineStats(
             step=tally.steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + len(self._families),
+            num_waiting=len(queue.waiting) + self._lives.num_deferred,
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
@@ -171,7 +150,7 @@ class EngineCore:
             step_tokens=tally.last_tokens,
             step_seconds=tally.last_seconds,
             faults=self.strategies.num_faults,
-            num_deferred=len(self._families),
+            num_deferred=self._lives.num_deferred,
             step_sizes=list(tally.sizes),
             num_drafts=speculation.num_drafts,
             draft_tokens=speculation.drafted,
@@ -212,14 +191,13 @@ class EngineCore:
         self._tally.add(num_tokens, time.perf_counter() - began)
         if num_tokens and self._placement.outside.learns:
             self._placement.outside.computed(num_tokens, time.perf_counter() - began)
-        finished, self._finished = self._finished, []
         return StepOutput(
             stats=self.stats,
             sequences=output.sequences,
             tokens=output.tokens,
             admitted=self._placement.take_admitted(),
             preempted=self._placement.take_preempted(),
-            finished=finished,
+            finished=self._lives.take_finished(),
             logprobs=output.logprobs,
             prompt_logprobs=output.prompt_logprobs,
         )
@@ -266,62 +244,23 @@ class EngineCore:
         for i in np.flatnonzero(written.over & ~is_lost).tolist():
             stop = int(written.stop[i])
             if stop >= 0:
-                self._finish(queue[int(slots[i])], STOP, stop_token=stop)
+                self._lives.finish(queue[int(slots[i])], STOP, stop_token=stop)
             else:
-                self._finish(queue[int(slots[i])], LENGTH)
-        self._fork(slots[written.begins & ~is_lost])
+                self._lives.finish(queue[int(slots[i])], LENGTH)
+        self._lives.fork(slots[written.begins & ~is_lost])
         uncounted = [(int(tokens.lines[i]), "strategy_error", lost[i]) for i in lost]
         for line, code, sentence in result.failed + uncounted:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
-            self._finish(sequence, ERROR, error=(code, sentence))
+            self._lives.finish(sequence, ERROR, error=(code, sentence))
         told = dict(zip(tokens.lines.tolist(), written.told.tolist(), strict=True))
         return StepOutput(
             stats=_NO_STATS,
             sequences=np.repeat(ids[tokens.lines], written.told).tobytes(),
             tokens=tokens.ids[np.arange(tokens.ids.shape[1]) < written.told[:, None]].tobytes(),
-            logprobs=_named(_first(result.logprobs, told), ids),
-            prompt_logprobs=_named(result.prompt_logprobs, ids),
+            logprobs=named(first_told(result.logprobs, told), ids),
+            prompt_logprobs=named(result.prompt_logprobs, ids),
         )
 
     def _publish(self, slots: NDArray[np.int32]) -> None:
         self._recovery.fenced(lambda: self._placement.prefixes.publish(slots), redo=False)
-
-    def _finish(
-        self,
-        sequence: Sequence,
-        reason: int,
-        *,
-        stop_token: int | None = None,
-        error: tuple[str, str] | None = None,
-    ) -> None:
-        self._finished.append(Finished(sequence.id, reason, stop_token, error))
-        if reason != ERROR:
-            self._fork(np.array([sequence.slot], np.int32))
-        self._end(sequence)
-
-    def _fail(self, fault: RequestFault) -> None:
-        self._finish(self._queue[fault.slot], ERROR, error=(fault.code, fault.sentence))
-
-    def _fork(self, slots: NDArray[np.int32]) -> None:
-        """Let the forks of sequences whose prompt is computed go their own way."""
-        for slot in slots.tolist():
-            parent = self._queue[slot]
-            for child in self._families.dissolve(parent):
-                self._recovery.fenced(partial(self._placement.fork, parent, child), redo=False)
-
-
-def _first(reports: list[TokenLogprobs], told: dict[int, int]) -> list[TokenLogprobs]:
-    """Those of tokens that clients see: so many of each line."""
-    left = dict(told)
-    kept = []
-    for report in reports:
-        if left.get(report.sequence, 0):
-            left[report.sequence] -= 1
-            kept.append(report)
-    return kept
-
-
-def _named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:
-    """Replace lines of the batch by the gateway's sequence ids."""
-    return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]

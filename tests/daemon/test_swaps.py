@@ -29,10 +29,17 @@ OFFERS: list[tuple[str, Any, dict[str, Any]]] = [
     ("prefix_cache", "none", {}),
     ("prefix_cache", "hash", {}),
     ("eviction", "lru", {}),
+    ("prefix_cache", "radix", {}),
     ("eviction", "lfu", {}),
+    ("eviction", "cost", {}),
+    ("eviction", "retention", {}),
     ("preemption", "recompute", {}),
+    ("preemption", "swap", {}),
     ("drafter", "none", {}),
     ("drafter", "ngram", {}),
+    ("drafter", "lookahead", {}),
+    ("spec_controller", "fixed", {"drafts": 3}),
+    ("spec_controller", "adaptive", {}),
     ("router", "prefix", {}),
     ("router", "least_loaded", {}),
     ("logits_processor", ["bias"], {}),
@@ -189,8 +196,12 @@ async def test_random_swaps_under_load_fail_nothing(nano: Any, client: Any, num_
     over = asyncio.Event()
     tasks = [asyncio.create_task(load(nano, client, over, wanted)) for _ in range(4)]
     for _ in range(num_swaps):
-        kind, name, settings = rng.choice(OFFERS)
-        await asyncio.to_thread(swap, nano.path, kind, name, **settings)
+        kind, name, settings = rng.choice([*OFFERS, ("limits", "", {})])
+        if kind == "limits":
+            limits = {"max_batch_tokens": rng.choice([64, 512])}
+            await asyncio.to_thread(call, str(nano.path), "PATCH", "/admin/limits", limits)
+        else:
+            await asyncio.to_thread(swap, nano.path, kind, name, **settings)
         await asyncio.sleep(0.005)
     over.set()
     assert sum(await asyncio.gather(*tasks)) > num_swaps // 20

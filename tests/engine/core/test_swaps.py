@@ -2,52 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import random
-import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import SetLimits, Swap
+from gatewayd_engine.messages import SetLimits
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.handover import State
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
+from tests.engine.core.swapping import OFFERS, TIGHT, swap
 
 Make = Callable[..., Any]
-
-TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
-"""Few pages, so that eviction and preemption have something to do."""
-ALL = ("penalties", "bias", "min_tokens")
-OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
-    Kind.SCHEDULER: [
-        [StrategyChoice("fcfs")],
-        [StrategyChoice("fcfs", {"max_prefill_chunk": 7})],
-        [StrategyChoice("priority")],
-        [StrategyChoice("priority", {"batch": 3.0})],
-    ],
-    Kind.PREFIX_CACHE: [[], [StrategyChoice("hash")], [StrategyChoice("radix")]],
-    Kind.EVICTION: [[StrategyChoice("lru")], [StrategyChoice("lfu")]],
-    Kind.PREEMPTION: [[StrategyChoice("recompute")]],
-    Kind.DRAFTER: [[], [StrategyChoice("ngram")]],
-    Kind.SPEC_CONTROLLER: [[StrategyChoice("adaptive")], [StrategyChoice("fixed")]],
-    Kind.LOGITS_PROCESSOR: [
-        [],
-        [StrategyChoice(name) for name in ALL],
-        [StrategyChoice(name) for name in ALL[::-1]],
-        [StrategyChoice("bias")],
-    ],
-}
-
-
-def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
-    has_state: bool = engine.core.swaps.swap(Swap(1, kind.value, list(choices)))
-    return has_state
 
 
 @pytest.mark.parametrize("kind", OFFERS)
@@ -271,73 +239,3 @@ def test_limits_change_between_two_steps_up_to_those_of_the_start(make_engine: M
         sizes.append(engine.step().stats.step_tokens)
     assert sizes == [64, 16, 64]
     assert len(engine.run()[sequence].tokens) == 2
-
-
-def descriptors() -> int:
-    return len(os.listdir("/proc/self/fd"))
-
-
-def p99(seconds: list[float]) -> float:
-    return sorted(seconds)[len(seconds) * 99 // 100]
-
-
-def storm(engine: Any, num_swaps: int, seed: int) -> tuple[list[float], list[float]]:
-    """Random swaps, one before each step of a busy engine; seconds of swaps, and of steps."""
-    rng = random.Random(seed)
-    prompts = [PROMPTS[rng.randrange(8)][: rng.randrange(8, 60)] for _ in range(num_swaps // 3)]
-    wanted: dict[int, list[int]] = {}
-    alone: dict[tuple[int, ...], list[int]] = {}
-    swaps: list[float] = []
-    steps: list[float] = []
-    made = 0
-    while made < num_swaps or engine.core.has_work:
-        while prompts and len(wanted) - len(engine.done) < 12:
-            prompt = prompts.pop()
-            length = rng.randrange(4, 40)
-            (i,) = engine.submit(prompt, max_tokens=length, ignore_eos=True)
-            wanted[i] = prompt
-        if made < num_swaps:
-            kind = rng.choice(list(OFFERS))
-            began = time.perf_counter()
-            swap(engine, kind, *rng.choice(OFFERS[kind]))
-            swaps.append(time.perf_counter() - began)
-            made += 1
-        if engine.core.has_work:
-            began = time.perf_counter()
-            engine.step()
-            steps.append(time.perf_counter() - began)
-        engine.core.check()
-        engine.done = {i for i in wanted if engine.answers[i].finished}
-    quiet = engine.quiet
-    for i, prompt in wanted.items():
-        answer = engine.answers[i]
-        assert answer.finished.error is None
-        key = tuple(prompt)
-        if key not in alone:
-            alone[key] = quiet.generate(prompt, max_tokens=40, ignore_eos=True)
-        assert answer.tokens == alone[key][: len(answer.tokens)]
-        assert answer.tokens
-    assert len(wanted) == num_swaps // 3
-    return swaps, steps
-
-
-@pytest.mark.parametrize(
-    ("num_swaps", "seed"),
-    [(90, 1), pytest.param(1000, 2, marks=pytest.mark.slow)],
-)
-def test_random_swaps_under_load_fail_nothing_and_change_no_token(
-    make_engine: Make, num_swaps: int, seed: int
-) -> None:
-    engine = make_engine(**TIGHT)
-    engine.quiet = make_engine()
-    engine.done = set()
-    swap(engine, Kind.SCHEDULER, StrategyChoice("fcfs"))
-    threads, opened = threading.active_count(), descriptors()
-    swaps, steps = storm(engine, num_swaps, seed)
-    # Tokens come later by what a swap takes: less than a step.
-    assert p99(swaps) <= p99(steps)
-    assert engine.core.stats.faults == 0
-    assert engine.core.stats.preemptions > 0
-    assert threading.active_count() == threads
-    assert descriptors() == opened
-    assert np.all(~engine.core.strategies.processors._wants)

@@ -21,6 +21,8 @@ def check_decision(asked: NDArray[np.int64], view: SpecView) -> None:
     """
     if asked.shape != view.rows.shape or asked.dtype.kind not in "iu":
         _refuse(f"decided {asked.dtype} of shape {asked.shape} for {len(view.rows)} rows")
+    if not asked.any():
+        return
     if (asked < 0).any() or (asked > np.maximum(view.limits, 0)).any():
         _refuse("gave a row fewer drafts than none or more than it can use")
     if int(asked.sum()) > view.budget:

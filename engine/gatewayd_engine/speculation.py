@@ -56,6 +56,8 @@ class Speculation:
         self._known: dict[Kind, object] = {}
         self._asked = np.zeros(len(rows.seed), np.int64)
         self._seconds = 0.0
+        self._looked_at: object = None
+        self._learns = self._observes = False
         self.num_drafts = self.drafted = self.accepted = 0
         self.accepted_at = [0] * _MOST_REPORTED
 
@@ -63,11 +65,6 @@ class Speculation:
     def is_on(self) -> bool:
         """Whether anyone guesses."""
         return Kind.DRAFTER in self._strategies.bound
-
-    @property
-    def wants_features(self) -> bool:
-        """Whether the drafter looks at hidden states."""
-        return isinstance(self._strategies.bound.get(Kind.DRAFTER), FeatureDrafter)
 
     def draft(self, slots: NDArray[np.int32], counts: NDArray[np.int32]) -> DraftLines | None:
         """Guess what comes after the last tokens of those sequences that decode.
@@ -203,13 +200,22 @@ class Speculation:
 
     def observe(self, batch: StepBatch, result: StepResult) -> None:
         """Show the drafter what it wants to see of a step."""
-        self._teach(batch, result)
-        self._show_features(batch, result)
+        drafter = self._strategies.bound.get(Kind.DRAFTER)
+        if drafter is None:
+            return
+        if drafter is not self._looked_at:
+            self._looked_at = drafter
+            self._learns = isinstance(drafter, LearningDrafter)
+            self._observes = isinstance(drafter, FeatureDrafter)
+        if self._learns:
+            self._teach(batch, result)
+        if self._observes:
+            self._show_features(batch, result)
 
     def _teach(self, batch: StepBatch, result: StepResult) -> None:
         """What the model said to the drafts."""
-        drafter, drafts = self._strategies.bound.get(Kind.DRAFTER), batch.drafts
-        if drafts is None or result.said is None or not isinstance(drafter, LearningDrafter):
+        drafts = batch.drafts
+        if drafts is None or result.said is None:
             return
         drafter = cast(LearningDrafter, self._strategies.watched[Kind.DRAFTER])
         lines, said = result.said
@@ -224,7 +230,7 @@ class Speculation:
 
     def _show_features(self, batch: StepBatch, result: StepResult) -> None:
         """The hidden states of tokens that are settled."""
-        if not self.wants_features or result.hidden is None:
+        if result.hidden is None:
             return
         drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
         self._introduce(Kind.DRAFTER, batch.slots, batch.rows)
@@ -265,7 +271,8 @@ class Speculation:
         drafts = batch.drafts
         drafted = np.zeros(len(lines), np.int64) if drafts is None else drafts.counts[lines]
         accepted = tokens.counts[decoded] - 1
-        self._count(drafted, accepted)
+        if drafts is not None:
+            self._count(drafted, accepted)
         controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
         rows = batch.rows[lines]
         report = SpecReport(

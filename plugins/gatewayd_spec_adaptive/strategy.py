@@ -27,6 +27,8 @@ _DECAY = 0.95
 """Of what is known of a sequence, at each draft that was looked at."""
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
+_REST = 8
+"""Steps for which a decision against drafts holds: looking at it costs time as well."""
 _PROBED = 8
 """Drafts of a try in all, unless that is less than two for each."""
 _FIRST_PROBE = 8
@@ -52,6 +54,8 @@ class Adaptive:
         self._draft_seconds: float | None = None
         self._cost = StepCost()
         self._until_probe = self._probe_interval = _FIRST_PROBE
+        self._rest = 0
+        self._rested = 0
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -77,17 +81,23 @@ class Adaptive:
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
         """Choose the drafts that raise the expected tokens per second most."""
-        limits = np.minimum(view.limits, self._config.max_drafts)
+        if self._rest > 0 and view.num_tokens == self._rested:
+            self._rest -= 1
+            return np.zeros(len(view.rows), np.int64)
         if not self._cost.knows(view.num_tokens):
             # First what the step costs without drafts: that is what they must be better than.
             return np.zeros(len(view.rows), np.int64)
+        limits = np.minimum(view.limits, self._config.max_drafts)
         drafts = self._best(view, limits)
         if drafts.any():
             self._until_probe = self._probe_interval = _FIRST_PROBE
+            self._rest = 0
             return drafts
-        self._until_probe -= 1
+        self._until_probe -= _REST
+        self._rest, self._rested = _REST - 1, view.num_tokens
         if self._until_probe > 0:
             return drafts
+        self._rest = 0
         self._probe_interval = min(2 * self._probe_interval, _LAST_PROBE)
         self._until_probe = self._probe_interval
         return self._probe(view, limits)

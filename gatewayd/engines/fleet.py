@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
-import time
 from collections.abc import Sequence
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
+from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
@@ -29,8 +29,8 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import ModelInfo, StepOutput, Submit, Swapped
-from gatewayd_hooks.routing import ReplicaView, RouteRequest
+from gatewayd_engine.messages import ModelInfo, StepOutput, Swapped
+from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ class EngineFleet:
         serving = [replica for replica in self._replicas if replica.can_serve]
         # One that has fallen silent is asked only if no other is left.
         chosen = [replica for replica in serving if replica.is_responsive] or serving
-        views = [self._view(replica) for replica in chosen]
+        views = [view_of(replica, self._flights[replica.index]) for replica in chosen]
         if not views or self._suspicion.must_wait(job):
             self._pending.append(job)
             return
@@ -238,19 +238,7 @@ class EngineFleet:
             choice.sequence = next(self._sequences)
         replica = self._replicas[index]
         try:
-            replica.send(
-                Submit(
-                    sequences=[choice.sequence for choice in job.choices],
-                    prompt=job.prompt,
-                    params=request.params,
-                    salt=request.salt,
-                    priority=request.priority,
-                    tenant=request.tenant,
-                    queued_seconds=time.monotonic() - job.arrived,
-                    has_returned=job.last_replica is not None,
-                    retention=request.retention,
-                )
-            )
+            replica.send(submit_of(job))
         except FrameError as error:
             self.backlog.leave(job)
             raise InvalidRequest(f"the request is too large: {error}") from error
@@ -260,17 +248,6 @@ class EngineFleet:
         # Submitted nevertheless: a choice's place among its siblings decides its seed.
         if over := [choice.sequence for choice in job.choices if choice.is_over]:
             replica.abort(over)
-
-    def _view(self, replica: Replica) -> ReplicaView:
-        flight, stats = self._flights[replica.index], replica.stats
-        pages = stats.free_pages + stats.cached_pages + stats.held_pages
-        return ReplicaView(
-            index=replica.index,
-            num_running=len(flight) - flight.num_waiting,
-            num_waiting=flight.num_waiting,
-            queued_tokens=flight.queued_tokens,
-            kv_usage=stats.held_pages / pages if pages else 0.0,
-        )
 
     def _fail_all(self, error: GatewayError) -> None:
         jobs = list(self._pending)

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from typing import Protocol
 
+from gatewayd.engines.owner import ReplicaOwner
+from gatewayd.engines.pulse import Pulse
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
 from gatewayd.engines.setup import EngineSetup, Launch
 from gatewayd.engines.starting import (
@@ -51,22 +51,6 @@ _TICK_SECONDS = 0.1
 MAX_FAILED_STARTS = 3
 
 
-class ReplicaOwner(Protocol):
-    """Who is told; every method is called from the event loop and returns soon."""
-
-    def on_ready(self, replica: Replica) -> None:
-        """It serves from now on."""
-
-    def on_step(self, replica: Replica, step: StepOutput) -> None:
-        """It has made a step. ``FrameError`` from here ends this engine."""
-
-    def on_swapped(self, replica: Replica, event: Swapped) -> None:
-        """It has replaced a strategy, or refused to."""
-
-    def on_lost(self, replica: Replica, reason: str) -> None:
-        """It serves no longer; called once for each ``on_ready``."""
-
-
 class Replica:
     """See the module."""
 
@@ -84,8 +68,7 @@ class Replica:
         self._process: FencedProcess | None = None
         self._client: EngineClient | None = None
         self._loss: asyncio.Future[str] | None = None
-        self._ready_at = 0.0
-        self._heard_at = 0.0
+        self._pulse = Pulse(launch.patience)
         self._is_final = False  # the engine has said that no restart will help
         self._stop = asyncio.Event()
 
@@ -102,11 +85,7 @@ class Replica:
     @property
     def is_responsive(self) -> bool:
         """Whether it serves and has spoken lately."""
-        silence = time.monotonic() - self._heard_at
-        patience = self._launch.patience
-        # What a full step may take at its slowest is not yet a reason for doubt.
-        doubt = patience.doubt_seconds * patience.limit(self.model) / patience.hang_seconds
-        return self.can_serve and silence < doubt
+        return self.can_serve and not self._pulse.is_doubtful(self.model)
 
     def status(self) -> ReplicaStatus:
         """A snapshot."""
@@ -114,7 +93,7 @@ class Replica:
             index=self.index,
             state=self.state,
             pid=self._process.pid if self._process is not None else None,
-            uptime_seconds=time.monotonic() - self._ready_at if self.can_serve else 0.0,
+            uptime_seconds=self._pulse.uptime if self.can_serve else 0.0,
             restarts=self.restarts,
             detail=self.detail,
             model=self.model,
@@ -197,8 +176,7 @@ class Replica:
         launch = self._launch
         self.detail = "starting"
         self.stats = EngineStats()
-        self._ready_at = 0.0
-        self._heard_at = time.monotonic()
+        self._pulse.begin()
         loss = self._loss = asyncio.get_running_loop().create_future()
         command = EngineCommand(argv=launch.command, env=launch.env, replica=self.index)
         self.rows = []
@@ -222,11 +200,10 @@ class Replica:
                 # Its last words may still be in the socket; the stream's end follows them.
                 await asyncio.wait([loss], timeout=_TICK_SECONDS)
                 self._lose("ended")
-            silence = time.monotonic() - self._heard_at
-            if silence > launch.patience.limit(self.model if self._ready_at else None):
+            if self._pulse.is_gone(self.model):
                 is_hung = True
-                self._lose(f"gave no sign of life for {silence:.0f} s")
-        had_served = self._ready_at > 0
+                self._lose(f"gave no sign of life for {self._pulse.silence:.0f} s")
+        had_served = self._pulse.has_served
         if self._stop.is_set():
             client.send(Shutdown())
         reason = loss.result()
@@ -240,7 +217,7 @@ class Replica:
     def _on_event(self, event: Event) -> None:
         if self._loss is None or self._loss.done():
             return  # the last words of an engine that is being buried
-        self._heard_at = time.monotonic()
+        self._pulse.hear()
         if isinstance(event, StepOutput):
             self.stats = event.stats
             try:
@@ -271,7 +248,7 @@ class Replica:
         self.model = event.model
         self.state = ReplicaState.READY
         self.detail = f"loaded in {event.load_seconds:.1f} s"
-        self._ready_at = time.monotonic()
+        self._pulse.ready()
         _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
         self._tell_news()
         self._owner.on_ready(self)
@@ -301,7 +278,7 @@ class Replica:
         if not self._stop.is_set():
             return Ending.LOST
         # One that still loads reads no command.
-        return Ending.ASKED if self._ready_at else Ending.LOADING
+        return Ending.ASKED if self._pulse.has_served else Ending.LOADING
 
     async def _sleep(self, seconds: float) -> None:
         try:

@@ -1,0 +1,26 @@
+"""Who has a replica, and is told what becomes of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from gatewayd_engine.messages import StepOutput, Swapped
+
+if TYPE_CHECKING:
+    from gatewayd.engines.replica import Replica
+
+
+class ReplicaOwner(Protocol):
+    """Who is told; every method is called from the event loop and returns soon."""
+
+    def on_ready(self, replica: Replica) -> None:
+        """It serves from now on."""
+
+    def on_step(self, replica: Replica, step: StepOutput) -> None:
+        """It has made a step. ``FrameError`` from here ends this engine."""
+
+    def on_swapped(self, replica: Replica, event: Swapped) -> None:
+        """It has replaced a strategy, or refused to."""
+
+    def on_lost(self, replica: Replica, reason: str) -> None:
+        """It serves no longer; called once for each ``on_ready``."""

@@ -1,0 +1,59 @@
+"""When an engine was last heard, and what its silence means."""
+
+from __future__ import annotations
+
+import time
+
+from gatewayd.engines.patience import Patience
+from gatewayd_engine.messages import ModelInfo
+
+
+class Pulse:
+    """One engine after the other.
+
+    Args:
+        patience: the limits.
+    """
+
+    def __init__(self, patience: Patience) -> None:
+        self._patience = patience
+        self._heard_at = self._ready_at = 0.0
+
+    def begin(self) -> None:
+        """Another engine starts."""
+        self._ready_at = 0.0
+        self.hear()
+
+    def hear(self) -> None:
+        """It has said something."""
+        self._heard_at = time.monotonic()
+
+    def ready(self) -> None:
+        """It has said that it is loaded."""
+        self._ready_at = time.monotonic()
+
+    @property
+    def has_served(self) -> bool:
+        """Whether it was loaded at any time."""
+        return self._ready_at > 0
+
+    @property
+    def uptime(self) -> float:
+        """Seconds since it was loaded."""
+        return time.monotonic() - self._ready_at
+
+    @property
+    def silence(self) -> float:
+        """Seconds since it was heard."""
+        return time.monotonic() - self._heard_at
+
+    def is_doubtful(self, model: ModelInfo | None) -> bool:
+        """Whether a loaded engine has been silent for longer than it should be."""
+        patience = self._patience
+        # What a full step may take at its slowest is not yet a reason for doubt.
+        doubt = patience.doubt_seconds * patience.limit(model) / patience.hang_seconds
+        return self.silence >= doubt
+
+    def is_gone(self, model: ModelInfo | None) -> bool:
+        """Whether it has been silent for so long that it is to be replaced."""
+        return self.silence > self._patience.limit(model if self.has_served else None)

@@ -36,7 +36,7 @@ class EngineSwaps:
             Whether every engine handed the state over.
 
         Raises:
-            SwapRefused: no engine serves, or one of them refuses.
+            SwapRefused: no engine serves, one of them refuses, or none lives to confirm it.
         """
         async with self._lock:
             serving = [replica for replica in self._replicas if replica.can_serve]
@@ -53,6 +53,10 @@ class EngineSwaps:
                         replica.send(Swap(0, kind.value, before))
                 raise SwapRefused(errors[0])
             told = [replica for replica, answer in zip(serving, answers, strict=True) if answer]
+            if not told:
+                # Nobody has shown that it can be used: the next engines keep what was before.
+                names = ", ".join(choice.name for choice in choices) or "nothing"
+                raise SwapRefused(f"no engine survived the change of {kind.value} to {names}")
             for replica in self._replicas:
                 config = replica.setup.config.with_choices(kind, choices)
                 forgiven = [[kind.value, choice.name] for choice in choices]

@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from pydantic import ValidationError
+
 from gatewayd import launch, logs
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
@@ -21,7 +23,7 @@ from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.handover import hand_over
-from gatewayd_hooks.settings import needing_restart
+from gatewayd_hooks.settings import needing_restart, problems_in
 from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
@@ -98,8 +100,8 @@ class Control:
                 chosen = {"strategies": names}
             try:
                 new = type(table).model_validate({**tables, **chosen})
-            except ValueError as error:
-                raise Refused(f"{kind}: {error}") from error
+            except ValidationError as error:
+                raise Refused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
             return await self._swap(Kind(kind), new, who)
 
     def limit(self, changes: Mapping[str, Any], who: str) -> None:
@@ -118,8 +120,8 @@ class Control:
             table = getattr(self.config, name)
             try:
                 new[name] = type(table).model_validate({**table.model_dump(), **values})
-            except ValueError as error:
-                raise Refused(f"[{name}]: {error}") from error
+            except ValidationError as error:
+                raise Refused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
         config = self.config.model_copy(update=new)
         if config.engine.max_batch_tokens > self._most_tokens:
             raise Refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from gatewayd_hooks.errors import BadSettings, nearest
@@ -28,30 +28,34 @@ def decode(
     try:
         return config_type.model_validate(dict(settings))
     except ValidationError as error:
-        problems = [_problem(config_type, detail) for detail in error.errors(include_url=False)]
-        raise BadSettings(plugin, problems) from None
+        raise BadSettings(plugin, problems_in(config_type, error)) from None
 
 
-def _problem(config_type: type[StrategyConfig], detail: ErrorDetails) -> str:
+def problems_in(table: type[BaseModel], error: ValidationError) -> list[str]:
+    """What is wrong with a table, in one sentence for each key; secrets are not shown."""
+    return [_problem(table, detail) for detail in error.errors(include_url=False)]
+
+
+def _problem(table: type[BaseModel], detail: ErrorDetails) -> str:
     if not detail["loc"]:
         return detail["msg"].removeprefix("Value error, ")
     key = ".".join(map(str, detail["loc"]))
     if detail["type"] == "missing":
         return f"{key} is not set; it has no default"
     if detail["type"] == "extra_forbidden":
-        known = list(config_type.model_fields)
+        known = list(table.model_fields)
         if near := nearest(key, known):
             return f"{key} is unknown; did you mean {near}?"
         return f"{key} is unknown; " + (
             f"there is {', '.join(known)}" if known else "there are no settings"
         )
     rule = detail["msg"].replace("Input should", "it should", 1).removeprefix("Value error, ")
-    if is_secret(config_type, str(detail["loc"][0])):
+    if is_secret(table, str(detail["loc"][0])):
         return f"{key} is not allowed: {rule}"
     return f"{key} is {detail['input']!r}: {rule}"
 
 
-def is_secret(config_type: type[StrategyConfig], key: str) -> bool:
+def is_secret(config_type: type[BaseModel], key: str) -> bool:
     """Whether a setting is marked ``reload="secret"`` and must not be shown."""
     field = config_type.model_fields.get(key)
     extra = None if field is None else field.json_schema_extra

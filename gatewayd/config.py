@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -163,6 +171,13 @@ class LogitsProcessorTable(SlotTable):
     """A slot with an ordered list of owners."""
 
     strategies: list[str] = ["penalties", "bias", "min_tokens"]
+
+    @field_validator("strategies")
+    @classmethod
+    def _refuse_repetition(cls, names: list[str]) -> list[str]:
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"{twice} is named twice")
+        return names
 
 
 class KvTierTable(SlotTable):

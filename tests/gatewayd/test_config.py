@@ -139,6 +139,10 @@ def test_sizes_take_units() -> None:
         ("[server]\nport = 70000", "server.port = 70000: input should be less than or equal"),
         ("[model]\ndtype = 'int4'", "model.dtype = 'int4'"),
         ("[scheduler]\nstrategi = 'x'", "unknown key 'strategi'; there is strategy"),
+        (
+            "[logits_processor]\nstrategies = ['bias', 'bias']",
+            "logits_processor.strategies = ['bias', 'bias']: bias is named twice",
+        ),
         ("[server\nport = 1", "is not TOML"),
     ],
 )

@@ -45,6 +45,11 @@ def marked() -> tuple[Control, Swaps]:
 @pytest.mark.parametrize(
     ("names", "settings", "answer"),
     [
+        (
+            ["bias", "watermark", "bias"],
+            {},
+            "[logits_processor]: strategies is ['bias', 'watermark', 'bias']: bias is named twice",
+        ),
         (["bias", 3], {}, "[logits_processor]: strategies.1 is 3: it should be a valid string"),
         ("bias", {}, "[logits_processor]: strategies is 'bias': it should be a valid list"),
     ],

@@ -18,7 +18,7 @@ from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
 from gatewayd.plugging import Plugged, check_strategies, load_detector
-from gatewayd.slots import chosen_in, hidden_settings, names_in
+from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
 from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
@@ -63,6 +63,9 @@ class Control:
         self._fleet = fleet
         self._plugged = plugged
         self._lock = asyncio.Lock()
+        self._first = {
+            (kind, name): table.settings(name) for kind, name, table in configured(config)
+        }
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
     async def swap(
@@ -212,7 +215,7 @@ class Control:
         old: SlotTable = getattr(self.config, kind.value)
         detector = self.detector
         try:
-            await asyncio.to_thread(self._check, kind, old, new)
+            await asyncio.to_thread(self._check, kind, new)
             if kind is Kind.LOGITS_PROCESSOR:
                 marking = self.config.model_copy(update={kind.value: new})
                 detector = await asyncio.to_thread(load_detector, marking, self._plugged.host)
@@ -230,6 +233,8 @@ class Control:
         except (PluginError, SwapRefused) as error:
             raise Refused(str(error)) from error
         self.config = self.config.model_copy(update={kind.value: new})
+        for name, settings in chosen_in(new):
+            self._first.setdefault((kind, name), settings)
         self.detector = detector
         self.swaps[kind.value] += 1
         _log.warning(
@@ -242,7 +247,7 @@ class Control:
         )
         return has_state
 
-    def _check(self, kind: Kind, old: SlotTable, new: SlotTable) -> None:
+    def _check(self, kind: Kind, new: SlotTable) -> None:
         """Look at a choice before any engine is asked.
 
         Raises:
@@ -253,7 +258,8 @@ class Control:
             if name == launch.NONE:
                 continue
             info = self._plugged.host.info(kind, name)
-            before = old.settings(name) if name in names_in(old) else new.settings(name)
+            # Also one that was left out meanwhile is held to what it was first used with.
+            before = self._first.get((kind, name), new.settings(name))
             plugin = f"{kind}.{name}"
             if keys := needing_restart(plugin, info.config_type, before, new.settings(name)):
                 raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")

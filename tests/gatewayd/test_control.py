@@ -70,3 +70,14 @@ def test_a_limit_out_of_its_bounds_is_refused_in_a_sentence(marked: tuple[Contro
     assert str(refusal.value) == (
         "[queue]: max_waiting_tokens is 0: it should be greater than or equal to 1"
     )
+
+
+async def test_a_setting_that_needs_a_restart_stays_while_its_strategy_is_left_out() -> None:
+    drafter = {"strategy": "medusa", "medusa": {"heads": "a"}}
+    control, swaps = control_of(Config(drafter=drafter))  # type: ignore[arg-type]
+    for name in ("medusa", "none", "ngram"):
+        await control.swap("drafter", [name], {}, "me")
+        with pytest.raises(Refused, match=r"^\[drafter.medusa\] heads needs a restart$"):
+            await control.swap("drafter", ["medusa"], {"medusa": {"heads": "b"}}, "me")
+    await control.swap("drafter", ["medusa"], {"medusa": {"heads": "a"}}, "me")
+    assert [names for _, names in swaps.made] == [["medusa"], [], ["ngram"], ["medusa"]]

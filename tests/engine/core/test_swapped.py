@@ -12,6 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.costs import Line
 from gatewayd_engine.kv import arrivals
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
@@ -105,6 +106,31 @@ def test_a_storm_computes_nothing_twice(
         assert core.stats.computed_tokens < other.stats.computed_tokens
     assert core.stats.swaps > 0
     assert core._placement.outside.kept_pages == 0
+
+
+class Slow(Line):
+    """Copies that take ten seconds, and one more for each page."""
+
+    def add(self, amount: float, seconds: float) -> None:
+        super().add(amount, 10.0 + amount)
+
+
+def test_the_engine_learns_from_its_copies_that_they_do_not_pay(
+    make_engine: Make, folder: Path
+) -> None:
+    engine = make_engine(folder, kv_pages=22, max_running=NUM, preemption=SWAP, prefix_cache=None)
+    outside = engine.core._placement.outside
+    outside._copying = Slow()
+    ids = [engine.submit(p, max_tokens=NEW, ignore_eos=True)[0] for p in PROMPTS]
+    answers = engine.run()
+    calm = make_engine(folder, kv_pages=400)
+    assert [answers[i].tokens for i in ids] == [
+        calm.generate(p, max_tokens=NEW, ignore_eos=True) for p in PROMPTS
+    ]
+    assert engine.core.stats.preemptions > 1
+    # The first one told.
+    assert engine.core.stats.swaps == 1
+    assert outside.costs.token_seconds < 1 < outside.costs.page_seconds
 
 
 def test_a_swapped_sequence_that_is_aborted_leaves_nothing(make_engine: Make, folder: Path) -> None:

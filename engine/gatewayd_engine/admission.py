@@ -108,7 +108,7 @@ class Admission:
         pages = self._pages
         revived = sum(not pages.is_held(page) for page in shared)
         copies = computed < len(shared) * self._page_size and (
-            not sequence.inherited or pages.is_shared(shared[-1])
+            not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
         needed = reserved - len(shared) + copies
         return needed <= pages.num_available - revived - self.promised()

@@ -135,6 +135,19 @@ class StepBatch:
             drafts=None if drafts is None else drafts.at(np.array([index])),
         )
 
+    def without_drafts(self) -> StepBatch:
+        """The same for a batch of one sequence, with nothing behind its last token."""
+        count = int(self.settled[0])
+        return replace(
+            self,
+            counts=self.settled,
+            ids=self.ids[:count],
+            places=self.places[:count],
+            positions=self.positions[:count],
+            last=self.settled - 1,
+            drafts=None,
+        )
+
 
 def gather(
     rows: Rows,

@@ -43,6 +43,8 @@ def write_down(
 ) -> Written:
     """Add tokens to their sequences and count what is computed of them.
 
+    Tokens behind one that ends its sequence are taken out of ``tokens``.
+
     Args:
         queue: of the sequences.
         rows: with their tokens.
@@ -74,6 +76,7 @@ def write_down(
     view.num_tokens[slots] = lengths
     view.num_computed[batch.slots] = batch.starts + batch.settled
     view.num_computed[slots] += kept.astype(np.int32) - 1
+    tokens.counts = kept
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
     return Written(last, kept, told, over, stop, begins)
 

@@ -8,40 +8,53 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_hooks.speculation import DraftBatch, Drafts, SpecView
+from gatewayd_hooks.speculation import Drafts
 
 _SUM_TOLERANCE = 1e-3
 
 
-def check_decision(asked: NDArray[np.int64], view: SpecView) -> None:
+def check_decision(asked: NDArray[np.int64], limits: NDArray[np.int64], budget: int) -> None:
     """Verify how many drafts a controller gives.
+
+    Args:
+        asked: its answer.
+        limits: what each row can use, shape ``[n]``.
+        budget: for all of them.
 
     Raises:
         ValueError: it breaks a rule, which the message names.
     """
-    if asked.shape != view.rows.shape or asked.dtype.kind not in "iu":
-        _refuse(f"decided {asked.dtype} of shape {asked.shape} for {len(view.rows)} rows")
+    if asked.shape != limits.shape or asked.dtype.kind not in "iu":
+        _refuse(f"decided {asked.dtype} of shape {asked.shape} for {len(limits)} rows")
     if not asked.any():
         return
-    if (asked < 0).any() or (asked > np.maximum(view.limits, 0)).any():
+    if (asked < 0).any() or (asked > np.maximum(limits, 0)).any():
         _refuse("gave a row fewer drafts than none or more than it can use")
-    if int(asked.sum()) > view.budget:
-        _refuse(f"gave {int(asked.sum())} drafts, over the budget of {view.budget}")
+    if int(asked.sum()) > budget:
+        _refuse(f"gave {int(asked.sum())} drafts, over the budget of {budget}")
 
 
-def check_drafts(drafts: Drafts, batch: DraftBatch, vocab_size: int) -> None:
+def check_drafts(
+    drafts: Drafts, limits: NDArray[np.int64], is_fixed: NDArray[np.bool_], vocab_size: int
+) -> None:
     """Verify a drafter's guesses.
+
+    Args:
+        drafts: its answer.
+        limits: drafts that each row was to have at most, shape ``[n]``.
+        is_fixed: rows whose drafts are chosen, whatever they were drawn from, shape ``[n]``.
+        vocab_size: of the model.
 
     Raises:
         ValueError: they break a rule, which the message names.
     """
     tokens, counts, parents = drafts.tokens, drafts.counts, drafts.parents
-    n = len(batch.rows)
+    n = len(limits)
     if tokens.ndim != 2 or len(tokens) != n or counts.shape != (n,):
         _refuse(f"guessed tokens {tokens.shape} and counts {counts.shape} for {n} rows")
     if tokens.dtype.kind not in "iu" or counts.dtype.kind not in "iu":
         _refuse("guessed what is no integer")
-    if (counts < 0).any() or (counts > np.minimum(batch.limits, tokens.shape[1])).any():
+    if (counts < 0).any() or (counts > np.minimum(limits, tokens.shape[1])).any():
         _refuse("guessed more for a row than was asked for, or fewer than none")
     own = np.arange(tokens.shape[1]) < counts[:, None]
     if ((tokens < 0) | (tokens >= vocab_size))[own].any():
@@ -54,19 +67,12 @@ def check_drafts(drafts: Drafts, batch: DraftBatch, vocab_size: int) -> None:
         if drafts.probs is not None:
             _refuse("drew the tokens of a tree; only chains may be drawn")
     if drafts.probs is not None:
-        _check_probs(drafts.probs, tokens, own, batch, vocab_size)
+        _check_probs(drafts.probs, own & ~is_fixed[:, None], vocab_size)
 
 
-def _check_probs(
-    probs: torch.Tensor,
-    tokens: NDArray[np.int32],
-    own: NDArray[np.bool_],
-    batch: DraftBatch,
-    vocab_size: int,
-) -> None:
-    if tuple(probs.shape) != (*tokens.shape, vocab_size):
-        _refuse(f"said probabilities {tuple(probs.shape)} of tokens {tokens.shape}")
-    drawn = own & (batch.temperature > 0)[:, None]
+def _check_probs(probs: torch.Tensor, drawn: NDArray[np.bool_], vocab_size: int) -> None:
+    if tuple(probs.shape) != (*drawn.shape, vocab_size):
+        _refuse(f"said probabilities {tuple(probs.shape)} of tokens {drawn.shape}")
     if not drawn.any():
         return
     said = probs[torch.from_numpy(drawn)]

@@ -38,11 +38,15 @@ class Holdings:
     def is_own(self, sequence: Sequence, position: int) -> bool:
         """Whether the page of a position, if there is one yet, may be written to.
 
-        A page that is the sequence's own stays so, and is not asked for again.
+        One that the prefix cache maps to may not, even if nobody else holds it: a parent may
+        have filled the last page of the prompt with its own answer. A page that is the
+        sequence's own stays so, and is not asked for again.
         """
         index = position // self._pool.page_size
-        if index < len(sequence.pages) and self._pages.is_shared(sequence.pages[index]):
-            return False
+        if index < len(sequence.pages):
+            page = sequence.pages[index]
+            if self._pages.is_shared(page) or self._pages.is_known(page):
+                return False
         self.forked.discard(sequence.slot)
         return True
 

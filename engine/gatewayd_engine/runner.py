@@ -30,6 +30,9 @@ class AttentionBackend(Attend, Protocol):
     def keep(self, batch: StepBatch, tokens: Tokens) -> None:
         """Of drafts of a tree, those that were kept are not in their places: move them."""
 
+    def blank(self, batch: StepBatch, line: int, first: int, end: int) -> None:
+        """Zero what the pool keeps of these places of a line."""
+
     def forget(self) -> None:
         """The last step may have written what is not finite: keep nothing beside the pool."""
 
@@ -155,6 +158,23 @@ class Runner:
         result.said = lines, verification.by_line()
         if drafts.parents is not None:
             self._attention.keep(batch, result.tokens)
+        spoilt = lines[verification.spoilt].tolist()
+        if spoilt:
+            parts = [result, *(self._run_plain(batch, line) for line in spoilt)]
+            merged = StepResult.merge(parts)
+            result.tokens, result.failed = merged.tokens, merged.failed
+            result.logprobs, result.hidden = merged.logprobs, None
+
+    def _run_plain(self, batch: StepBatch, line: int) -> StepResult:
+        """One line anew, without its drafts: what they left behind may be no numbers.
+
+        Others than a draft's own children may have seen it, masked; a masked NaN is still one.
+        """
+        end = int(batch.starts[line] + batch.counts[line])
+        first = int(batch.starts[line] + batch.settled[line])
+        self._attention.blank(batch, line, first, end)
+        self._attention.forget()
+        return self._run(batch.only(line).without_drafts()).shifted(line)
 
     def _report_tokens(
         self,

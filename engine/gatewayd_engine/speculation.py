@@ -102,13 +102,12 @@ class Speculation:
         controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
         rows = self._queue.row[slots].astype(np.int64)
         self._introduce(Kind.SPEC_CONTROLLER, slots, rows)
-        view = SpecView(
-            rows, limits, max(self._queue.view.token_budget - num_tokens, 0), num_tokens
-        )
+        budget = max(self._queue.view.token_budget - num_tokens, 0)
+        view = SpecView(_shown(rows), _shown(limits), budget, num_tokens)
         with blame(Kind.SPEC_CONTROLLER):
             asked = controller.decide(view)
-            check_decision(asked, view)
-        decided = asked.astype(np.int64)
+            check_decision(asked, limits, budget)
+            decided = asked.astype(np.int64)
         self._asked[rows] = decided
         return decided
 
@@ -132,16 +131,16 @@ class Speculation:
         tokens = columns.tokens.view()
         tokens.flags.writeable = False
         batch = DraftBatch(
-            rows=rows,
-            lengths=lengths,
-            limits=asked,
+            rows=_shown(rows),
+            lengths=_shown(lengths),
+            limits=_shown(asked),
             tokens=tokens,
             temperature=np.where(is_fixed, np.float32(0), columns.temperature[rows]),
             uniform=uniform(columns.seed[rows][:, None], lengths[:, None] + np.arange(most), DRAFT),
         )
         with blame(Kind.DRAFTER):
             drafts = drafter.propose(batch)
-            check_drafts(drafts, batch, self._vocab)
+            check_drafts(drafts, asked, is_fixed, self._vocab)
         counts = self._fit(slots[lines], lengths, drafts.counts)
         if not counts.any():
             return None
@@ -294,3 +293,10 @@ class Speculation:
         self.accepted += int(accepted.sum())
         for depth in range(min(int(accepted.max(initial=0)), _MOST_REPORTED)):
             self.accepted_at[depth] += int(np.count_nonzero(accepted > depth))
+
+
+def _shown(own: NDArray[np.int64]) -> NDArray[np.int64]:
+    """What a strategy is shown of an array that its answer is checked against."""
+    shown = own.copy()
+    shown.flags.writeable = False
+    return shown

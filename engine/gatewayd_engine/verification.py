@@ -40,6 +40,9 @@ class Verification:
 
     Attributes:
         failed: code and sentence by index of a line.
+        is_finite: of each line of logits, whether all of it is.
+        spoilt: lines that get no tokens here, because a draft may have spoilt their logits:
+            they are to be computed again without drafts, shape ``[n]``.
         said: the model's token at each line of logits; -1 where it was not asked.
     """
 
@@ -68,26 +71,44 @@ class Verification:
         # Whatever would be drawn or changed depends on what came before; the rest is chosen now.
         self._is_plain = ~self._is_processed & ~((drafts.source >= 0) & (drafts.counts > 0))
         self.failed: dict[int, tuple[str, str]] = {}
+        self.is_finite = np.ones(len(logits), np.bool_)
         self.said = self._choose_plain()
+        rest = np.flatnonzero(~self._is_plain)
+        if len(rest):
+            index = self._index(rest)[1]
+            best = logits[torch.from_numpy(index)].amax(-1)
+            self.is_finite[index] = torch.isfinite(best).numpy()
+        self.spoilt = self._find_spoilt()
+
+    def _index(
+        self, lines: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """All tokens of some lines: whose they are, their lines of logits, their nodes."""
+        counts = self._drafts.counts[lines] + 1
+        node = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+        return np.repeat(lines, counts), np.repeat(self._first[lines], counts) + node, node
+
+    def _find_spoilt(self) -> NDArray[np.int64]:
+        """Lines with drafts whose logits are not finite all along."""
+        if self.is_finite.all():
+            return np.zeros(0, np.int64)
+        line, index, _ = self._index(np.flatnonzero(self._drafts.counts))
+        return np.unique(line[~self.is_finite[index]])
 
     def _choose_plain(self) -> NDArray[np.int64]:
         """What the model says after each token of lines that nothing changes."""
         chosen = np.full(len(self._logits), -1, np.int64)
         plain = np.flatnonzero(self._is_plain)
-        counts = self._drafts.counts[plain] + 1
         if not len(plain):
             return chosen
-        offset = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-        index = np.repeat(self._first[plain], counts) + offset
+        line, index, node = self._index(plain)
         _, depths = self._drafts.lineage(self._drafts.tokens.shape[1] + 1)
-        line = np.repeat(plain, counts)
-        positions = self._starts[line] + depths[line, offset] + 1
+        positions = self._starts[line] + depths[line, node] + 1
         logits = self._logits
         if len(index) < len(logits):
             logits = logits[torch.from_numpy(index)]
         tokens, best = self._choice.tokens(logits, self._row[line], positions)
-        is_finite = torch.isfinite(best).numpy()
-        self.failed.update(dict.fromkeys(line[~is_finite].tolist(), NOT_FINITE))
+        self.is_finite[index] = torch.isfinite(best).numpy()
         chosen[index] = tokens.numpy()
         return chosen
 
@@ -97,8 +118,8 @@ class Verification:
         ids = np.zeros((n, width), np.int32)
         nodes = np.zeros((n, width), np.int64)
         counts = np.zeros(n, np.int64)
-        alive = np.arange(n)
-        node = np.zeros(n, np.int64)
+        alive = np.setdiff1d(np.arange(n), self.spoilt)
+        node = np.zeros(len(alive), np.int64)
         for depth in range(width):
             tokens = self._next(alive, node, depth)
             alive, node, tokens = self._drop_failed(alive, node, tokens)
@@ -159,6 +180,7 @@ class Verification:
     ) -> NDArray[np.int64]:
         """The model's token after each of these nodes."""
         index = self._first[alive] + node
+        self.failed.update(dict.fromkeys(alive[~self.is_finite[index]].tolist(), NOT_FINITE))
         tokens: NDArray[np.int64] = self.said[index]
         special = np.flatnonzero(~self._is_plain[alive])
         if len(special):

@@ -37,8 +37,8 @@ def estimate_(
 ) -> None:
     """Expected tokens of a step and speed-up; times are in steps of the model without drafts.
 
-    vllm:spec_decode_num_accepted_tokens_total / vllm:spec_decode_num_draft_tokens_total of
-    /metrics is near the acceptance (a little below it, the more drafts the more).
+    The acceptance is that of a draft all of whose predecessors were kept: of /metrics,
+    vllm:spec_decode_num_accepted_tokens_per_pos_total of position 1 by that of position 0.
     """
     asked = estimate(acceptance, drafts, draft_cost, token_cost)
     most = best(acceptance, _MOST, draft_cost, token_cost)

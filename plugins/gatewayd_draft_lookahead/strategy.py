@@ -133,7 +133,8 @@ class Lookahead:
         """What the model said lately of the places ahead; where it said nothing, any token."""
         last = state.windows[-1] if state.windows else {}
         return [
-            last.get(length + offset, int(tokens[(length * 7 + offset * 13) % length]))
+            # Any token of the sequence will do; another one each time.
+            last.get(length + offset, int(tokens[(length + offset) * 2654435761 % length]))
             for offset in range(self._config.window)
         ]
 

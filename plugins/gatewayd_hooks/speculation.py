@@ -183,8 +183,7 @@ class SpecView(NamedTuple):
 
     Attributes:
         rows: that decode in the next step, shape ``[n]``.
-        limits: drafts that each could use: what its request still wants, and the tokens of its
-            pages, shape ``[n]``.
+        limits: drafts that each could use, by what its request still wants, shape ``[n]``.
         budget: drafts that all together can have.
         num_tokens: that the step computes anyhow.
     """

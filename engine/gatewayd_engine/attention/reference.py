@@ -95,6 +95,12 @@ class ReferenceAttention:
         self._data[to_page, :, :, to_offset] = self._data[from_page, :, :, from_offset]
         self._planner.keep(batch.sequences[lines], sources, targets)
 
+    def blank(self, batch: StepBatch, line: int, first: int, end: int) -> None:
+        """See ``AttentionBackend``."""
+        places = np.arange(first, end)
+        pages = self._tensor(batch.block_table[line, places // self._page_size])
+        self._data[pages, :, :, self._tensor(places % self._page_size)] = 0
+
     def forget(self) -> None:
         """See ``AttentionBackend``."""
         self._planner.forget()

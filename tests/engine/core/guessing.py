@@ -70,6 +70,18 @@ class Guess:
         return Drafts(tokens, counts.astype(np.int32), parents)
 
 
+class Always(Guess):
+    """Guesses as much as it may, every time."""
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        width = int(batch.limits.max())
+        tokens = np.zeros((len(batch.rows), width), np.int32)
+        for i, row in enumerate(batch.rows.tolist()):
+            own = batch.tokens[row, : batch.lengths[i]].tolist()
+            tokens[i] = [self._next(own, ahead) for ahead in range(width)]
+        return Drafts(tokens, batch.limits.astype(np.int32))
+
+
 class Drawn(Guess):
     """Draws each token from a distribution of its own and says which."""
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
-from tests.engine.core.guessing import Drawn, Guess, guess_with
+from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 
 Make = Callable[..., Any]
@@ -105,6 +105,40 @@ def test_answers_to_one_prompt_go_their_own_ways(make_engine: Make) -> None:
     done = engine.run()
     assert [done[i].tokens for i in ids] == wanted
     assert engine.core.stats.accepted_tokens > 20
+
+
+@pytest.mark.parametrize(("cache", "budget"), [("radix", 512), ("hash", 29)])
+def test_a_fork_leaves_what_its_parent_has_published(
+    make_engine: Make, cache: str, budget: int
+) -> None:
+    """The parent computes its last prompt token and drafts in one step, which fills the page."""
+    prompt = [300 + i for i in range(30)]
+    wishes = {"n": 2, "max_tokens": 3, "temperature": 3.0, "seed": 5, "ignore_eos": True}
+    alone = make_engine(prefix_cache=None)
+    ids = alone.submit(prompt, **wishes)
+    done = alone.run()
+    wanted = [done[i].tokens for i in ids]
+    assert wanted[0][:2] != wanted[1][:2]
+    longer = prompt + wanted[0]
+    engine = speculating(make_engine, prefix_cache=StrategyChoice(cache), max_batch_tokens=budget)
+    if cache == "radix":
+        engine.generate([*prompt, 7, 7, 7], max_tokens=1, ignore_eos=True)
+    guess_with(engine, Always([prompt + wanted[0]], 1.0, "chain"))
+    ids = engine.submit(prompt, **wishes)
+    done = engine.run()
+    assert [done[i].tokens for i in ids] == wanted
+    again = engine.generate(longer, max_tokens=8, ignore_eos=True)
+    assert again == alone.generate(longer, max_tokens=8, ignore_eos=True)
+
+
+def test_only_what_an_answer_has_is_counted_as_kept(make_engine: Make) -> None:
+    plain = make_engine().generate(PROMPTS[1], max_tokens=24, ignore_eos=True)
+    engine = speculating(make_engine)
+    guess_with(engine, Always([PROMPTS[1] + plain], 1.0, "chain"))
+    (i,) = engine.submit(PROMPTS[1], max_tokens=24, ignore_eos=True, stop_token_ids=[plain[2]])
+    answer = engine.run()[i]
+    assert len(answer.tokens) == plain.index(plain[2])
+    assert engine.core.stats.accepted_tokens <= len(answer.tokens)
 
 
 def test_an_end_token_among_the_drafts_ends_the_answer(make_engine: Make) -> None:

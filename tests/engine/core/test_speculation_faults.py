@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -216,15 +217,16 @@ def test_a_step_that_fails_is_done_again_as_if_processors_had_heard_nothing(
     assert failures == 6
 
 
-def test_a_nan_behind_a_draft_fails_its_request_alone(
-    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("lasts", [False, True])
+def test_a_nan_behind_a_draft_is_looked_at_again_without_it(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch, lasts: bool
 ) -> None:
+    """If it was the draft's, nothing has happened; if it stays, the request fails alone."""
     engine = speculating(make_engine)
     known = [prompt + answer for prompt, answer in zip(PROMPTS, undisturbed, strict=True)]
     guess_with(engine, Guess(known, 1.0, "chain"))
     runner = runner_of(engine)
-    project = runner._decoder.logits
-    verify = runner._verify
+    project, verify = runner._decoder.logits, runner._verify
 
     def poisoned(batch: Any, lines: Any, hidden: Any, result: Any) -> None:
         def logits(of: torch.Tensor) -> torch.Tensor:
@@ -232,7 +234,10 @@ def test_a_nan_behind_a_draft_fails_its_request_alone(
             bad = np.flatnonzero(batch.sequences[lines] == ids[2])
             counts = batch.drafts.counts[lines]
             if len(bad) and counts[bad[0]]:
-                scores[int((counts + 1)[: bad[0]].sum()) + 1, 5] = torch.nan
+                if len(of) > 1:
+                    scores[int((counts + 1)[: bad[0]].sum()) + 1, 5] = torch.nan
+                elif lasts:
+                    scores[0, 5] = torch.nan
             return scores
 
         monkeypatch.setattr(runner._decoder, "logits", logits)
@@ -242,7 +247,64 @@ def test_a_nan_behind_a_draft_fails_its_request_alone(
     monkeypatch.setattr(runner, "_verify", poisoned)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     done = engine.run()
-    assert done[ids[2]].finished.error[0] == "numerical_error"
     for k, i in enumerate(ids):
-        if k != 2:
+        if lasts and k == 2:
+            assert done[i].finished.error[0] == "numerical_error"
+        else:
             assert done[i].tokens == undisturbed[k]
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.001])
+def test_a_draft_that_the_model_has_no_numbers_for_costs_no_token(
+    make_engine: Make, penalty: float
+) -> None:
+    """Nobody would have computed that token: neither it nor what it leaves in pages may matter."""
+
+    def broken(**fields: Any) -> Any:
+        engine = make_engine(prefix_cache=None, **fields)
+        decoder = runner_of(engine)._decoder
+        embedding = decoder._embedding.clone()
+        embedding[4000] = torch.nan
+        # Engines share their decoder.
+        runner_of(engine)._decoder = own = copy.copy(decoder)
+        own._embedding = embedding
+        return engine
+
+    wishes = {"max_tokens": 20, "ignore_eos": True, "frequency_penalty": penalty}
+    plain = broken().generate(PROMPTS[0], **wishes)
+    engine = broken(
+        drafter=StrategyChoice("ngram"), spec_controller=StrategyChoice("fixed", {"drafts": 3})
+    )
+    guess_with(engine, Broken(lambda batch: chain(batch, 4000), 0))
+    assert engine.generate(PROMPTS[0], **wishes) == plain
+    assert engine.core.stats.draft_tokens > 20
+
+
+class Scribbler(Guess):
+    """Writes to what it is shown, and answers as if that had been allowed."""
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        batch.limits[:] = 40
+        return chain(batch)
+
+
+def test_a_drafter_cannot_raise_its_own_limits(make_engine: Make) -> None:
+    prompt = list(range(40, 90))
+    plain = make_engine().generate(prompt, max_tokens=6, ignore_eos=True)
+    engine = speculating(make_engine, max_model_len=56, prefix_cache=None)
+    guess_with(engine, Scribbler([], 0.0, "chain"))
+    assert engine.generate(prompt, max_tokens=6, ignore_eos=True) == plain
+    assert engine.core.stats.faults == 1
+
+
+def test_a_controller_cannot_raise_limits(make_engine: Make) -> None:
+    def decide(view: Any) -> Any:
+        view.limits[:] = 40
+        return view.limits
+
+    prompt = list(range(40, 90))
+    plain = make_engine().generate(prompt, max_tokens=6, ignore_eos=True)
+    engine = speculating(make_engine, max_model_len=56, prefix_cache=None)
+    engine.core.strategies.bound[Kind.SPEC_CONTROLLER].decide = decide
+    assert engine.generate(prompt, max_tokens=6, ignore_eos=True) == plain
+    assert engine.core.stats.faults == 1

@@ -85,7 +85,7 @@ class RowModel:
         """See ``DraftModel``."""
         ends = starts + counts
         for i, row in enumerate(rows.tolist()):
-            self._rows.tokens[row, starts[i] : ends[i]] = tokens[i, starts[i] : ends[i]]
+            self._rows.tokens[row, starts[i] : ends[i]] = tokens[i, : counts[i]]
         lines = np.arange(len(rows), dtype=np.int32)
         # A few tokens at once decode like one with drafts behind it: their contexts stay dense.
         more = np.where(counts <= _FEW, counts - 1, 0)
@@ -97,7 +97,7 @@ class RowModel:
             starts.astype(np.int32),
             (counts - more).astype(np.int32),
             ends.astype(np.int32),
-            _chains(tokens, starts, more) if more.any() else None,
+            _chains(tokens, more) if more.any() else None,
         )
         self._pace.begin(len(batch.ids))
         self._attention.plan(batch)
@@ -109,15 +109,11 @@ class RowModel:
         return logits[torch.from_numpy(np.argsort(batch.slots))]
 
 
-def _chains(
-    tokens: NDArray[np.int32], starts: NDArray[np.int64], counts: NDArray[np.int64]
-) -> DraftLines:
+def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
     """What follows the first token of each row, as drafts that are known to be right."""
-    offset = np.arange(int(counts.max()))
-    at = np.minimum(starts[:, None] + 1 + offset, tokens.shape[1] - 1)
     return DraftLines(
         counts,
-        np.take_along_axis(tokens, at, 1),
+        tokens[:, 1 : 1 + int(counts.max())],
         None,
         None,
         np.full(len(counts), -1, np.int64),

@@ -67,8 +67,7 @@ class SmallModel:
         """Read what is new of each row, then guess one token after the other."""
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         counts = np.zeros(n, np.int32)
-        tokens = batch.tokens[batch.rows]
-        alive, logits = self._catch_up(batch, tokens)
+        alive, logits = self._catch_up(batch)
         guesses = np.zeros((n, width), np.int32)
         probs = None
         if (batch.temperature > 0).any():
@@ -83,13 +82,11 @@ class SmallModel:
             if not len(alive) or depth + 1 == width:
                 break
             starts = batch.lengths[alive] + depth
-            tokens[alive, starts] = guesses[alive, depth]
-            logits = self._extend(batch, alive, starts, np.ones_like(starts), tokens)
+            new = guesses[alive, depth : depth + 1]
+            logits = self._extend(batch.rows[alive], starts, np.ones_like(starts), new)
         return Drafts(guesses, counts, None, probs)
 
-    def _catch_up(
-        self, batch: DraftBatch, tokens: NDArray[np.int32]
-    ) -> tuple[NDArray[np.int64], torch.Tensor]:
+    def _catch_up(self, batch: DraftBatch) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Compute what each row has and the smaller model has not read yet.
 
         Returns:
@@ -97,7 +94,10 @@ class SmallModel:
         """
         rows, lengths = batch.rows, batch.lengths
         starts = np.array(
-            [self._agreeing(int(row), tokens[i], int(lengths[i])) for i, row in enumerate(rows)]
+            [
+                self._agreeing(row, batch.tokens[row], length)
+                for row, length in zip(rows.tolist(), lengths.tolist(), strict=True)
+            ]
         )
         self._sure[rows] = self._ends[rows] = starts
         fits = np.flatnonzero(lengths + batch.limits <= self._model.max_model_len)
@@ -105,11 +105,25 @@ class SmallModel:
         behind = fits[missing[fits] > self._config.max_catch_up]
         if len(behind):
             some = np.full(len(behind), self._config.max_catch_up)
-            self._extend(batch, behind, starts[behind], some, tokens)
+            self._read(batch, behind, starts[behind], some)
         alive = fits[missing[fits] <= self._config.max_catch_up]
         if not len(alive):
             return alive, torch.empty(0, self._model.vocab_size)
-        return alive, self._extend(batch, alive, starts[alive], missing[alive], tokens)
+        return alive, self._read(batch, alive, starts[alive], missing[alive])
+
+    def _read(
+        self,
+        batch: DraftBatch,
+        lines: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+    ) -> torch.Tensor:
+        """Compute tokens that the rows have."""
+        rows = batch.rows[lines]
+        new = np.zeros((len(lines), int(counts.max())), np.int32)
+        for i, row in enumerate(rows.tolist()):
+            new[i, : counts[i]] = batch.tokens[row, starts[i] : starts[i] + counts[i]]
+        return self._extend(rows, starts, counts, new)
 
     def _agreeing(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
         """Tokens of a row that were computed and are still its own; its last is never."""
@@ -120,19 +134,15 @@ class SmallModel:
 
     def _extend(
         self,
-        batch: DraftBatch,
-        lines: NDArray[np.int64],
+        rows: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
-        tokens: NDArray[np.int32],
+        new: NDArray[np.int32],
     ) -> torch.Tensor:
-        rows = batch.rows[lines]
-        for line, row, start, count in zip(
-            lines.tolist(), rows.tolist(), starts.tolist(), counts.tolist(), strict=True
-        ):
-            self._computed[row, start : start + count] = tokens[line, start : start + count]
+        for i, row in enumerate(rows.tolist()):
+            self._computed[row, starts[i] : starts[i] + counts[i]] = new[i, : counts[i]]
         self._ends[rows] = starts + counts
-        return self._model.extend(rows, starts, counts, tokens[lines])
+        return self._model.extend(rows, starts, counts, new)
 
     def _choose(
         self,

@@ -63,8 +63,8 @@ class DraftModel(Protocol):
             starts: tokens that each has computed and keeps; later ones are forgotten,
                 shape ``[n]``.
             counts: tokens to compute, at least 1, shape ``[n]``.
-            tokens: ids of those rows, shape ``[n, most]`` with ``most`` at least the largest
-                sum of start and count.
+            tokens: their ids, of each row the first ``counts``, shape ``[n, most]`` with
+                ``most`` at least the largest count.
 
         Returns:
             Logits after the last token of each row, float32, shape ``[n, vocab_size]``.

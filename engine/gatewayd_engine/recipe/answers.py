@@ -123,7 +123,10 @@ def write_answers(
     following, written = len(places), 0
     while len(places):
         starts = computed[places]
-        logits = model.extend(rows, starts, lengths[places] - starts, ids[places])
+        counts = lengths[places] - starts
+        at = np.minimum(starts[:, None] + np.arange(int(counts.max())), ids.shape[1] - 1)
+        new = np.take_along_axis(ids[places], at, 1)
+        logits = model.extend(rows, starts, counts, new)
         computed[places] = lengths[places]
         tokens = _choose(logits, warm[places], generator)
         ids[places, lengths[places]] = tokens

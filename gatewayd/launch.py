@@ -95,6 +95,7 @@ def engine_config(config: Config) -> EngineConfig:
         fault_limit=engine.fault_limit,
         strategy_budget_ms=engine.strategy_budget_ms,
         strategy_hang_seconds=engine.strategy_hang_seconds,
+        load_seconds=engine.load_seconds,
     )
 
 

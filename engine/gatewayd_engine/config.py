@@ -64,6 +64,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Milliseconds that a call of a strategy may take on average."""
     strategy_hang_seconds: float = 2.0
     """Seconds after which a call of a strategy is interrupted."""
+    load_seconds: float = 600.0
+    """The same for ``open``, which may load a model."""
     quarantined: list[list[str]] = []
     """Kind and name of strategies that have ended an engine: their defaults serve."""
     marker: str = ""

@@ -60,7 +60,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         # What was made while loading lives as long as the process: never scan it again.
         gc.collect()
         gc.freeze()
-        watchdog = Watchdog(engine.core.strategies.ledger, config.strategy_hang_seconds)
+        ledger = engine.core.strategies.ledger
+        watchdog = Watchdog(ledger, config.strategy_hang_seconds, config.load_seconds)
         _loop(stream, engine.core, watchdog)
     except EOFError:
         return 0

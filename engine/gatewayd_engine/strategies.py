@@ -144,10 +144,11 @@ class Strategies:
 
     def _open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
         strategy = self._host.strategy(kind, choice.name, choice.settings)
+        watched = self.ledger.watch(kind, choice.name, strategy)
         try:
-            strategy.open(self._resources)
+            watched.open(self._resources)
         except BaseException:
-            strategy.close()
+            self._close(kind, watched)
             raise
         return strategy
 
@@ -208,9 +209,9 @@ class Strategies:
         """Let an open strategy fill its slot from now on; what was counted against it is over.
 
         Returns:
-            The one before, still open.
+            The one before, watched and still open.
         """
-        old = self.bound.get(kind)
+        old = self.watched.get(kind)
         self._choices[kind] = choice
         self._retries.discard(kind)
         if choice is not None:
@@ -251,12 +252,12 @@ class Strategies:
         self.processors.drop_left()
         for link in [link for link in self._left if not self.processors.has(link.watched)]:
             self._left.remove(link)
-            self._close(Kind.LOGITS_PROCESSOR, link.strategy)
+            self._close(Kind.LOGITS_PROCESSOR, link.watched)
 
-    def close_one(self, kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind
-        """Close a strategy that fills no slot."""
-        if strategy is not None:
-            self._close(kind, strategy)
+    def close_one(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
+        """Close a strategy that fills no slot; None for none."""
+        if watched is not None:
+            self._close(kind, watched)
 
     # Budgets
 
@@ -285,7 +286,7 @@ class Strategies:
 
     def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
         new = self.open(kind, choice)
-        old = self.bound.get(kind)
+        old = self.watched.get(kind)
         self._seat(kind, choice, new)
         self.close_one(kind, old)
         self.plan = self._bind()
@@ -299,16 +300,16 @@ class Strategies:
             self.bound[kind] = strategy
             self.watched[kind] = self.ledger.watch(kind, choice.name, strategy)
 
-    def _close(self, kind: Kind, strategy: Any) -> None:  # noqa: ANN401 - any kind
+    def _close(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
         try:
-            strategy.close()
+            watched.close()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
             _log.warning("%s strategy failed while closing: %r", kind, error)
 
     def close(self) -> None:
         """Close everything."""
         self.tiers.close()
-        for kind, strategy in self.bound.items():
-            self._close(kind, strategy)
+        for kind, watched in self.watched.items():
+            self._close(kind, watched)
         for link in self.chain + self._left:
-            self._close(Kind.LOGITS_PROCESSOR, link.strategy)
+            self._close(Kind.LOGITS_PROCESSOR, link.watched)

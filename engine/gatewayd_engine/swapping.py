@@ -76,10 +76,11 @@ class Swaps:
         strategies = self._strategies
         before = strategies.chosen(kind)
         new = strategies.open(kind, choice)
+        watched = None if choice is None else strategies.ledger.watch(kind, choice.name, new)
         try:
-            has_state = self._hand_over(kind, new)
+            has_state = self._hand_over(kind, watched)
         except BaseException:
-            strategies.close_one(kind, new)
+            strategies.close_one(kind, watched)
             raise
         old = strategies.put(kind, choice, new)
         try:
@@ -101,11 +102,14 @@ class Swaps:
         return has_state
 
     def _hand_over(self, kind: Kind, new: Any) -> bool:  # noqa: ANN401 - any kind
-        old = self._strategies.bound.get(kind)
+        old = self._strategies.watched.get(kind)
         if old is None or new is None or not hand_over(old, new):
             return False
-        if kind is Kind.EVICTION and len(new) != len(old):
-            raise StrategyFault(kind, f"took {len(new)} of {len(old)} pages over")
+        if kind is Kind.EVICTION:
+            # What is watched has the methods of the strategy, but not its place in the language.
+            has, had = new.__len__(), old.__len__()
+            if has != had:
+                raise StrategyFault(kind, f"took {has} of {had} pages over")
         return True
 
     def _swap_chain(self, choices: list[StrategyChoice]) -> None:
@@ -123,6 +127,6 @@ class Swaps:
                 chain.append(link)
         except BaseException:
             for link in opened:
-                strategies.close_one(Kind.LOGITS_PROCESSOR, link.strategy)
+                strategies.close_one(Kind.LOGITS_PROCESSOR, link.watched)
             raise
         strategies.put_chain(chain)

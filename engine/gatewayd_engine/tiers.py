@@ -53,7 +53,7 @@ class TierChain:
     Args:
         choices: what was configured and is not quarantined.
         open_: opens a strategy; raises whatever is wrong with it.
-        close: closes a strategy.
+        close: closes a strategy, watched.
         record: counts a fault under a name; whether it was the last one.
         ledger: times their calls.
         page_bytes: of a page.
@@ -207,7 +207,7 @@ class TierChain:
         self._tiers = [other for other in self._tiers if other is not tier]
         self.version += 1
         self._count_fault(tier.choice)
-        self._close(tier.strategy)
+        self._close(tier.watched)
 
     def _count_fault(self, choice: StrategyChoice) -> None:
         if self._record(choice.name):
@@ -251,7 +251,7 @@ class TierChain:
                     made[choice.name] = self._make(choice)
         except BaseException:
             for tier in made.values():
-                self._close(tier.strategy)
+                self._close(tier.watched)
             raise
         left = [tier for tier in self._tiers if tier.choice.name not in stay]
         self._tiers = [{**stay, **made}[choice.name] for choice in choices]
@@ -259,12 +259,12 @@ class TierChain:
         self._broken = False
         self.version += 1
         for tier in left:
-            self._close(tier.strategy)
+            self._close(tier.watched)
 
     def close(self) -> None:
         """Close them, nearest first."""
         for tier in self._tiers:
-            self._close(tier.strategy)
+            self._close(tier.watched)
         self._tiers = []
 
 

@@ -48,7 +48,11 @@ class TakesState(Protocol):
 
 
 def hand_over(old: object, new: object) -> bool:
-    """Give the state of one strategy to another; whether it was taken."""
-    if not isinstance(old, LeavesState) or not isinstance(new, TakesState):
+    """Give the state of one strategy to another; whether it was taken.
+
+    Both may be watched by a ledger, whose objects have the methods of what they stand for.
+    """
+    leave, take = getattr(old, "export_state", None), getattr(new, "import_state", None)
+    if not callable(leave) or not callable(take):
         return False
-    return new.import_state(old.export_state()) is True
+    return take(leave()) is True

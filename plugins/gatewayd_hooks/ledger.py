@@ -16,6 +16,9 @@ from gatewayd_hooks.fence import StrategyHang
 from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.strategy import Kind
 
+_RARE = frozenset(("open", "close", "export_state", "import_state"))
+"""Methods that are called once in a strategy's life, and that no budget covers."""
+
 
 class Hang(BaseException):
     """Raised inside a call that has lasted too long; becomes ``StrategyHang`` where it left."""
@@ -148,8 +151,9 @@ class Ledger:
         """Seconds of each strategy since the last call."""
         found: dict[tuple[Kind, str], float] = {}
         for account in self._due:
-            key = account.kind, account.name
-            found[key] = found.get(key, 0.0) + account.due
+            if account.method not in _RARE:
+                key = account.kind, account.name
+                found[key] = found.get(key, 0.0) + account.due
             account.due = 0.0
         self._due.clear()
         return found

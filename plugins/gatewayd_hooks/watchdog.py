@@ -23,10 +23,12 @@ class Watchdog:
     Args:
         ledger: knows who runs and since when.
         seconds: that a call may take.
+        open_seconds: that an ``open`` may take, which may load a model; None for no more.
     """
 
-    def __init__(self, ledger: Ledger, seconds: float) -> None:
+    def __init__(self, ledger: Ledger, seconds: float, open_seconds: float | None = None) -> None:
         self._ledger = ledger
+        self._open_seconds = open_seconds
         self._seconds = self._limit = seconds
         self._works = threading.current_thread() is threading.main_thread() and hasattr(
             signal, "setitimer"
@@ -51,9 +53,14 @@ class Watchdog:
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         ledger = self._ledger
-        if ledger.current is None or time.perf_counter() - ledger.since < self._limit:
+        if ledger.current is None:
+            return
+        limit = self._limit
+        if self._open_seconds is not None and ledger.current.method == "open":
+            limit = self._open_seconds
+        if time.perf_counter() - ledger.since < limit:
             return
         where = "an unknown place"
         if frame is not None:
             where = f"{frame.f_code.co_filename}:{frame.f_lineno}"
-        raise Hang(f"{where} for {self._limit:g} s")
+        raise Hang(f"{where} for {limit:g} s")

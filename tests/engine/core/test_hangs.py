@@ -10,10 +10,13 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.swapping import SwapRefused
+from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
 from tests.engine.core.guessing import Guess, seat
 from tests.engine.core.prompts import PROMPTS, answers
+from tests.engine.core.swapping import swap
 
 Make = Callable[..., Any]
 TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
@@ -173,3 +176,53 @@ def test_a_drafter_or_controller_that_hangs_costs_no_token(
     assert {kind: type(one).__name__ for kind, one in engine.core.strategies.bound.items()}[
         kind
     ] in ("Ngram", "Fixed")
+
+
+@pytest.mark.parametrize("method", ["open", "close", "export_state", "import_state"])
+@pytest.mark.parametrize("broken", [sleeps, spins])
+def test_what_a_swap_calls_is_interrupted_and_named(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    method: str,
+    broken: Any,
+) -> None:
+    # The one before is asked for its state and closed, the other one is opened and given it.
+    is_old = method in ("close", "export_state")
+    name = "gatewayd_evict_lru.strategy.Lru" if is_old else "gatewayd_evict_lfu.strategy.Lfu"
+    once(monkeypatch, name, method, broken)
+    engine = make_engine(**TIGHT)
+    ledger = engine.core.strategies.ledger
+    began = time.monotonic()
+    dog = Watchdog(ledger, LIMIT, 2 * LIMIT)
+    dog.arm()
+    try:
+        swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
+        said = caplog.text
+    except SwapRefused as refusal:
+        said = str(refusal)
+    finally:
+        dog.disarm()
+    took = time.monotonic() - began
+    assert f"{'lru' if is_old else 'lfu'}.{method} hung at " in said
+    assert (2 * LIMIT if method == "open" else LIMIT) <= took < 5
+    assert engine.core.strategies.names["eviction"] == ("lfu" if method == "close" else "lru")
+    assert answers(engine) == undisturbed
+    assert engine.core.stats.faults == 0
+
+
+def test_an_engine_says_which_strategy_it_opens(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = Marker.shared()
+    told = []
+
+    def open_(self: Any, resources: Any) -> None:
+        told.append(marker.running())
+
+    monkeypatch.setattr("gatewayd_evict_lfu.strategy.Lfu.open", open_)
+    make_engine(eviction=StrategyChoice("lfu"), marker=marker.path)
+    assert told == ["eviction.lfu"]
+    assert marker.running() is None
+    marker.close()

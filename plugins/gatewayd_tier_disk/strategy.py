@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from gatewayd_tier_disk.config import DiskConfig
 
 _log = logging.getLogger(__name__)
-_CLOSE_SECONDS = 10.0
-"""What still waits to be written when the engine ends may take so long."""
+_CLOSE_SECONDS = 1.5
+"""How long ``close`` waits for what is still to be written; then it is written behind its back, for
+as long as the process lives. Less than strategies get before they count as hung."""
 _LATEST = 0.1
 """Of what a page takes, the weight of the latest one."""
 _LOGGED = 1000
@@ -80,15 +81,13 @@ class Disk:
         store, self._store = self._store, None
         if store is None:
             return
-        self._to_write.put(None)
         self._to_read.put(None)
+        self._to_write.put(None)
+        deadline = time.monotonic() + _CLOSE_SECONDS
         for thread in self._threads:
-            thread.join(_CLOSE_SECONDS)
+            thread.join(max(0.0, deadline - time.monotonic()))
         if any(thread.is_alive() for thread in self._threads):
-            _log.warning("the disk of %s is too slow: what was not written is lost", self._path)
-            return
-        store.sync()
-        store.close()
+            _log.warning("the disk of %s is slow: it is still written to", self._path)
 
     def flush(self) -> None:
         """Wait until everything that was put is written, and kept by the device."""
@@ -177,7 +176,7 @@ class Disk:
     # Threads
 
     def _write(self, store: Store) -> None:
-        """Write pages in the order they came."""
+        """Write pages in the order they came, and give the folder back after the last one."""
         while (item := self._to_write.get()) is not None:
             if isinstance(item, threading.Event):
                 self._guarded(store.sync)
@@ -187,6 +186,8 @@ class Disk:
             if not self._guarded(lambda name=item, page=page: store.append(name, page.data)):  # type: ignore[misc]
                 self.dropped += 1
             del self._writing[item]
+        self._guarded(store.sync)
+        store.close()
 
     def _read(self, store: Store) -> None:
         """Read pages ahead."""

@@ -221,6 +221,11 @@ def test_random_requests_with_every_tier_and_every_preemption(
     engine.core.check()
     assert engine.core.stats.faults == 0
     assert sum(engine.core.stats.tier_hits.values()) > 0
+    # Nothing is remembered of those that have gone, and nothing in use.
+    tiered = engine.core._placement.outside._tiered
+    assert (tiered._located, tiered._waits) == ({}, {})
+    for tier in engine.core.strategies.tiers._tiers:
+        assert getattr(tier.strategy, "_pins", {}) == {}
     for i, (prompt, fields, choice) in asked.items():
         if i not in aborted:
             ids = alone.submit(prompt, n=choice + 1, **fields)

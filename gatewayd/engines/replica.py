@@ -41,6 +41,7 @@ from gatewayd_engine.messages import (
     StepOutput,
     StrategyReport,
     StrategyRow,
+    Swap,
     Swapped,
 )
 from gatewayd_hooks.execution import EngineCommand
@@ -109,6 +110,8 @@ class Replica:
         """
         if self._client is not None:
             self._client.send(command)
+            if isinstance(command, Swap):
+                self._pulse.swap()
 
     def abort(self, sequences: list[int]) -> None:
         """Make the engine forget sequences."""
@@ -231,6 +234,7 @@ class Replica:
         elif isinstance(event, StrategyReport):
             self.rows = event.rows
         elif isinstance(event, Swapped):
+            self._pulse.swapped()
             if event.error:
                 _log.error("engine %d refuses a strategy: %s", self.index, event.error)
             self._owner.on_swapped(self, event)

@@ -1,0 +1,53 @@
+"""What an engine's silence means, by a clock that tests turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewayd.engines.patience import Patience
+from gatewayd.engines.pulse import Pulse
+from gatewayd_engine.messages import ModelInfo
+
+MODEL = ModelInfo(
+    architecture="Fake",
+    num_parameters=1,
+    dtype="float32",
+    device="cpu",
+    vocab_size=10,
+    max_model_len=10,
+    eos_token_ids=[0],
+    num_pages=1,
+    page_size=16,
+    max_running=1,
+    max_batch_tokens=1,
+    strategies={},
+)
+
+
+def test_an_engine_that_opens_a_strategy_may_be_silent_as_long_as_one_that_loads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [100.0]
+    monkeypatch.setattr("gatewayd.engines.pulse.time.monotonic", lambda: now[0])
+    pulse = Pulse(Patience(load_seconds=60.0, hang_seconds=10.0))
+
+    def is_gone_after(seconds: float) -> bool:
+        pulse.hear()
+        now[0] += seconds
+        return pulse.is_gone(MODEL)
+
+    pulse.begin()
+    assert not is_gone_after(59)
+    pulse.ready()
+    assert is_gone_after(11)
+    pulse.swap()
+    pulse.swap()
+    pulse.swapped()
+    assert not is_gone_after(59)
+    assert is_gone_after(61)
+    pulse.swapped()
+    assert is_gone_after(11)
+    pulse.swap()
+    pulse.begin()
+    pulse.ready()
+    assert is_gone_after(11)

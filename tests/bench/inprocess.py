@@ -75,14 +75,15 @@ def make_core(
     page_size: int = 16,
     max_running: int = 64,
     max_batch_tokens: int = 2048,
+    **fields: Any,
 ) -> EngineCore:
-    """An engine on the embedded model."""
+    """An engine on the embedded model; ``fields`` are others of ``EngineConfig``."""
     config = EngineConfig(
         model=str(folder()),
         scheduler=StrategyChoice(scheduler),
         prefix_cache=StrategyChoice(prefix_cache) if prefix_cache else None,
         eviction=StrategyChoice("lru"),
-        preemption=StrategyChoice("recompute"),
+        preemption=fields.pop("preemption", StrategyChoice("recompute")),
         logits_processors=[StrategyChoice(name) for name in processors],
         drafter=drafter,
         spec_controller=spec_controller or StrategyChoice("adaptive"),
@@ -90,6 +91,7 @@ def make_core(
         max_running=max_running,
         max_batch_tokens=max_batch_tokens,
         seed=1,
+        **fields,
     )
     return assemble(config, HostWith(extra or {}), lambda stage, fraction: None).core
 

@@ -8,12 +8,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar, TypeVarTuple
 
 from pydantic import ValidationError
 
 from gatewayd import launch, logs
+from gatewayd.aside import aside
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
@@ -22,10 +23,11 @@ from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
 from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.settings import needing_restart, problems_in
 from gatewayd_hooks.strategy import Kind
 
+T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
 
 SWAPPABLE = (*ENGINE_KINDS, Kind.ROUTER)
@@ -142,7 +144,12 @@ class Control:
         Raises:
             Refused: it cannot be used; nothing has changed.
         """
-        if problems := await asyncio.to_thread(check_strategies, new):
+        plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
+        try:
+            problems = await self._aside(f"one of {plugins}", check_strategies, new)
+        except PluginError as error:
+            raise Refused(str(error)) from error
+        if problems:
             raise Refused("; ".join(problems))
         async with self._lock:
             logs.set_level(new.log.level)
@@ -214,26 +221,24 @@ class Control:
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
         old: SlotTable = getattr(self.config, kind.value)
         detector = self.detector
+        chosen = [(name, settings) for name, settings in chosen_in(new) if name != launch.NONE]
         try:
-            await asyncio.to_thread(self._check, kind, new)
+            for name, settings in chosen:
+                await self._aside(f"{kind}.{name}", self._check, kind, name, settings)
             if kind is Kind.LOGITS_PROCESSOR:
                 marking = self.config.model_copy(update={kind.value: new})
-                detector = await asyncio.to_thread(load_detector, marking, self._plugged.host)
+                detector = await self._aside(kind.value, load_detector, marking, self._plugged.host)
             if kind is Kind.ROUTER:
-                has_state = self._swap_router(new)
+                has_state = await self._swap_router(new)
             elif kind in ENGINE_KINDS:
-                choices = [
-                    StrategyChoice(name, new.settings(name))
-                    for name in names_in(new)
-                    if name != launch.NONE
-                ]
+                choices = [StrategyChoice(name, settings) for name, settings in chosen]
                 has_state = await self._fleet.swaps.swap(kind, choices)
             else:
                 raise Refused(f"another {kind} needs a restart")
         except (PluginError, SwapRefused) as error:
             raise Refused(str(error)) from error
         self.config = self.config.model_copy(update={kind.value: new})
-        for name, settings in chosen_in(new):
+        for name, settings in chosen:
             self._first.setdefault((kind, name), settings)
         self.detector = detector
         self.swaps[kind.value] += 1
@@ -247,35 +252,30 @@ class Control:
         )
         return has_state
 
-    def _check(self, kind: Kind, new: SlotTable) -> None:
+    def _check(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> None:
         """Look at a choice before any engine is asked.
 
         Raises:
             PluginError: it cannot be loaded, or refuses its settings.
             Refused: it needs a restart.
         """
-        for name in names_in(new):
-            if name == launch.NONE:
-                continue
-            info = self._plugged.host.info(kind, name)
-            # Also one that was left out meanwhile is held to what it was first used with.
-            before = self._first.get((kind, name), new.settings(name))
-            plugin = f"{kind}.{name}"
-            if keys := needing_restart(plugin, info.config_type, before, new.settings(name)):
-                raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
+        info = self._plugged.host.info(kind, name)
+        # Also one that was left out meanwhile is held to what it was first used with.
+        before = self._first.get((kind, name), settings)
+        plugin = f"{kind}.{name}"
+        if keys := needing_restart(plugin, info.config_type, before, settings):
+            raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
 
-    def _swap_router(self, table: SlotTable) -> bool:
-        (name,) = names_in(table)
-        router = self._fleet.router
-        strategy = self._plugged.host.strategy(Kind.ROUTER, name, table.settings(name))
+    async def _swap_router(self, table: SlotTable) -> bool:
+        ((name, settings),) = chosen_in(table)
+        strategy = await self._aside(f"router.{name}", self._plugged.open_router, name, settings)
         try:
-            strategy.open(self._plugged.resources)
-            has_state = hand_over(router.strategy, strategy)
+            return self._fleet.router.replace(strategy, name)
         except Exception as error:
-            strategy.close()
-            raise Refused(f"router {name} cannot be opened: {error}") from error
-        router.replace(strategy, name)
-        return has_state
+            raise Refused(f"router {name} cannot take over: {error}") from error
+
+    def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
+        return aside(plugin, self.config.engine.load_seconds, call, *args)
 
     def _note_restarts(self, new: Config) -> None:
         """Name what has changed and does not take effect."""

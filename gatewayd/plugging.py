@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 
@@ -22,6 +25,7 @@ from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
@@ -135,6 +139,21 @@ class Plugged:
             plugged.close()
             raise
         return plugged
+
+    def open_router(self, name: str, settings: Mapping[str, Any]) -> RouterStrategy:
+        """Build and open another router; not in the event loop, for it may take long.
+
+        Raises:
+            PluginError: it cannot be loaded or opened, or refuses its settings.
+        """
+        router: RouterStrategy = self.host.strategy(Kind.ROUTER, name, settings)
+        try:
+            router.open(self.resources)
+        except Exception as error:
+            with contextlib.suppress(Exception):
+                router.close()
+            raise PluginError(f"{Kind.ROUTER}.{name}", f"cannot be opened: {error}") from error
+        return router
 
     def metrics(self, registry: CollectorRegistry) -> None:
         """Let observers add collectors."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Sequence
+from typing import Any
 
 from gatewayd_hooks.fence import Fence, StrategyHang
+from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
 from gatewayd_hooks.strategy import Kind
@@ -57,18 +59,41 @@ class FencedRouter:
         """What is asked."""
         return self._strategy
 
-    def replace(self, strategy: RouterStrategy, name: str) -> None:
-        """Ask another strategy from now on; the one before is closed."""
+    def replace(self, strategy: RouterStrategy, name: str) -> bool:
+        """Ask another strategy from now on; the one before is closed.
+
+        Returns:
+            Whether its state was handed over.
+
+        Raises:
+            Exception: whatever is wrong with that; the one before goes on.
+        """
+        watched = self._ledger.watch(Kind.ROUTER, name, strategy)
+        self._watchdog.arm()
+        try:
+            has_state = hand_over(self._watched, watched)
+        except Exception:
+            self._close(name, watched)
+            raise
+        finally:
+            self._watchdog.disarm()
         self.close()
         self.fence.forgive(Kind.ROUTER, name)
         self._seat(strategy, name)
+        return has_state
 
     def close(self) -> None:
         """Close the strategy."""
+        self._close(self.name, self._watched)
+
+    def _close(self, name: str, watched: Any) -> None:  # noqa: ANN401 - as a ledger returns it
+        self._watchdog.arm()
         try:
-            self._strategy.close()
+            watched.close()
         except Exception as error:  # noqa: BLE001 - it is gone anyway
-            _log.warning("the router %s failed while closing: %r", self.name, error)
+            _log.warning("the router %s failed while closing: %r", name, error)
+        finally:
+            self._watchdog.disarm()
 
     def _seat(self, strategy: RouterStrategy, name: str) -> None:
         self.name = name

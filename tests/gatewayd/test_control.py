@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+import time
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +14,10 @@ from gatewayd.config import Config
 from gatewayd.control import Control, Refused
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.plugging import Plugged
+from gatewayd_hooks.fence import StrategyHang
+from gatewayd_route_least_loaded.config import LeastLoadedConfig
+from gatewayd_route_least_loaded.strategy import LeastLoaded
+from gatewayd_route_prefix.strategy import Prefix
 
 SECRET = "correct-horse-battery-staple-42"
 
@@ -81,3 +88,75 @@ async def test_a_setting_that_needs_a_restart_stays_while_its_strategy_is_left_o
             await control.swap("drafter", ["medusa"], {"medusa": {"heads": "b"}}, "me")
     await control.swap("drafter", ["medusa"], {"medusa": {"heads": "a"}}, "me")
     assert [names for _, names in swaps.made] == [["medusa"], [], ["ngram"], ["medusa"]]
+
+
+async def _refusal(control: Control, kind: str, name: str) -> str:
+    """What a swap is refused with, while the event loop goes on."""
+    beats = 0
+
+    async def beat() -> None:
+        nonlocal beats
+        while True:
+            await asyncio.sleep(0.01)
+            beats += 1
+
+    beating = asyncio.create_task(beat())
+    with pytest.raises(Refused) as refusal:
+        await control.swap(kind, [name], {}, "me")
+    beating.cancel()
+    assert beats > 5
+    return str(refusal.value)
+
+
+async def test_a_router_that_hangs_while_it_is_opened_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control, _ = control_of(Config(engine={"load_seconds": 0.3}))  # type: ignore[arg-type]
+    may_end = threading.Event()
+    with monkeypatch.context() as broken:
+        broken.setattr(Prefix, "open", lambda *_: may_end.wait(20))
+        assert "router.prefix does not come back" in await _refusal(control, "router", "prefix")
+    may_end.set()
+    assert control._fleet.router.name == "least_loaded"
+    await control.swap("router", ["prefix"], {}, "me")
+    assert control._fleet.router.name == "prefix"
+
+
+async def test_a_plugin_that_hangs_while_it_is_looked_at_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    control, swaps = control_of(Config(engine={"load_seconds": 0.3}))  # type: ignore[arg-type]
+    may_end = threading.Event()
+    with monkeypatch.context() as broken:
+        broken.setattr(control._plugged.host, "info", lambda *_: may_end.wait(20))
+        assert "drafter.ngram does not come back" in await _refusal(control, "drafter", "ngram")
+    may_end.set()
+    await control.swap("drafter", ["ngram"], {}, "me")
+    assert swaps.made == [("drafter", ["ngram"])]
+
+
+@pytest.mark.parametrize("method", ["import_state", "export_state", "close"])
+async def test_a_router_that_hangs_at_a_handover_is_interrupted_and_named(
+    method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    config = Config(engine={"strategy_hang_seconds": 0.2})  # type: ignore[arg-type]
+    control, _ = control_of(config)
+
+    def hang(*_: Any) -> None:
+        time.sleep(20)
+
+    router = control._fleet.router
+    old, new = LeastLoaded(LeastLoadedConfig()), LeastLoaded(LeastLoadedConfig())
+    for one, name in ((old, "export_state"), (new, "import_state")):
+        setattr(one, name, lambda *_: True)
+    setattr(new if method == "import_state" else old, method, hang)
+    router.replace(old, "old")
+    began = time.monotonic()
+    if method == "close":
+        assert router.replace(new, "new")
+        assert "old.close hung at" in caplog.text
+    else:
+        with pytest.raises(StrategyHang, match=rf"{method} hung at"):
+            router.replace(new, "new")
+        assert router.name == "old"
+    assert 0.2 <= time.monotonic() - began < 5

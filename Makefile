@@ -26,7 +26,7 @@ run: install ## the daemon on the embedded model, a first answer, and the curl t
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
 
 test: install ## the tests that every change must pass; no GPU, a few minutes
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 test-all: install ## those and the long campaigns
 	$(BIN)/python -m pytest -m "not gpu and not bench"

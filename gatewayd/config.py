@@ -167,10 +167,10 @@ class ExecutorTable(StrategyTable):
     strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
 
 
-class LogitsProcessorTable(SlotTable):
-    """A slot with an ordered list of owners."""
+class ChainTable(SlotTable):
+    """A slot with an ordered list of owners, each of which answers to a name of its own."""
 
-    strategies: list[str] = ["penalties", "bias", "min_tokens"]
+    strategies: list[str]
 
     @field_validator("strategies")
     @classmethod
@@ -180,7 +180,13 @@ class LogitsProcessorTable(SlotTable):
         return names
 
 
-class KvTierTable(SlotTable):
+class LogitsProcessorTable(ChainTable):
+    """What changes logits before they are sampled, in this order."""
+
+    strategies: list[str] = ["penalties", "bias", "min_tokens"]
+
+
+class KvTierTable(ChainTable):
     """Where pages go that the KV cache gives up, nearest first."""
 
     strategies: list[str] = []

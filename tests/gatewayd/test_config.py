@@ -143,6 +143,10 @@ def test_sizes_take_units() -> None:
             "[logits_processor]\nstrategies = ['bias', 'bias']",
             "logits_processor.strategies = ['bias', 'bias']: bias is named twice",
         ),
+        (
+            "[kv_tier]\nstrategies = ['host', 'disk', 'host']",
+            "kv_tier.strategies = ['host', 'disk', 'host']: host is named twice",
+        ),
         ("[server\nport = 1", "is not TOML"),
     ],
 )

@@ -79,6 +79,14 @@ def test_a_limit_out_of_its_bounds_is_refused_in_a_sentence(marked: tuple[Contro
     )
 
 
+async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
+    control, swaps = control_of(Config())
+    with pytest.raises(Refused) as refusal:
+        await control.swap("kv_tier", ["host", "host"], {}, "me")
+    assert str(refusal.value) == ("[kv_tier]: strategies is ['host', 'host']: host is named twice")
+    assert not swaps.made
+
+
 async def test_a_setting_that_needs_a_restart_stays_while_its_strategy_is_left_out() -> None:
     drafter = {"strategy": "medusa", "medusa": {"heads": "a"}}
     control, swaps = control_of(Config(drafter=drafter))  # type: ignore[arg-type]

@@ -79,6 +79,7 @@ def assemble(
         device=config.device,
         slots=256,
         folder=str(folder),
+        replica=config.replica,
         page_bytes=page_bytes(spec.attention, config.page_size, dtype),
         target=target,
         load_model=partial(

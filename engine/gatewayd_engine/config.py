@@ -68,6 +68,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """The same for ``open``, which may load a model."""
     quarantined: list[list[str]] = []
     """Kind and name of strategies that have ended an engine: their defaults serve."""
+    replica: int = 0
+    """Which of the daemon's engines it is."""
     marker: str = ""
     """Memory that says which strategy runs, for the daemon to read; see ``Marker``."""
 

@@ -63,7 +63,7 @@ class Replica:
         self.stats = EngineStats()
         self.restarts = 0
         self.rows: list[StrategyRow] = []
-        self.setup = EngineSetup(launch.config)
+        self.setup = EngineSetup(launch.config, index)
         self._launch = launch
         self._owner = owner
         self._process: FencedProcess | None = None

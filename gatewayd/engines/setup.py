@@ -30,12 +30,17 @@ class Launch:
 class EngineSetup:
     """The configuration of one replica, through all its lives.
 
+    Args:
+        config: the same for every replica.
+        index: which of them it is.
+
     Attributes:
         config: for the next engine, and what the one that serves is brought to.
     """
 
-    def __init__(self, config: EngineConfig) -> None:
+    def __init__(self, config: EngineConfig, index: int) -> None:
         self.config = config
+        self._index = index
         self._limits: SetLimits | None = None
         self._known = config
         self._marker = Marker.shared()
@@ -44,7 +49,7 @@ class EngineSetup:
         """An engine starts: what it is told first."""
         self._marker.clear()
         self._known = self.config
-        return msgspec.structs.replace(self.config, marker=self._marker.path)
+        return msgspec.structs.replace(self.config, replica=self._index, marker=self._marker.path)
 
     def settle(self, config: EngineConfig) -> None:
         """The engine serves with this already."""

@@ -28,6 +28,7 @@ class EngineResources:
         target: the model, for drafters; it is loaded after strategies are opened.
         load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
         page_bytes: of a page of the KV pool.
+        replica: which of the daemon's engines it is, from 0.
         forced: tokens that a row's logits processors force to come next, for drafters.
     """
 
@@ -42,6 +43,7 @@ class EngineResources:
     slots: int
     folder: str = ""
     page_bytes: int = 0
+    replica: int = 0
     target: TargetModel | None = None
     load_model: Callable[[str], DraftModel] | None = None
     forced: Callable[[int], Sequence[int]] | None = None

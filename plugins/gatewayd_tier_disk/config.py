@@ -11,14 +11,14 @@ class DiskConfig(StrategyConfig):
     path: str = setting(
         "",
         reload="restart",
-        doc="Folder for pages, one for each engine; it is made if it is not there. Must be set.",
+        doc="Folder for pages, one for each daemon; each engine makes its own in it. Must be set.",
     )
     size: ByteSize = setting(
         "10GiB",
         reload="restart",
         ge=1 << 20,
         validate_default=True,
-        doc="Size of the folder; the oldest pages go first.",
+        doc="Size of each engine's folder; the oldest pages go first.",
     )
     memory: ByteSize = setting(
         "256MiB",

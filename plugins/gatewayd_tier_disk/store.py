@@ -29,7 +29,7 @@ class Store:
     """Pages on disk by name; one thread appends, any thread looks up and reads.
 
     Args:
-        folder: made if it is not there.
+        folder: made if it is not there; what it lies in is.
         size: bytes that it may take.
 
     Attributes:
@@ -42,7 +42,7 @@ class Store:
     """
 
     def __init__(self, folder: Path, size: int) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
         self._size = size
         self._segment_size = min(_MOST_SEGMENT, size // _SEGMENTS)
@@ -156,7 +156,7 @@ def _lock(folder: Path) -> int:
         os.close(held)
         raise ValueError(
             f"[kv_tier.disk] path {folder} is in use by another process; "
-            "each engine needs a folder of its own"
+            "each daemon needs a path of its own"
         ) from error
     return held
 

@@ -59,16 +59,21 @@ class Disk:
         self.dropped = 0
 
     def open(self, resources: EngineResources) -> None:
-        """Take the folder and find what is in it.
+        """Take this engine's folder and find what is in it.
+
+        Engines of one daemon share no pages: each finds what it has written, and the router sends
+        it the prompts that begin with it.
 
         Raises:
             ValueError: no folder is named, or another process has it.
             OSError: it cannot be used.
         """
         if not self._path:
-            raise ValueError("[kv_tier.disk] path is not set; it names a folder for this engine")
+            raise ValueError("[kv_tier.disk] path is not set; it names a folder for pages")
         self._most = max(1, self._memory // resources.page_bytes)
-        self._store = Store(Path(self._path).expanduser(), self._size)
+        root = Path(self._path).expanduser()
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._store = Store(root / f"engine-{resources.replica}", self._size)
         for name, work in (("writer", self._write), ("reader", self._read)):
             thread = threading.Thread(
                 target=work, args=(self._store,), name=f"kv-disk-{name}", daemon=True

@@ -207,7 +207,7 @@ def test_a_damaged_page_and_those_behind_it_are_computed(
     evict_all(engine)
     tier = engine.core.strategies.tiers._tiers[0].strategy
     tier.flush()
-    (path,) = tmp_path.glob("*.kv")
+    (path,) = tmp_path.glob("engine-0/*.kv")
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes(data)

@@ -32,7 +32,7 @@ class Engine:
     can_serve = True
 
     def __init__(self, fate: str) -> None:
-        self.setup = EngineSetup(CONFIG)
+        self.setup = EngineSetup(CONFIG, 0)
         self.swaps: EngineSwaps
         self.told: list[list[StrategyChoice]] = []
         self._fate = fate

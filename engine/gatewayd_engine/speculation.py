@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from typing import cast
+from functools import partial
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
 from gatewayd_engine.drafts import check_decision, check_drafts
 from gatewayd_engine.faults import blame
+from gatewayd_engine.feedback import Feedback
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
@@ -19,13 +19,9 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.random import DRAFT, uniform
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.speculation import (
-    Choices,
     DraftBatch,
     DrafterStrategy,
     Drafts,
-    FeatureDrafter,
-    Features,
-    LearningDrafter,
     SpecControllerStrategy,
     SpecReport,
     SpecView,
@@ -56,8 +52,7 @@ class Speculation:
         self._known: dict[Kind, object] = {}
         self._asked = np.zeros(len(rows.seed), np.int64)
         self._seconds = 0.0
-        self._looked_at: object = None
-        self._learns = self._observes = False
+        self._feedback = Feedback(strategies, partial(self._introduce, Kind.DRAFTER))
         self.num_drafts = self.drafted = self.accepted = 0
         self.accepted_at = [0] * _MOST_REPORTED
 
@@ -199,58 +194,7 @@ class Speculation:
 
     def observe(self, batch: StepBatch, result: StepResult) -> None:
         """Show the drafter what it wants to see of a step."""
-        drafter = self._strategies.bound.get(Kind.DRAFTER)
-        if drafter is None:
-            return
-        if drafter is not self._looked_at:
-            self._looked_at = drafter
-            self._learns = isinstance(drafter, LearningDrafter)
-            self._observes = isinstance(drafter, FeatureDrafter)
-        if self._learns:
-            self._teach(batch, result)
-        if self._observes:
-            self._show_features(batch, result)
-
-    def _teach(self, batch: StepBatch, result: StepResult) -> None:
-        """What the model said to the drafts."""
-        drafts = batch.drafts
-        if drafts is None or result.said is None:
-            return
-        drafter = cast(LearningDrafter, self._strategies.watched[Kind.DRAFTER])
-        lines, said = result.said
-        had_some = drafts.counts[lines] > 0
-        lines = lines[had_some]
-        with blame(Kind.DRAFTER):
-            drafter.learn(
-                Choices(
-                    batch.rows[lines], drafts.tokens[lines], drafts.counts[lines], said[had_some]
-                )
-            )
-
-    def _show_features(self, batch: StepBatch, result: StepResult) -> None:
-        """The hidden states of tokens that are settled."""
-        if result.hidden is None:
-            return
-        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
-        self._introduce(Kind.DRAFTER, batch.slots, batch.rows)
-        settled = batch.settled
-        first = batch.last - batch.counts + 1
-        offset = np.arange(len(batch.ids)) - np.repeat(first, batch.counts)
-        is_kept = offset < np.repeat(settled, batch.counts)
-        if batch.drafts is not None:
-            tokens = result.tokens
-            width = tokens.nodes.shape[1]
-            own = (np.arange(width) > 0) & (np.arange(width) < tokens.counts[:, None])
-            line, rank = np.nonzero(own)
-            of = tokens.lines[line]
-            is_kept[first[of] + settled[of] - 1 + tokens.nodes[line, rank]] = True
-        kept = np.flatnonzero(is_kept)
-        row = np.repeat(batch.rows, batch.counts)[kept]
-        hidden = result.hidden
-        if len(kept) < len(hidden):
-            hidden = hidden[torch.from_numpy(kept)]
-        with blame(Kind.DRAFTER):
-            drafter.observe(Features(row, batch.positions[kept], batch.ids[kept], hidden))
+        self._feedback.give(batch, result)
 
     def report(self, batch: StepBatch, result: StepResult, seconds: float) -> None:
         """Count what was kept, and let the controller learn from it.

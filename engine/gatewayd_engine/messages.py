@@ -85,7 +85,9 @@ class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=
 
 
 class Swap(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
-    """Fill a slot with another strategy between two steps; answered by ``Swapped``.
+    """Fill a slot with another strategy between two steps, once it is open.
+
+    Answered by ``Swapped``; several are made one after the other.
 
     ``choices`` has one strategy, none to leave the slot empty, or for logits processors the
     whole chain in its order.
@@ -95,6 +97,8 @@ class Swap(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
     """The daemon's own, for the answer."""
     kind: str
     choices: list[StrategyChoice]
+    holds: bool = False
+    """No step is made before it: what was asked before it is answered as after it."""
 
 
 class SetLimits(msgspec.Struct, tag="limits", array_like=True, frozen=True, gc=False):

@@ -25,10 +25,8 @@ from gatewayd_engine.messages import (
     StrategyReport,
     Submit,
     Swap,
-    Swapped,
 )
 from gatewayd_engine.submission import Refused
-from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.watchdog import Watchdog
@@ -37,7 +35,10 @@ _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""
 _PROGRESS_SECONDS = 0.1
 _IDLE_SECONDS = 0.001
+_OPENING_SECONDS = 0.005
 _REPORT_SECONDS = 1.0
+_STOP_SECONDS = 1.0
+"""For a strategy that is being opened when the engine is to end."""
 
 
 def serve(stream: EngineSocket, config: EngineConfig) -> int:
@@ -70,6 +71,7 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         stream.send(Fatal(type(error).__name__, str(error)))
         raise
     finally:
+        engine.core.swaps.close(_STOP_SECONDS)
         engine.core.strategies.close()
     return 0
 
@@ -89,7 +91,7 @@ def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
 
 def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
     """Serve; ends by ``Shutdown`` or, when the daemon has gone, by EOFError."""
-    reported = 0.0
+    told = reported = 0.0
     while True:
         watchdog.arm()
         refused: list[Finished] = []
@@ -97,13 +99,16 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             if isinstance(command, Shutdown):
                 watchdog.disarm()
                 return
-            refused += _obey(stream, core, command)
+            refused += _obey(core, command)
         if refused:
             stream.send(StepOutput(stats=core.stats, finished=refused))
-        has_computed = False
-        if core.has_work:
+        for answer in core.swaps.settle():
+            stream.send(answer)
+        has_computed, may_step = False, core.has_work and not core.swaps.holds
+        if may_step:
             output = core.step()
             stream.send(output)
+            told = time.monotonic()
             has_computed = output.stats.step_tokens > 0
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:
@@ -112,14 +117,18 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
         if has_computed:
             continue
         watchdog.disarm()
-        # A scheduler that holds back is asked again in a moment, not in a busy loop.
-        if core.has_work:
-            stream.wait_readable(_IDLE_SECONDS)
-        elif not stream.wait_readable(_HEARTBEAT_SECONDS):
+        # A scheduler that holds back is asked again in a moment, not in a busy loop; and so is a
+        # thread that opens a strategy.
+        patience = _HEARTBEAT_SECONDS
+        if may_step or core.swaps.is_busy:
+            patience = _IDLE_SECONDS if may_step else _OPENING_SECONDS
+        stream.wait_readable(patience)
+        if time.monotonic() - told >= _HEARTBEAT_SECONDS:
+            told = time.monotonic()
             stream.send(StepOutput(stats=core.stats))
 
 
-def _obey(stream: EngineSocket, core: EngineCore, command: Command) -> list[Finished]:
+def _obey(core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
             try:
@@ -130,12 +139,7 @@ def _obey(stream: EngineSocket, core: EngineCore, command: Command) -> list[Fini
         case Abort():
             core.abort(command.sequences)
         case Swap():
-            try:
-                has_state = core.swaps.swap(command)
-            except SwapRefused as refusal:
-                stream.send(Swapped(command.number, error=str(refusal)))
-            else:
-                stream.send(Swapped(command.number, has_state=has_state))
+            core.swaps.begin(command)
         case SetLimits():
             core.swaps.limit(command)
         case Shutdown():

@@ -110,5 +110,5 @@ class Recovery:
                 self.answer(kind, error)
         for overrun in self._strategies.take_overruns():
             self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
-        self._strategies.close_left()
+        self._strategies.chain.close_left(self._strategies.processors)
         self._strategies.tiers.renew()

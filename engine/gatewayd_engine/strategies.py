@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from gatewayd_engine.chain import Chain
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.fingerprint import fingerprint
 from gatewayd_engine.messages import StrategyRow
+from gatewayd_engine.opening import Opener, close
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.budgets import Overrun
@@ -39,21 +40,6 @@ DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
 without a drafter one token after the other."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Link:
-    """One logits processor of the chain.
-
-    Attributes:
-        choice: what it was made from.
-        strategy: itself.
-        watched: the same, timed.
-    """
-
-    choice: StrategyChoice
-    strategy: Any
-    watched: Any
-
-
 class Strategies:
     """What an engine decides with.
 
@@ -61,18 +47,18 @@ class Strategies:
         plan: bound methods of what fills each slot now; replaced as a whole.
         bound: the strategies themselves, by kind.
         watched: the same with their calls timed and fenced: what to call.
-        processors: the logits processors and who wants them.
+        chain: the logits processors of requests that come now.
+        processors: they, those of running requests, and who wants which.
         tiers: the KV tiers.
         identify: what tells this engine from those that compute other bits.
-        chain: the logits processors of requests that come now, in order.
+        opener: makes them ready.
         ledger: what each has cost.
         num_faults: since the start.
     """
 
     def __init__(self, config: EngineConfig, host: PluginHost, resources: EngineResources) -> None:
-        self._host = host
-        self._resources = resources
         self.ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+        self.opener = Opener(host, resources, self.ledger, config.load_seconds)
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
         }
@@ -88,25 +74,31 @@ class Strategies:
         self.watched: dict[Kind, Any] = {}
         for kind, choice in self._choices.items():
             if choice is not None:
-                self._seat(kind, choice, self._open(kind, choice))
+                self._seat(kind, choice, self.opener.open(kind, choice))
         self.identify = partial(fingerprint, config)
         kind = Kind.KV_TIER
         self.tiers = TierChain(
             [one for one in config.kv_tiers if [kind, one.name] not in config.quarantined],
-            partial(self._open, kind),
-            partial(self._close, kind),
+            partial(self.opener.open, kind),
+            partial(close, kind),
             partial(self._record, kind),
             self.ledger,
             resources.page_bytes,
         )
-        self.chain = [self.link(choice) for choice in config.logits_processors]
-        self._left: list[Link] = []
+        kind = Kind.LOGITS_PROCESSOR
+        self.chain = Chain(
+            config.logits_processors,
+            partial(self.opener.open, kind),
+            partial(close, kind),
+            self._fence,
+            self.ledger,
+        )
         self.plan: StepPlan = self._bind()
         self.processors = Processors(
-            [link.choice.name for link in self.chain],
+            self.chain.names,
             self.plan.processors,
             resources.max_running,
-            partial(self._record, Kind.LOGITS_PROCESSOR),
+            partial(self._record, kind),
         )
         for kind_name, name in config.quarantined:
             self._fence.exclude(kind_name, name)
@@ -124,7 +116,7 @@ class Strategies:
         """Every strategy that was used so far, with its state and what it has cost."""
         rows = []
         in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
-        in_use |= {(Kind.LOGITS_PROCESSOR, link.choice.name) for link in self.chain}
+        in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         for (kind, name), cost in self.ledger.costs().items():
             state = "active" if (kind, name) in in_use else "replaced"
@@ -136,22 +128,6 @@ class Strategies:
             )
         return rows
 
-    def link(self, choice: StrategyChoice) -> Link:
-        """Open a logits processor; it is in no chain yet."""
-        strategy = self._open(Kind.LOGITS_PROCESSOR, choice)
-        watched = self.ledger.watch(Kind.LOGITS_PROCESSOR, choice.name, strategy)
-        return Link(choice, strategy, watched)
-
-    def _open(self, kind: Kind, choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
-        strategy = self._host.strategy(kind, choice.name, choice.settings)
-        watched = self.ledger.watch(kind, choice.name, strategy)
-        try:
-            watched.open(self._resources)
-        except BaseException:
-            self._close(kind, watched)
-            raise
-        return strategy
-
     def _bind(self) -> StepPlan:
         scheduler: SchedulerStrategy = self.watched[Kind.SCHEDULER]
         preemption: PreemptionStrategy = self.watched[Kind.PREEMPTION]
@@ -161,7 +137,7 @@ class Strategies:
             prefix_cache=prefix_cache,
             eviction=self.watched[Kind.EVICTION],
             preemption=preemption,
-            processors=[link.watched for link in self.chain],
+            processors=self.chain.watched,
         )
 
     def fall_back(self, kind: Kind) -> None:
@@ -203,7 +179,7 @@ class Strategies:
         Raises:
             Exception: whatever is wrong with it.
         """
-        return None if choice is None else self._open(kind, choice)
+        return None if choice is None else self.opener.open(kind, choice)
 
     def put(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> Any:  # noqa: ANN401
         """Let an open strategy fill its slot from now on; what was counted against it is over.
@@ -229,35 +205,27 @@ class Strategies:
         """What was chosen to fill a slot, and comes back after faults."""
         return self._choices[kind]
 
-    def sound_chain(self) -> list[Link]:
-        """The chain without those that are quarantined."""
-        kind = Kind.LOGITS_PROCESSOR
-        return [k for k in self.chain if not self._fence.is_quarantined(kind, k.choice.name)]
+    def put_chain(
+        self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]
+    ) -> None:
+        """Another chain of logits processors for requests that come from now on.
 
-    def put_chain(self, chain: list[Link]) -> None:
-        """Another chain of logits processors for requests that come from now on."""
-        for link in chain:
-            if link not in self.chain:
-                self._fence.forgive(Kind.LOGITS_PROCESSOR, link.choice.name)
-        self._left += [link for link in self.chain if link not in chain]
-        self.chain = chain
+        Args:
+            choices: all of it; those that stay as they were keep what they know.
+            open_: gives the others.
+
+        Raises:
+            Exception: whatever is wrong with one of them; nothing has changed then.
+        """
+        self.chain.replace(choices, open_)
         self.plan = self._bind()
-        self.processors.replace([link.choice.name for link in chain], self.plan.processors)
-        self.close_left()
-
-    def close_left(self) -> None:
-        """Close logits processors that left the chain and that nobody uses any more."""
-        if not self._left:
-            return
-        self.processors.drop_left()
-        for link in [link for link in self._left if not self.processors.has(link.watched)]:
-            self._left.remove(link)
-            self._close(Kind.LOGITS_PROCESSOR, link.watched)
+        self.processors.replace(self.chain.names, self.plan.processors)
+        self.chain.close_left(self.processors)
 
     def close_one(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
         """Close a strategy that fills no slot; None for none."""
         if watched is not None:
-            self._close(kind, watched)
+            close(kind, watched)
 
     # Budgets
 
@@ -300,16 +268,9 @@ class Strategies:
             self.bound[kind] = strategy
             self.watched[kind] = self.ledger.watch(kind, choice.name, strategy)
 
-    def _close(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
-        try:
-            watched.close()
-        except Exception as error:  # noqa: BLE001 - it is gone anyway
-            _log.warning("%s strategy failed while closing: %r", kind, error)
-
     def close(self) -> None:
         """Close everything."""
         self.tiers.close()
         for kind, watched in self.watched.items():
-            self._close(kind, watched)
-        for link in self.chain + self._left:
-            self._close(Kind.LOGITS_PROCESSOR, link.watched)
+            close(kind, watched)
+        self.chain.close()

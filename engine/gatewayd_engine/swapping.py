@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.faults import StrategyFault, culprit
-from gatewayd_engine.messages import SetLimits, Swap
+from gatewayd_engine.messages import SetLimits, Swap, Swapped
+from gatewayd_engine.opening import Opening
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import Recovery
-from gatewayd_engine.strategies import DEFAULTS, Link, Strategies
+from gatewayd_engine.strategies import DEFAULTS, Strategies
 from gatewayd_hooks.handover import hand_over
 from gatewayd_hooks.strategy import Kind
 
@@ -37,14 +40,85 @@ class Swaps:
         self._recovery = recovery
         self._view = queue.view
         self._most_tokens = queue.view.token_budget
+        self._asked: deque[Swap] = deque()
+        self._opening: Opening | None = None
 
     def limit(self, limits: SetLimits) -> None:
         """Change limits; buffers were made for those of the start, which are the most."""
         self._view.token_budget = max(1, min(limits.max_batch_tokens, self._most_tokens))
         self._strategies.ledger.budget = limits.strategy_budget_ms / 1000
 
-    def swap(self, command: Swap) -> bool:
-        """Fill a slot with another strategy.
+    @property
+    def is_busy(self) -> bool:
+        """Whether a swap is under way."""
+        return bool(self._asked)
+
+    @property
+    def holds(self) -> bool:
+        """Whether no step is to be made before a swap is."""
+        return any(command.holds for command in self._asked)
+
+    def begin(self, command: Swap) -> None:
+        """Begin to fill a slot with another strategy; ``settle`` ends it."""
+        self._asked.append(command)
+
+    def settle(self) -> list[Swapped]:
+        """Make the swaps whose strategies are open, in the order in which they were asked for.
+
+        Returns:
+            What became of each that is over.
+        """
+        answers: list[Swapped] = []
+        while self._asked:
+            command = self._asked[0]
+            try:
+                if self._opening is None:
+                    self._opening = self._open(command)
+                if not self._opening.is_over:
+                    break
+                has_state = self._swap(command, self._opening)
+                answer = Swapped(command.number, has_state=has_state)
+            except SwapRefused as refusal:
+                answer = Swapped(command.number, error=str(refusal))
+            answers.append(answer)
+            self._asked.popleft()
+            self._opening = None
+        return answers
+
+    def close(self, seconds: float) -> None:
+        """Make no swap any more.
+
+        Args:
+            seconds: to wait for a strategy that is being opened.
+        """
+        self._asked.clear()
+        if self._opening is not None:
+            self._opening.give_up()
+            self._opening.wait(seconds)
+            self._opening = None
+
+    def _open(self, command: Swap) -> Opening:
+        """Begin to open what is new.
+
+        Raises:
+            SwapRefused: the slot cannot be filled so.
+        """
+        strategies = self._strategies
+        kind = next((kind for kind in Kind if kind.value == command.kind), None)
+        in_use: list[StrategyChoice] = []
+        if kind is Kind.LOGITS_PROCESSOR:
+            in_use = strategies.chain.sound
+        elif kind is Kind.KV_TIER:
+            in_use = strategies.tiers.serving
+        elif kind is None or kind not in DEFAULTS:
+            raise SwapRefused(f"an engine has no {command.kind}")
+        elif not command.choices and DEFAULTS[kind] is not None:
+            raise SwapRefused(f"an engine needs a {kind}")
+        new = [choice for choice in command.choices if choice not in in_use]
+        return strategies.opener.begin(kind, new)
+
+    def _swap(self, command: Swap, opening: Opening) -> bool:
+        """Fill a slot.
 
         Returns:
             Whether it got the state of the one before.
@@ -52,31 +126,40 @@ class Swaps:
         Raises:
             SwapRefused: it cannot be loaded or opened, or cannot learn what the engine knows.
         """
-        kind = next((kind for kind in Kind if kind.value == command.kind), None)
+        kind, strategies = Kind(command.kind), self._strategies
+
+        def take(choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
+            found = opening.take(choice)
+            # What was in use when the opening began may have failed since.
+            return strategies.open(kind, choice) if found is None else found
+
         try:
+            for name, seconds in opening.settle().items():
+                strategies.ledger.note(kind, name, "open", seconds)
             if kind is Kind.LOGITS_PROCESSOR:
-                self._swap_chain(command.choices)
-                return False
-            if kind is Kind.KV_TIER:
-                self._strategies.tiers.replace(command.choices)
+                strategies.put_chain(command.choices, take)
+            elif kind is Kind.KV_TIER:
+                strategies.tiers.replace(command.choices, take)
                 self._placement.outside.follow_tiers()
-                return False
-            if kind not in DEFAULTS or kind is None:
-                raise SwapRefused(f"an engine has no {command.kind}")
-            choice = command.choices[0] if command.choices else None
-            if choice is None and DEFAULTS[kind] is not None:
-                raise SwapRefused(f"an engine needs a {kind}")
-            return self._swap(kind, choice)
+            else:
+                return self._fill(kind, command.choices[0] if command.choices else None, take)
         except SwapRefused:
             raise
         except Exception as error:
             raise SwapRefused(str(error) or type(error).__name__) from error
+        finally:
+            opening.close_rest()
+        return False
 
-    def _swap(self, kind: Kind, choice: StrategyChoice | None) -> bool:
+    def _fill(
+        self, kind: Kind, choice: StrategyChoice | None, take: Callable[[StrategyChoice], Any]
+    ) -> bool:
         strategies = self._strategies
         before = strategies.chosen(kind)
-        new = strategies.open(kind, choice)
-        watched = None if choice is None else strategies.ledger.watch(kind, choice.name, new)
+        new = watched = None
+        if choice is not None:
+            new = take(choice)
+            watched = strategies.ledger.watch(kind, choice.name, new)
         try:
             has_state = self._hand_over(kind, watched)
         except BaseException:
@@ -111,22 +194,3 @@ class Swaps:
             if has != had:
                 raise StrategyFault(kind, f"took {has} of {had} pages over")
         return True
-
-    def _swap_chain(self, choices: list[StrategyChoice]) -> None:
-        """Another chain; processors that stay as they were keep what they know."""
-        strategies = self._strategies
-        stay = {link.choice.name: link for link in strategies.sound_chain()}
-        chain: list[Link] = []
-        opened: list[Link] = []
-        try:
-            for choice in choices:
-                link = stay.get(choice.name)
-                if link is None or link.choice != choice:
-                    link = strategies.link(choice)
-                    opened.append(link)
-                chain.append(link)
-        except BaseException:
-            for link in opened:
-                strategies.close_one(Kind.LOGITS_PROCESSOR, link.watched)
-            raise
-        strategies.put_chain(chain)

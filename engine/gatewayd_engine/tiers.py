@@ -82,7 +82,7 @@ class TierChain:
         self.version = 0
         try:
             for choice in self._choices:
-                self._tiers.append(self._make(choice))
+                self._tiers.append(self._make(choice, open_))
         except BaseException:
             self.close()
             raise
@@ -90,8 +90,8 @@ class TierChain:
     def __bool__(self) -> bool:
         return bool(self._choices)
 
-    def _make(self, choice: StrategyChoice) -> Tier:
-        strategy = self._open(choice)
+    def _make(self, choice: StrategyChoice, open_: Callable[[StrategyChoice], Any]) -> Tier:
+        strategy = open_(choice)
         is_slow = all(hasattr(strategy, name) for name in ("fetch", "ready", "page_seconds"))
         watched = self._ledger.watch(Kind.KV_TIER, choice.name, strategy)
         return Tier(choice, strategy, watched, is_slow)
@@ -226,7 +226,7 @@ class TierChain:
             tier = serving.get(id(choice))
             if tier is None:
                 try:
-                    tier = self._make(choice)
+                    tier = self._make(choice, self._open)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     _log.warning("KV tier %s does not come back: %r", choice.name, error)
                     self._count_fault(choice)
@@ -237,8 +237,19 @@ class TierChain:
 
     # Swaps, by whoever operates the engine
 
-    def replace(self, choices: Sequence[StrategyChoice]) -> None:
+    @property
+    def serving(self) -> list[StrategyChoice]:
+        """What those were made from that serve."""
+        return [tier.choice for tier in self._tiers]
+
+    def replace(
+        self, choices: Sequence[StrategyChoice], open_: Callable[[StrategyChoice], Any]
+    ) -> None:
         """Other tiers from now on; those that stay as they were keep their pages.
+
+        Args:
+            choices: all of them.
+            open_: gives those that are new.
 
         Raises:
             Exception: what is wrong with a new one; nothing has changed then.
@@ -248,7 +259,7 @@ class TierChain:
         try:
             for choice in choices:
                 if choice.name not in stay:
-                    made[choice.name] = self._make(choice)
+                    made[choice.name] = self._make(choice, open_)
         except BaseException:
             for tier in made.values():
                 self._close(tier.watched)

@@ -18,12 +18,10 @@ class Pulse:
     def __init__(self, patience: Patience) -> None:
         self._patience = patience
         self._heard_at = self._ready_at = 0.0
-        self._swaps = 0
 
     def begin(self) -> None:
         """Another engine starts."""
         self._ready_at = 0.0
-        self._swaps = 0
         self.hear()
 
     def hear(self) -> None:
@@ -33,14 +31,6 @@ class Pulse:
     def ready(self) -> None:
         """It has said that it is loaded."""
         self._ready_at = time.monotonic()
-
-    def swap(self) -> None:
-        """It is told to open a strategy, which may have a model to load."""
-        self._swaps += 1
-
-    def swapped(self) -> None:
-        """It has answered one such command."""
-        self._swaps -= 1
 
     @property
     def has_served(self) -> bool:
@@ -67,6 +57,4 @@ class Pulse:
     def is_gone(self, model: ModelInfo | None) -> bool:
         """Whether it has been silent for so long that it is to be replaced."""
         limit = self._patience.limit(model if self.has_served else None)
-        if self._swaps > 0:
-            limit = max(limit, self._patience.load_seconds)
         return self.silence > limit

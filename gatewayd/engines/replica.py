@@ -41,7 +41,6 @@ from gatewayd_engine.messages import (
     StepOutput,
     StrategyReport,
     StrategyRow,
-    Swap,
     Swapped,
 )
 from gatewayd_hooks.execution import EngineCommand
@@ -110,8 +109,6 @@ class Replica:
         """
         if self._client is not None:
             self._client.send(command)
-            if isinstance(command, Swap):
-                self._pulse.swap()
 
     def abort(self, sequences: list[int]) -> None:
         """Make the engine forget sequences."""
@@ -234,7 +231,6 @@ class Replica:
         elif isinstance(event, StrategyReport):
             self.rows = event.rows
         elif isinstance(event, Swapped):
-            self._pulse.swapped()
             if event.error:
                 _log.error("engine %d refuses a strategy: %s", self.index, event.error)
             self._owner.on_swapped(self, event)

@@ -60,11 +60,11 @@ class EngineSetup:
         self._limits = limits
 
     def news(self) -> list[Command]:
-        """What a loaded engine does not know yet."""
+        """What a loaded engine does not know yet; it makes no step before it does."""
         before, self._known = self._known, self.config
         news: list[Command] = [] if self._limits is None else [self._limits]
         return news + [
-            Swap(0, kind.value, self.config.choices(kind))
+            Swap(0, kind.value, self.config.choices(kind), holds=True)
             for kind in ENGINE_KINDS
             if before.choices(kind) != self.config.choices(kind)
         ]

@@ -7,7 +7,7 @@ that the first one asks is the other's.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,7 +80,7 @@ class Watched:
 
 
 class Ledger:
-    """The accounts of one process; not for threads.
+    """The accounts of one process; but for ``marking``, not for threads.
 
     Args:
         budget: seconds that a strategy may take in a step, or in a call outside of steps.
@@ -111,6 +111,22 @@ class Ledger:
     ) -> Callable[..., Any]:
         """One callable of a plugin, timed under its name."""
         return self._timed(self._account(kind, name, method), call)
+
+    def marking(self, kind: Kind, names: Sequence[str]) -> Callable[[str | None], None]:
+        """Make what tells the marker, from any thread, which of these is opened beside the rest."""
+        numbers = {name: self._marker.number(f"{kind}.{name}") for name in names}
+
+        def mark(name: str | None) -> None:
+            self._marker.bytes[1] = 0 if name is None else numbers[name]
+
+        return mark
+
+    def note(self, kind: Kind, name: str, method: str, seconds: float) -> None:
+        """Add a call that was timed elsewhere."""
+        account = self._account(kind, name, method)
+        account.calls += 1
+        account.seconds += seconds
+        account.longest = max(account.longest, seconds)
 
     def costs(self) -> dict[tuple[Kind, str], Cost]:
         """Every strategy that was ever watched."""

@@ -1,8 +1,8 @@
 """Memory in which one process tells another which strategy it is in, even when it hangs.
 
-The first byte is the number of the strategy that runs, 0 for none; behind it are the names, by
-number. Whoever hangs deep inside a library answers no signal and sends no message, but what it
-wrote before can still be read.
+The first byte is the number of the strategy that runs, 0 for none; the second that of one that is
+being opened in a thread beside it. Behind them are the names, by number. Whoever hangs deep inside
+a library answers no signal and sends no message, but what it wrote before can still be read.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ class Marker:
     """One process's view of the memory.
 
     Attributes:
-        bytes: write the number of the strategy that runs into the first.
+        bytes: write the number of the strategy that runs into the first, and of one that is
+            being opened in a thread into the second.
         path: where other processes of this machine find it; empty where they cannot.
     """
 
@@ -70,8 +71,11 @@ class Marker:
         return self._numbers[name]
 
     def running(self) -> str | None:
-        """The strategy that runs now, or ran last before its process ended; None for none."""
-        number = self.bytes[0]
+        """The strategy that runs now, or ran last before its process ended; None for none.
+
+        One that is being opened comes first: nobody has seen it work yet.
+        """
+        number = self.bytes[1] or self.bytes[0]
         if not number:
             return None
         start = number * _NAME_BYTES

@@ -6,7 +6,7 @@ The life of a strategy, in order:
 2. the configuration names it, so the entry point is imported and the hook of its kind called;
 3. ``[<kind>.<name>]`` of the configuration is decoded into ``config_type``, which validates it;
 4. ``build(config)`` makes the object and has no side effect;
-5. ``open(resources)`` takes what it needs from the host;
+5. ``open(resources)`` takes what it needs from the host, beside the requests that run;
 6. it is used through the Protocol of its kind: plain bound methods, no hook call;
 7. ``close()``, also after an ``open`` that failed.
 """
@@ -91,7 +91,14 @@ class Strategy(Protocol):
     """What every strategy has beside the methods of its kind."""
 
     def open(self, resources: Any) -> None:  # noqa: ANN401
-        """Take what is needed from the host; called once, before the first use."""
+        """Take what is needed from the host; called once, before the first use.
+
+        While requests run it is called in a thread beside them, and the strategy that it is to
+        replace, perhaps of the same class, is at work meanwhile: change nothing that both share,
+        and leave what a thread has for itself (as numbers of threads, inference mode or signals)
+        as it is. All other methods are called in one thread. In Python code a step waits for the
+        interpreter: do long work in libraries that let go of it.
+        """
 
     def close(self) -> None:
         """Give everything back. Called once, also after an ``open`` that raised."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import Swap
+from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.strategy import Kind
 
 TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
 """Few pages, so that eviction and preemption have something to do."""
+HEADS = ("medusa", "eagle")
 ALL = ("penalties", "bias", "min_tokens")
 OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
     Kind.SCHEDULER: [
@@ -21,7 +24,10 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
     Kind.PREFIX_CACHE: [[], [StrategyChoice("hash")], [StrategyChoice("radix")]],
     Kind.EVICTION: [*([StrategyChoice(name)] for name in ("lru", "lfu", "cost", "retention"))],
     Kind.PREEMPTION: [[StrategyChoice("recompute")], [StrategyChoice("swap")]],
-    Kind.DRAFTER: [[], [StrategyChoice("ngram")], [StrategyChoice("lookahead")]],
+    Kind.DRAFTER: [
+        [],
+        *([StrategyChoice(name)] for name in ("ngram", "lookahead", "draft_model", *HEADS)),
+    ],
     Kind.SPEC_CONTROLLER: [[StrategyChoice("adaptive")], [StrategyChoice("fixed")]],
     Kind.LOGITS_PROCESSOR: [
         [],
@@ -33,5 +39,11 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
 
 
 def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
-    has_state: bool = engine.core.swaps.swap(Swap(1, kind.value, list(choices)))
-    return has_state
+    """Swap while nothing else happens; whether the state was handed over."""
+    engine.core.swaps.begin(Swap(1, kind.value, list(choices)))
+    while not (answers := engine.core.swaps.settle()):
+        time.sleep(0.0002)
+    (answer,) = answers
+    if answer.error:
+        raise SwapRefused(answer.error)
+    return bool(answer.has_state)

@@ -106,11 +106,11 @@ def test_what_cannot_be_used_is_refused_and_the_old_one_goes_on(
     words: str,
 ) -> None:
     engine = make_engine()
-    bound, chain = dict(engine.core.strategies.bound), list(engine.core.strategies.chain)
+    bound, chain = dict(engine.core.strategies.bound), list(engine.core.strategies.chain.links)
     with pytest.raises(SwapRefused, match=words):
         swap(engine, kind, *choices)
     assert engine.core.strategies.bound == bound
-    assert engine.core.strategies.chain == chain
+    assert engine.core.strategies.chain.links == chain
     assert answers(engine) == undisturbed
 
 
@@ -203,7 +203,7 @@ def test_a_choice_forgives_what_was_counted_before(
 def test_an_answer_keeps_the_processors_that_it_began_with(make_engine: Make) -> None:
     forced = [(9, 100.0)]
     engine = make_engine()
-    bias = engine.core.strategies.chain[1].strategy
+    bias = engine.core.strategies.chain.links[1].strategy
     closed: list[int] = []
     bias.close = lambda: closed.append(1)
     (old,) = engine.submit(PROMPTS[0], max_tokens=8, ignore_eos=True, logit_bias=forced)
@@ -225,9 +225,9 @@ def test_an_answer_keeps_the_processors_that_it_began_with(make_engine: Make) ->
 
 def test_a_processor_that_stays_as_it_was_is_the_same_one(make_engine: Make) -> None:
     engine = make_engine()
-    penalties, bias, _ = engine.core.strategies.chain
+    penalties, bias, _ = engine.core.strategies.chain.links
     swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("bias"), StrategyChoice("penalties"))
-    assert engine.core.strategies.chain == [bias, penalties]
+    assert engine.core.strategies.chain.links == [bias, penalties]
 
 
 def test_limits_change_between_two_steps_up_to_those_of_the_start(make_engine: Make) -> None:

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Swap
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.swapping import swap
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
@@ -111,23 +111,20 @@ def test_tiers_are_swapped_while_requests_run(
     engine = make_engine(folder, kv_pages=40, page_size=8)
     wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
 
-    def swap(*choices: StrategyChoice) -> None:
-        engine.core.swaps.swap(Swap(0, Kind.KV_TIER.value, list(choices)))
-
-    swap(host())
+    swap(engine, Kind.KV_TIER, host())
     evict_all(engine)  # those from before have no names
     assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
     evict_all(engine)
-    swap(host(), disk(tmp_path))
+    swap(engine, Kind.KV_TIER, host(), disk(tmp_path))
     i = first_step(engine, PROMPT)
     assert engine.core.stats.tier_hits == {"host": 96}
     assert engine.run()[i].tokens == wanted
-    swap(disk(tmp_path))
+    swap(engine, Kind.KV_TIER, disk(tmp_path))
     evict_all(engine)
     first_step(engine, PROMPT)
     engine.run()
     assert engine.core.stats.tier_hits == {"host": 96, "disk": 96}
-    swap()
+    swap(engine, Kind.KV_TIER)
     evict_all(engine)
     assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
     assert engine.core._pages.on_evict is None

@@ -24,7 +24,7 @@ MODEL = ModelInfo(
 )
 
 
-def test_an_engine_that_opens_a_strategy_may_be_silent_as_long_as_one_that_loads(
+def test_an_engine_that_loads_may_be_silent_for_longer_than_one_that_serves(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
@@ -40,14 +40,6 @@ def test_an_engine_that_opens_a_strategy_may_be_silent_as_long_as_one_that_loads
     assert not is_gone_after(59)
     pulse.ready()
     assert is_gone_after(11)
-    pulse.swap()
-    pulse.swap()
-    pulse.swapped()
+    pulse.begin()
     assert not is_gone_after(59)
     assert is_gone_after(61)
-    pulse.swapped()
-    assert is_gone_after(11)
-    pulse.swap()
-    pulse.begin()
-    pulse.ready()
-    assert is_gone_after(11)

@@ -1,0 +1,195 @@
+"""Strategies opened beside the steps: nobody waits for one that is slow, or never comes back."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.messages import Swap, Swapped
+from gatewayd_engine.swapping import SwapRefused
+from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.prompts import PROMPTS, answers
+from tests.engine.core.swapping import swap
+
+Make = Callable[..., Any]
+LFU = "gatewayd_evict_lfu.strategy.Lfu"
+NGRAM = "gatewayd_draft_ngram.strategy.Ngram"
+LIMIT = 0.3
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left() -> Iterator[None]:
+    before = threading.active_count()
+    yield
+    until = time.monotonic() + 5
+    while threading.active_count() > before and time.monotonic() < until:
+        time.sleep(0.01)
+    assert threading.active_count() == before
+
+
+def begin(engine: Any, kind: Kind, *choices: StrategyChoice, **fields: Any) -> None:
+    engine.core.swaps.begin(Swap(1, kind.value, list(choices), **fields))
+
+
+def settled(engine: Any) -> list[Swapped]:
+    until = time.monotonic() + 5
+    while not (found := engine.core.swaps.settle()) and time.monotonic() < until:
+        time.sleep(0.001)
+    return list(found)
+
+
+def test_requests_get_tokens_in_every_step_while_a_drafter_is_opened(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_open = threading.Event()
+    monkeypatch.setattr(f"{NGRAM}.open", lambda self, resources: may_open.wait())
+    engine = make_engine()
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    engine.step()
+    begin(engine, Kind.DRAFTER, StrategyChoice("ngram"))
+    for _ in range(6):
+        assert engine.core.swaps.settle() == []
+        assert set(np.frombuffer(engine.step().sequences, np.int64).tolist()) == set(ids)
+    assert engine.core.strategies.bound.get(Kind.DRAFTER) is None
+    may_open.set()
+    assert settled(engine) == [Swapped(1)]
+    assert type(engine.core.strategies.bound[Kind.DRAFTER]).__name__ == "Ngram"
+    engine.run()
+    assert [engine.answers[i].tokens for i in ids] == undisturbed
+    (row,) = [row for row in engine.core.strategies.report() if row.name == "ngram"]
+    assert row.longest > 0
+
+
+def sleeps(self: Any, resources: Any) -> None:
+    time.sleep(4 * LIMIT)
+
+
+def spins(self: Any, resources: Any) -> None:
+    while True:
+        pass
+
+
+def swallows(self: Any, resources: Any) -> None:
+    for _ in range(80):
+        try:
+            time.sleep(0.02)
+        except Exception:  # noqa: BLE001 - as careless plugins do
+            continue
+
+
+@pytest.mark.parametrize("broken", [sleeps, spins, swallows])
+def test_one_that_does_not_come_back_is_refused_by_name_and_holds_nobody(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    broken: Any,
+) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr(f"{LFU}.open", broken)
+    monkeypatch.setattr(f"{LFU}.close", lambda self: closed.set())
+    engine = make_engine(load_seconds=LIMIT)
+    old = engine.core.strategies.bound[Kind.EVICTION]
+    began = time.monotonic()
+    begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
+    assert answers(engine) == undisturbed
+    (refusal,) = settled(engine)
+    assert refusal.error == "eviction.lfu does not come back from open; it was given 0.3 s"
+    assert time.monotonic() - began >= LIMIT
+    assert engine.core.strategies.bound[Kind.EVICTION] is old
+    assert closed.wait(5)  # when it comes back after all
+    assert engine.core.stats.faults == 0
+    assert swap(engine, Kind.EVICTION, StrategyChoice("lru"))
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt()])
+def test_one_that_wants_to_end_the_process_is_refused(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    def leave(self: Any, resources: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(f"{LFU}.open", leave)
+    engine = make_engine()
+    with pytest.raises(SwapRefused, match=r"eviction\.lfu raised .* in open"):
+        swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
+
+
+def test_of_a_chain_that_is_refused_all_that_was_opened_is_closed(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    bias = type(engine.core.strategies.chain.links[1].strategy)
+    swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("penalties"))
+    closed: list[Any] = []
+    with monkeypatch.context() as context:
+        context.setattr(bias, "close", lambda self: closed.append(self))
+        with pytest.raises(SwapRefused):
+            swap(engine, Kind.LOGITS_PROCESSOR, StrategyChoice("bias"), StrategyChoice("x"))
+    assert [type(one) for one in closed] == [bias]
+    assert engine.core.strategies.chain.names == ["penalties"]
+
+
+def test_swaps_are_made_in_the_order_in_which_they_were_asked_for(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_open = threading.Event()
+    monkeypatch.setattr(f"{LFU}.open", lambda self, resources: may_open.wait())
+    engine = make_engine()
+    begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
+    begin(engine, Kind.EVICTION, StrategyChoice("nobody"))
+    begin(engine, Kind.EVICTION, StrategyChoice("cost"), holds=True)
+    assert engine.core.swaps.settle() == []
+    assert engine.core.swaps.holds
+    may_open.set()
+    found: list[Swapped] = []
+    while engine.core.swaps.is_busy:
+        found += settled(engine)
+    assert [bool(answer.error) for answer in found] == [False, True, False]
+    assert engine.core.strategies.names["eviction"] == "cost"
+    assert not engine.core.swaps.holds
+
+
+def test_the_daemon_can_read_what_is_opened_beside_the_steps(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    marker = Marker.shared()
+    opens, may_open = threading.Event(), threading.Event()
+
+    def waits(self: Any, resources: Any) -> None:
+        opens.set()
+        may_open.wait()
+
+    monkeypatch.setattr(f"{NGRAM}.open", waits)
+    engine = make_engine(marker=marker.path)
+    begin(engine, Kind.DRAFTER, StrategyChoice("ngram"))
+    engine.core.swaps.settle()
+    assert opens.wait(5)
+    engine.generate(PROMPTS[0], max_tokens=2)
+    assert marker.running() == "drafter.ngram"
+    may_open.set()
+    assert settled(engine) == [Swapped(1)]
+    assert marker.running() is None
+    marker.close()
+
+
+def test_an_engine_that_ends_waits_for_no_opening(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = threading.Event()
+    monkeypatch.setattr(f"{LFU}.open", spins)
+    monkeypatch.setattr(f"{LFU}.close", lambda self: closed.set())
+    engine = make_engine()
+    begin(engine, Kind.EVICTION, StrategyChoice("lfu"))
+    engine.core.swaps.settle()
+    began = time.monotonic()
+    engine.core.swaps.close(2.0)
+    assert time.monotonic() - began < 1.5
+    assert closed.is_set()
+    assert not engine.core.swaps.is_busy

@@ -197,12 +197,15 @@ class Daemon:
         notify("STOPPING=1")
         self._plugged.stopping(self._stop_reason)
         self._fleet.drain()
-        if not await self._finished(serving, self._config.server.drain_seconds):
+        seconds = self._config.server.drain_seconds
+        deadline = time.monotonic() + seconds
+        if not await self._finished(serving, seconds):
             _log.warning("cutting %d sequences", self._fleet.num_unfinished)
             self._fleet.cut()
             await asyncio.wait([serving], timeout=_CUT_SECONDS)
             self._server.force_exit = True
-        await self._fleet.stop()
+        left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
+        await self._fleet.stop(left)
         await serving
         self._plugged.close()
         _log.info("stopped")
@@ -238,6 +241,7 @@ class Daemon:
         if self._stop.is_set():
             _log.warning("%s again: stopping now", name)
             self._hurry.set()
+            self._fleet.hurry()
             return
         seconds = self._config.server.drain_seconds
         _log.info("%s: finishing requests for at most %.0f s", name, seconds)

@@ -6,6 +6,7 @@ plan, find pages, gather, run, commit.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -42,6 +43,7 @@ from gatewayd_engine.tally import Tally
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
+_log = logging.getLogger(__name__)
 _FIRST_SLOTS = 256
 _NO_STATS = EngineStats()  # until the step is over
 
@@ -123,6 +125,19 @@ class EngineCore:
         """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
         for sequence_id in sequence_ids:
             self._lives.forget(sequence_id)
+
+    def save(self, seconds: float) -> None:
+        """Let a later engine find what this one has cached; it computes nothing afterwards.
+
+        Args:
+            seconds: that it may take.
+        """
+        while len(self._queue):
+            self._lives.forget(next(iter(self._queue)).id)
+        try:
+            self._placement.outside.save(seconds)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
+            _log.warning("the KV cache is not kept: %r", error)
 
     # Steps
 

@@ -83,6 +83,9 @@ class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False)
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=False):
     """End the process after the current step."""
 
+    seconds: float = 0.0
+    """For which KV tiers may write what a later engine finds again."""
+
 
 class Swap(msgspec.Struct, tag="swap", array_like=True, frozen=True, gc=False):
     """Fill a slot with another strategy between two steps, once it is open.

@@ -174,6 +174,12 @@ class Outside:
         """Set in motion what is to come in this step."""
         self._pool.arrivals.start()
 
+    def save(self, seconds: float) -> None:
+        """Have what is cached kept for a later engine."""
+        self.settle()
+        if self._tiered is not None:
+            self._tiered.save(seconds)
+
     def settle(self) -> None:
         """Wait for what is on its way: pages that it comes to are about to change hands."""
         self._pool.arrivals.wait()

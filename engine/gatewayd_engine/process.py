@@ -98,6 +98,8 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
         for command in stream.read_available():
             if isinstance(command, Shutdown):
                 watchdog.disarm()
+                if command.seconds > 0:
+                    core.save(command.seconds)
                 return
             refused += _obey(core, command)
         if refused:

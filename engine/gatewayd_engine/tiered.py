@@ -55,6 +55,7 @@ class Tiered:
         self, pool: KvPool, pages: Pages, chain: TierChain, contents: Contents, computing: Line
     ) -> None:
         self._pool = pool
+        self._pages = pages
         self._chain = chain
         self._contents = contents
         self._computing = computing
@@ -87,6 +88,29 @@ class Tiered:
         key = self._key_of.pop(page, None)
         if key is not None:
             self._chain.put(key, self._pool.raw[page])
+
+    def save(self, seconds: float) -> None:
+        """Have the cached pages kept for a later process; afterwards nothing is cached."""
+        if not self._chain.outlives:
+            return
+        evicted: list[int] = []
+        taken: list[int] = []
+        self._pages.on_evict = evicted.append
+        try:
+            while self._pages.num_available:
+                taken.append(self._pages.take())
+        finally:
+            self._pages.on_evict = self._write_back
+            self._pages.give_back(taken)
+        # What is evicted last is worth most, and begins what was evicted before.
+        self._chain.keep(
+            (
+                (self._key_of[page], self._pool.raw[page])
+                for page in reversed(evicted)
+                if page in self._key_of
+            ),
+            seconds,
+        )
 
     # In
 

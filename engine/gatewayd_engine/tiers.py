@@ -7,8 +7,9 @@ lost but its pages; a fresh one comes back before the next step, until it has ha
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, TypeVar
 
 import numpy as np
@@ -183,6 +184,26 @@ class TierChain:
     def _check(self, page: NDArray[np.uint8]) -> None:
         if page.dtype != np.uint8 or page.shape != (self._page_bytes,):
             raise ValueError(f"gave {page.dtype} of shape {page.shape} for a page")
+
+    @property
+    def outlives(self) -> bool:
+        """Whether pages of a tier are found again by a later process."""
+        return any(hasattr(tier.strategy, "keep") for tier in self._tiers)
+
+    def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
+        """Let the first tier that outlives the process keep what would end with it.
+
+        Args:
+            pages: of the pool, the most useful first; those of nearer tiers follow.
+            seconds: for which it may wait.
+        """
+        ending: list[Iterable[tuple[bytes, NDArray[np.uint8]]]] = [pages]
+        for tier in list(self._tiers):
+            if hasattr(tier.strategy, "keep"):
+                self._ask(tier, None, tier.watched.keep, chain.from_iterable(ending), seconds)
+                return
+            if hasattr(tier.strategy, "leave"):
+                ending.append(self._ask(tier, [], tier.watched.leave))
 
     # Faults
 

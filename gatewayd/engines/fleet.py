@@ -95,13 +95,22 @@ class EngineFleet:
         """Fail every request that is still here, because the daemon stops."""
         self._fail_all(ServerStopping(_STOPPING))
 
-    async def stop(self) -> None:
-        """End the engines; requests that are left fail."""
+    async def stop(self, save_seconds: float = 0.0) -> None:
+        """End the engines; requests that are left fail.
+
+        Args:
+            save_seconds: for which engines may write what later ones find again.
+        """
         self.drain()
         self.cut()
         for replica in self._replicas:
-            replica.stop()
+            replica.stop(save_seconds)
         await asyncio.gather(*self._tasks)
+
+    def hurry(self) -> None:
+        """Let engines that end write no longer what later ones find again."""
+        for replica in self._replicas:
+            replica.hurry()
 
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> JobHandle:
         """See ``seam.Fleet``.

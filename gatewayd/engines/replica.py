@@ -71,6 +71,7 @@ class Replica:
         self._pulse = Pulse(launch.patience)
         self._is_final = False  # the engine has said that no restart will help
         self._stop = asyncio.Event()
+        self._save_seconds = 0.0
 
     @property
     def can_serve(self) -> bool:
@@ -166,10 +167,16 @@ class Replica:
         self.state = ReplicaState.STOPPED
         self.detail = "stopped"
 
-    def stop(self) -> None:
-        """Ask the engine to end; ``run`` returns when it has."""
+    def stop(self, save_seconds: float) -> None:
+        """Ask the engine to end; ``run`` returns when it has saved for at most so long."""
+        self._save_seconds = save_seconds
         self._stop.set()
         self._lose("stopped")
+
+    def hurry(self) -> None:
+        """Let an engine that ends write no longer."""
+        if self._save_seconds and self._process is not None:
+            self._process.terminate()
 
     async def _live(self) -> tuple[str, bool]:
         """One engine's life: returns why it ended, and whether it was ready before."""
@@ -205,9 +212,10 @@ class Replica:
                 self._lose(f"gave no sign of life for {self._pulse.silence:.0f} s")
         had_served = self._pulse.has_served
         if self._stop.is_set():
-            client.send(Shutdown())
+            client.send(Shutdown(self._save_seconds))
         reason = loss.result()
-        status = await bury(process, launch.patience, self._last_will(is_hung=is_hung))
+        will = self._last_will(is_hung=is_hung)
+        status = await bury(process, launch.patience, will, self._save_seconds)
         client.close()
         self._process = self._client = None
         if is_hung or has_crashed(status):

@@ -136,13 +136,26 @@ class Ending(Enum):
     LOST = "lost"
 
 
-async def bury(process: FencedProcess, patience: Patience, ending: Ending) -> int | None:
-    """End a process and wait for it; returns its exit status, None if it will not go."""
+async def bury(
+    process: FencedProcess, patience: Patience, ending: Ending, more_seconds: float = 0.0
+) -> int | None:
+    """End a process and wait for it.
+
+    Args:
+        process: the engine.
+        patience: how long it may take.
+        ending: how far it has come.
+        more_seconds: that one may take which was asked to end.
+
+    Returns:
+        Its exit status; None if it will not go.
+    """
     if ending is Ending.HUNG:
         process.abort()
         await wait_exit(process, patience.dump_seconds)
     elif ending is not Ending.LOST:
-        if ending is Ending.LOADING or await wait_exit(process, patience.stop_seconds) is None:
+        stop_seconds = patience.stop_seconds + more_seconds
+        if ending is Ending.LOADING or await wait_exit(process, stop_seconds) is None:
             process.terminate()
         await wait_exit(process, patience.stop_seconds)
     if process.poll() is None:

@@ -10,7 +10,7 @@ its KV, the tenant's salt and every token up to its end. Equal keys mean equal b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from gatewayd_hooks.strategy import Strategy
@@ -25,7 +25,7 @@ KEY_BYTES = 32
 
 
 class KvTierStrategy(Strategy, Protocol):
-    """Keeps pages by their keys. It may also have the methods of ``Fetches``.
+    """Keeps pages by their keys; it may also have what ``Fetches``, ``Leaves``, ``Outlives`` have.
 
     It may lose a page at any time, but never gives back other bytes than it was given: a tier that
     keeps pages where they can be damaged checks them. Keys follow from tokens by a digest that
@@ -73,3 +73,24 @@ class Fetches(Protocol):
 
     def page_seconds(self) -> float:
         """What bringing a page to memory has taken lately, seconds; 0 before it was measured."""
+
+
+class Leaves(Protocol):
+    """A tier whose pages end with the process, and that gives them away before."""
+
+    def leave(self) -> Iterable[tuple[bytes, NDArray[np.uint8]]]:
+        """Give all its pages, the most useful first; they do not change until it is closed."""
+
+
+class Outlives(Protocol):
+    """A tier whose pages are found again by a later process."""
+
+    def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
+        """The engine stops: keep what would end with it, and what was put before.
+
+        Only here may a tier wait for its device. It is closed afterwards.
+
+        Args:
+            pages: the most useful first, each unchanged until the call is over; some that it has.
+            seconds: for which it may wait.
+        """

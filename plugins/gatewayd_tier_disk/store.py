@@ -78,6 +78,10 @@ class Store:
     def __len__(self) -> int:
         return len(self._index)
 
+    def room(self, length: int) -> int:
+        """How many pages can be appended, one after the other, before the first is dropped."""
+        return (self._size - self._segment_size) // (HEADER_BYTES + length)
+
     def append(self, name: bytes, page: memoryview) -> None:
         """Write a page, and drop the oldest ones if there is no room.
 

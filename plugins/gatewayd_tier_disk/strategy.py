@@ -6,7 +6,7 @@ import logging
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from queue import SimpleQueue
 from typing import TYPE_CHECKING
@@ -94,11 +94,18 @@ class Disk:
         if any(thread.is_alive() for thread in self._threads):
             _log.warning("the disk of %s is slow: it is still written to", self._path)
 
-    def flush(self) -> None:
-        """Wait until everything that was put is written, and kept by the device."""
+    def flush(self, seconds: float | None = None) -> bool:
+        """Wait until everything that was put is written, and kept by the device.
+
+        Args:
+            seconds: for which to wait; None for as long as it takes.
+
+        Returns:
+            Whether it is.
+        """
         done = threading.Event()
         self._to_write.put(done)
-        done.wait()
+        return done.wait(seconds)
 
     # What the engine asks
 
@@ -136,6 +143,22 @@ class Disk:
 
     def release(self, keys: Sequence[bytes]) -> None:
         """See ``KvTierStrategy``; nothing was pinned."""
+
+    def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
+        """See ``Outlives``; no more than fit beside each other."""
+        deadline = time.monotonic() + seconds
+        new = 0
+        for key, page in pages:
+            if self.find([key]):
+                continue
+            left = deadline - time.monotonic()
+            if left <= 0 or new == self._opened.room(page.nbytes):
+                break
+            if len(self._writing) >= self._most and not self.flush(left):
+                break
+            self.put(key, page)
+            new += 1
+        self.flush(max(0.0, deadline - time.monotonic()))
 
     def __len__(self) -> int:
         store = self._opened

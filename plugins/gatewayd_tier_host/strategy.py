@@ -87,6 +87,10 @@ class Host:
             if left > 0:
                 self._pins[key] = left
 
+    def leave(self) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
+        """See ``Leaves``; last used first."""
+        return [(key, self._slab[place]) for key, place in reversed(self._places.items())]
+
     def __len__(self) -> int:
         return len(self._places)
 

@@ -44,6 +44,13 @@ def tier_hits(daemon: Any) -> dict[str, int]:
     return {tier: int(float(count)) for tier, count in found}
 
 
+def wait_for_replicas(daemon: Any, count: int) -> None:
+    deadline = time.monotonic() + 60
+    while [one["state"] for one in daemon.readyz()[1]["replicas"]] != ["ready"] * count:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
 def test_the_disk_is_found_after_a_restart_and_after_a_kill(
     start_daemon: Any, tmp_path: Path
 ) -> None:
@@ -70,6 +77,48 @@ def test_the_disk_is_found_after_a_restart_and_after_a_kill(
     again, _, cached = complete(daemon, PROMPT)
     assert again == text
     assert cached > num_tokens / 2
+    assert daemon.stop() == 0
+
+
+def test_two_replicas_keep_their_pages_beside_each_other_and_find_them_again(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    env = environment(
+        tmp_path / "kv", GATEWAYD_ENGINE__REPLICAS="2", GATEWAYD_ROUTER__STRATEGY="prefix"
+    )
+    prompts = [f"# file {k}\n" + PROMPT for k in range(6)]
+    daemon = start_daemon(NANO, env=env)
+    wait_for_replicas(daemon, 2)
+    texts = [complete(daemon, prompt)[0] for prompt in prompts]
+    assert daemon.stop() == 0
+    assert [path.name for path in sorted((tmp_path / "kv").iterdir())] == ["engine-0", "engine-1"]
+    daemon = start_daemon(NANO, env=env)
+    wait_for_replicas(daemon, 2)
+    for prompt, text in zip(prompts, texts, strict=True):
+        again, num_tokens, cached = complete(daemon, prompt)
+        assert again == text
+        assert cached > num_tokens / 2
+    assert daemon.stop() == 0
+
+
+def test_what_is_cached_is_written_at_the_end_and_lost_in_a_kill(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    env = environment(tmp_path / "kv", GATEWAYD_ENGINE__KV_PAGES="400")
+    daemon = start_daemon(NANO, env=env)
+    text, num_tokens, cached = complete(daemon, PROMPT)
+    assert cached == 0
+    daemon.process.kill()  # nothing was evicted, so nothing is written
+    daemon.process.wait()
+    daemon = start_daemon(NANO, env=env)
+    again, _, cached = complete(daemon, PROMPT)
+    assert (again, cached) == (text, 0)
+    assert daemon.stop() == 0
+    daemon = start_daemon(NANO, env=env)
+    again, _, cached = complete(daemon, PROMPT)
+    assert again == text
+    assert cached > num_tokens - 17
+    assert tier_hits(daemon) == {"disk": cached}
     assert daemon.stop() == 0
 
 

@@ -145,6 +145,24 @@ class KvTierConformance:
                 for _ in range(count):
                     strategy.release([key])
 
+    def test_what_it_leaves_or_keeps_at_the_end_is_whole(self) -> None:
+        with self.opened() as strategy:
+            for number in range(20):
+                strategy.put(_key(number), _page(number))
+            leave, keep = getattr(strategy, "leave", None), getattr(strategy, "keep", None)
+            if leave is not None:
+                left = list(leave())
+                assert len({key for key, _ in left}) == len(left) == len(strategy)
+                for key, page in left:
+                    assert np.array_equal(page, _page(int.from_bytes(key, "big")))
+            if keep is not None:
+                given_ = range(15, 25)
+                keep(((_key(n), _page(n)) for n in given_), _PATIENCE)
+                for number in [n for n in given_ if strategy.find([_key(n)])]:
+                    (page,) = self.at_hand(strategy, [_key(number)])
+                    assert np.array_equal(page, _page(number))
+                    strategy.release([_key(number)])
+
     def test_what_it_gives_up_stays_whole_until_the_next_call(self) -> None:
         with self.opened() as strategy:
             for number in range(300):

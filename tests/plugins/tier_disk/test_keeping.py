@@ -1,0 +1,66 @@
+"""``disk`` at the engine's end: what is given is written while there is time and room."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from gatewayd_tier_disk.strategy import Disk
+from tests.plugins.tier_disk.disks import PAGE_BYTES, fetched, files, key, page
+
+
+def given(numbers: range) -> Iterator[tuple[bytes, NDArray[np.uint8]]]:
+    """Pages, one after the other."""
+    return ((key(number), page(number)) for number in numbers)
+
+
+def test_many_more_pages_are_kept_than_may_wait_to_be_written(make: Callable[..., Disk]) -> None:
+    disk = make(memory=5 * PAGE_BYTES)
+    disk.put(key(0), page(0))
+    disk.keep(given(range(100)), 20)
+    assert disk.dropped == 0
+    disk = make()
+    assert disk.find([key(n) for n in range(100)]) == 100
+    assert np.array_equal(fetched(disk, 99), page(99))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("before", [0, 30, 1000])
+def test_the_first_are_kept_where_not_all_have_room(make: Callable[..., Disk], before: int) -> None:
+    disk = make(memory="8MiB")
+    for number in range(5000, 5000 + before):
+        disk.put(key(number), page(number))
+    disk.flush()
+    disk.keep(given(range(1000)), 20)
+    disk = make()
+    assert 250 < disk.find([key(n) for n in range(1000)]) < 350
+    assert sum(path.stat().st_size for path in files(Path(disk._path))) <= 1 << 20
+
+
+def test_a_slow_device_ends_it_in_time_and_the_first_are_kept(
+    make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = make(memory=4 * PAGE_BYTES)
+    write = os.pwrite
+
+    def slow(fd: int, data: Any, at: int) -> int:
+        time.sleep(0.05)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", slow)
+    began = time.monotonic()
+    disk.keep(given(range(100)), 0.5)
+    assert 0.4 < time.monotonic() - began < 0.9
+    monkeypatch.undo()
+    assert 4 <= make().find([key(n) for n in range(100)]) <= 14
+
+
+def test_without_time_nothing_is_begun(make: Callable[..., Disk]) -> None:
+    make().keep(given(range(10)), 0)
+    assert len(make()) == 0

@@ -92,6 +92,7 @@ def settle(engine: Any) -> None:
 @pytest.mark.parametrize(
     ("num_swaps", "seed"), [(90, 1), pytest.param(1000, 2, marks=pytest.mark.slow)]
 )
+@pytest.mark.flaky(reruns=2)
 def test_random_swaps_under_load_fail_nothing_and_delay_no_token_by_more_than_a_step(
     make_engine: Make, num_swaps: int, seed: int
 ) -> None:

@@ -180,6 +180,7 @@ def test_a_disk_that_is_slower_than_computing_is_not_waited_for(
     assert engine.run()[i].tokens == wanted
 
 
+@pytest.mark.flaky(reruns=2)
 def test_a_disk_that_hangs_is_not_waited_for_for_ever(
     make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

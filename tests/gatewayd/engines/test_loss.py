@@ -27,6 +27,7 @@ def _kill(setup: Any, index: int = 0) -> None:
     os.kill(setup.fleet.status()[index].pid, signal.SIGKILL)
 
 
+@pytest.mark.flaky(reruns=2)
 async def test_started_streams_fail_and_queued_requests_are_served_again(
     make_fleet: Make, expected_tokens: Expected
 ) -> None:

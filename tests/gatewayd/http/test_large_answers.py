@@ -68,6 +68,7 @@ async def post(gateway: Gateway, path: str, body: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("is_stream", [False, True])
+@pytest.mark.flaky(reruns=2)
 async def test_an_echo_of_many_scored_prompts_leaves_the_loop_alone(
     text: TextModel, is_stream: bool
 ) -> None:
@@ -90,6 +91,7 @@ async def test_an_echo_of_many_scored_prompts_leaves_the_loop_alone(
     assert gap < LONGEST_GAP
 
 
+@pytest.mark.flaky(reruns=2)
 async def test_a_client_that_leaves_a_large_answer_is_not_written_for(text: TextModel) -> None:
     fleet = scores()
     async with running(text, fleet) as gateway:
@@ -104,6 +106,7 @@ async def test_a_client_that_leaves_a_large_answer_is_not_written_for(text: Text
     assert took < 0.5  # of 1.1 for all of it
 
 
+@pytest.mark.flaky(reruns=2)
 async def test_encoding_a_long_text_leaves_the_loop_alone(text: TextModel) -> None:
     body = {"prompt": "\u4e2d\u6587\u5b57" * ((1 << 20) // 3), "return_token_strs": True}
     async with running(text, FakeFleet(hangs)) as gateway:

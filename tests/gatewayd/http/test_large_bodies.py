@@ -73,6 +73,7 @@ def pairs(value: Any) -> dict[str, Any]:
         (DetokenizeRequest, lambda: {"tokens": many("")}, "tokens[0]", "an integer"),
     ],
 )
+@pytest.mark.flaky(reruns=2)
 def test_a_large_wrong_body_is_refused_at_its_first_fault(
     table: type[RequestTable],
     fields: Callable[[], dict[str, Any]],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,7 +14,8 @@ import torch
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
-from gatewayd_engine.drafting import Target, load_beside
+from gatewayd_engine.drafting import Target, bytes_beside, load_beside
+from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.model.decoder import Decoder
@@ -26,7 +28,10 @@ from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.threads import choose
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.speculation import ModelDrafter
+from gatewayd_hooks.strategy import Kind
 
+_log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -62,7 +67,12 @@ def assemble(
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     dtype = _dtype(config)
-    num_pages = _num_pages(config, spec, dtype)
+    num_pages = _num_pages(config, spec, dtype, _set_aside(config, host, spec, dtype))
+    pool_bytes = num_pages * page_bytes(spec.attention, config.page_size, dtype)
+    memory = Memory(config.kv_bytes - pool_bytes)
+    _log.info(
+        "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
+    )
     # A sequence that fills the pool must still fit alone.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
     if config.max_batch_tokens < 1 or config.max_running < 1:
@@ -89,6 +99,7 @@ def assemble(
             dtype=dtype,
             device=config.device,
             make_pace=lambda: Pace(choose(config.threads), _use_threads),
+            memory=memory,
         ),
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),
@@ -150,7 +161,21 @@ def _dtype(config: EngineConfig) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype) -> int:
+def _set_aside(config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype) -> int:
+    """Bytes of the KV memory that the drafter's model needs."""
+    choice = config.drafter
+    if choice is None or [Kind.DRAFTER, choice.name] in config.quarantined:
+        return 0
+    drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
+    if not isinstance(drafter, ModelDrafter):
+        return 0
+    folder = Path(drafter.checkpoint(config.model))
+    if not folder.is_dir():
+        return 0  # the drafter says better what is missing
+    return bytes_beside(folder, config.max_running, spec.max_model_len, dtype)
+
+
+def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, set_aside: int) -> int:
     if not 1 <= config.page_size <= 256:
         raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
     if config.kv_pages is not None:
@@ -160,10 +185,16 @@ def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype) -> int
     each = page_bytes(spec.attention, config.page_size, dtype)
     # More pages than all rows together can fill would only cost memory.
     most = config.max_running * -(-spec.max_model_len // config.page_size)
-    fit = config.kv_bytes // each
+    fit = (config.kv_bytes - set_aside) // each
     if fit < 1:
+        others = ""
+        if set_aside:
+            others = (
+                f", of which the draft model needs {set_aside} for {config.max_running} sequences "
+                "of the longest context; raise kv_memory, or lower max_running or max_model_len"
+            )
         raise ConfigError(
-            f"a KV page of this model takes {each} bytes; kv_memory is {config.kv_bytes}"
+            f"a KV page of this model takes {each} bytes; kv_memory is {config.kv_bytes}{others}"
         )
     return int(min(fit, most))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,13 +13,15 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import DraftLines, gather
-from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.kv.memory import Memory, mib
+from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.rows import Rows
 
+_log = logging.getLogger(__name__)
 _PAGE_SIZE = 64
 """Pages of a small model belong to one row each: their size only rounds contexts up."""
 
@@ -120,6 +124,17 @@ def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
     )
 
 
+def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torch.dtype) -> int:
+    """What the keys and values of a small model take, for whole contexts of all rows.
+
+    Raises:
+        SpecError: the checkpoint cannot be used.
+    """
+    spec = read_spec(folder, None)
+    pages = -(-min(spec.max_model_len, max_model_len) // _PAGE_SIZE)
+    return pages * max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
+
+
 def load_beside(
     folder: str,
     max_running: int,
@@ -127,8 +142,11 @@ def load_beside(
     dtype: torch.dtype,
     device: str,
     make_pace: Callable[[], Pace] = lambda: Pace(1, lambda count: None),
+    memory: Memory | None = None,
 ) -> RowModel:
     """Load a small model to guess for a larger one.
+
+    Where there is too little memory for whole contexts its contexts are shorter.
 
     Args:
         folder: its checkpoint.
@@ -137,10 +155,37 @@ def load_beside(
         dtype: of its weights.
         device: where it goes.
         make_pace: what chooses the threads of its steps; they are left as they are without.
+        memory: what its keys and values are taken from while it lives; None for no limit.
 
     Raises:
         SpecError, LoadError: the checkpoint cannot be used.
+        ValueError: there is not even memory for a page of each row.
     """
     spec = read_spec(Path(folder), None)
-    decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
-    return RowModel(decoder, max_running, min(spec.max_model_len, max_model_len), make_pace())
+    length = min(spec.max_model_len, max_model_len)
+    if memory is None:
+        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
+        return RowModel(decoder, max_running, length, make_pace())
+    each = max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
+    wanted = -(-length // _PAGE_SIZE)
+    free = mib(memory.free)
+    count = memory.take(each, wanted)
+    taken = count * each
+    text = (
+        f"the draft model in {folder} needs {mib(wanted * each)} for keys and values, "
+        f"{max_running} sequences of {length} tokens, and {free} of kv_memory are free"
+    )
+    if not count:
+        raise ValueError(f"{text}: raise kv_memory, or swap to none first if a drafter has some")
+    if count < wanted:
+        length = count * _PAGE_SIZE
+        _log.warning("%s: it guesses for sequences of up to %d tokens", text, length)
+    try:
+        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
+        model = RowModel(decoder, max_running, length, make_pace())
+    except BaseException:
+        memory.give_back(taken)
+        raise
+    weakref.finalize(model, memory.give_back, taken)
+    _log.info("the draft model in %s has %s of kv_memory", folder, mib(taken))
+    return model

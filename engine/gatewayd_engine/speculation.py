@@ -74,6 +74,7 @@ class Speculation:
         self._asked[:] = 0
         self._seconds = 0.0
         if not self.is_on:
+            self._known.pop(Kind.DRAFTER, None)
             return None
         began = time.perf_counter()
         view = self._queue.view

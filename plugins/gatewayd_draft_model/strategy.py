@@ -24,8 +24,14 @@ if TYPE_CHECKING:
 class SmallModel:
     """Keeps keys and values of the smaller model for each row, as far as they are right."""
 
+    _model: DraftModel
+
     def __init__(self, config: DraftModelConfig) -> None:
         self._config = config
+
+    def checkpoint(self, folder: str) -> str:
+        """The folder of the smaller model, beside the served one's if no other is named."""
+        return self._config.model or f"{folder}-draft"
 
     def open(self, resources: EngineResources) -> None:
         """Load the smaller model.
@@ -35,13 +41,13 @@ class SmallModel:
         """
         if resources.load_model is None:
             raise ValueError("this engine loads no other models")
-        folder = Path(self._config.model or f"{resources.folder}-draft")
+        folder = Path(self.checkpoint(resources.folder))
         if not folder.is_dir():
             raise ValueError(
                 f"there is no draft model in {folder}; name its folder in "
                 "[drafter.draft_model] model"
             )
-        self._model: DraftModel = resources.load_model(str(folder))
+        self._model = resources.load_model(str(folder))
         if self._model.vocab_size != resources.vocab_size:
             raise ValueError(
                 f"the draft model in {folder} has {self._model.vocab_size} tokens, the served "
@@ -57,7 +63,9 @@ class SmallModel:
         self._sure = np.zeros(shape[0], np.int64)
 
     def close(self) -> None:
-        """Nothing but memory to give back."""
+        """Let go of the smaller model: its memory is for others."""
+        if hasattr(self, "_model"):
+            del self._model
 
     def admit(self, row: int) -> None:
         """Nothing of the new sequence is computed."""

@@ -27,6 +27,7 @@ class EngineResources:
         folder: the model's checkpoint.
         target: the model, for drafters; it is loaded after strategies are opened.
         load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
+            Its keys and values are taken from the KV memory until nobody has it any more.
         page_bytes: of a page of the KV pool.
         replica: which of the daemon's engines it is, from 0.
         forced: tokens that a row's logits processors force to come next, for drafters.

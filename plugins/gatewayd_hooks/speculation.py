@@ -43,7 +43,7 @@ class DraftModel(Protocol):
 
     Attributes:
         vocab_size: of its logits.
-        max_model_len: tokens that a row can have.
+        max_model_len: tokens that a row can have; fewer than the engine's where memory is short.
     """
 
     vocab_size: int
@@ -126,6 +126,18 @@ class DrafterStrategy(Strategy, Protocol):
 
     def propose(self, batch: DraftBatch) -> Drafts:
         """Guess for some rows; no guess is an answer too."""
+
+
+@runtime_checkable
+class ModelDrafter(Protocol):
+    """A drafter that guesses with another model, ``resources.load_model``.
+
+    At its start the engine sets aside what that model's keys and values need, for which it asks
+    before ``open``; one that is swapped in later gets what is left.
+    """
+
+    def checkpoint(self, folder: str) -> str:
+        """The folder of the model that ``open`` will load, where ``folder`` is the served one's."""
 
 
 class Features(NamedTuple):

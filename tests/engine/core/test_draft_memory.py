@@ -1,0 +1,106 @@
+"""The keys and values of a draft model are part of the KV memory."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine import embedded
+from gatewayd_engine.assembly import ConfigError
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.drafting import bytes_beside
+from gatewayd_engine.swapping import SwapRefused
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.prompts import PROMPTS, answers
+from tests.engine.core.swapping import swap
+
+Make = Callable[..., Any]
+SMALL = StrategyChoice("draft_model")
+MIB = 1 << 20
+TOKEN = 2 * 2 * 64 * 4  # nano-draft: layers, keys and values, one head of 64, float32
+PAGE = 6 * 2 * 2 * 64 * 4 * 16  # nano
+SIZES: dict[str, Any] = {"max_running": 8, "kv_pages": None, "max_model_len": 512}
+NEEDED = 8 * 512 * TOKEN
+
+
+def small(engine: Any) -> Any:
+    return engine.core.strategies.bound[Kind.DRAFTER]._model
+
+
+def pool_bytes(engine: Any) -> int:
+    return int(engine.info.num_pages) * PAGE
+
+
+def test_what_it_needs_is_what_its_pool_takes() -> None:
+    folder = Path(embedded.folder("nano")).with_name("nano-draft")
+    assert bytes_beside(folder, 8, 512, torch.float32) == NEEDED
+    assert bytes_beside(folder, 8, 1 << 20, torch.float32) == 8 * 2048 * TOKEN
+
+
+@pytest.mark.parametrize("kv_bytes", [NEEDED + 16 * PAGE, NEEDED + 32 * PAGE + 5])
+def test_at_the_start_the_pool_has_what_the_draft_model_leaves(
+    make_engine: Make, kv_bytes: int
+) -> None:
+    alone = make_engine(kv_bytes=kv_bytes, **SIZES)
+    beside = make_engine(kv_bytes=kv_bytes, drafter=SMALL, **SIZES)
+    assert alone.info.num_pages == kv_bytes // PAGE
+    assert beside.info.num_pages == (kv_bytes - NEEDED) // PAGE
+    model = small(beside)
+    assert model.max_model_len == beside.info.max_model_len
+    taken = model._attention._data.nbytes
+    # One page more is scratch, as in any pool.
+    assert pool_bytes(beside) + taken <= kv_bytes + 64 * TOKEN
+
+
+def test_what_does_not_fit_at_the_start_is_refused_in_a_sentence(make_engine: Make) -> None:
+    with pytest.raises(ConfigError, match=f"the draft model needs {NEEDED} for 8 sequences"):
+        make_engine(kv_bytes=NEEDED + PAGE - 1, drafter=SMALL, **SIZES)
+
+
+def test_one_that_is_swapped_in_gets_what_is_left(
+    make_engine: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    most = 8 * 32 * PAGE
+    engine = make_engine(kv_bytes=most + 3 * 8 * 64 * TOKEN + 7, **SIZES)
+    assert pool_bytes(engine) == most
+    plain = answers(engine)
+    for _ in range(3):  # it gives back what it takes
+        swap(engine, Kind.DRAFTER, SMALL)
+        assert small(engine).max_model_len == 3 * 64
+        assert "guesses for sequences of up to 192 tokens" in caplog.text
+        assert answers(engine) == plain
+        swap(engine, Kind.DRAFTER)
+    assert engine.core.stats.accepted_tokens > 0
+
+
+def test_one_that_does_not_fit_is_refused_and_what_was_before_goes_on(make_engine: Make) -> None:
+    engine = make_engine(kv_bytes=8 * 32 * PAGE + 8 * 64 * TOKEN - 1, **SIZES)
+    swap(engine, Kind.DRAFTER, StrategyChoice("ngram"))
+    plain = answers(engine)
+    with pytest.raises(SwapRefused, match=r"needs 4\.0 MiB .* 0\.5 MiB of kv_memory are free"):
+        swap(engine, Kind.DRAFTER, SMALL)
+    assert engine.core.strategies.names["drafter"] == "ngram"
+    assert answers(engine) == plain
+
+
+def test_one_that_cannot_be_loaded_gives_back_what_it_took(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(kv_bytes=8 * 32 * PAGE + NEEDED, **SIZES)
+
+    def no(*args: Any) -> Any:
+        raise OSError("cannot be read")
+
+    with monkeypatch.context() as context:
+        context.setattr("gatewayd_engine.drafting.load", no)
+        with pytest.raises(SwapRefused, match="cannot be read"):
+            swap(engine, Kind.DRAFTER, SMALL)
+    swap(engine, Kind.DRAFTER, SMALL)
+    assert small(engine).max_model_len == 512
+    assert engine.generate(PROMPTS[0], max_tokens=8, ignore_eos=True)

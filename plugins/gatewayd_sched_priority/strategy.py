@@ -72,6 +72,7 @@ class WeightedClasses:
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
+        lacks_pages = bool(self._granted)
         for number, _ in self._granted.values():
             self._backlogged[number] = True  # no pages were found for them
         self._shares.forgive(self._backlogged)
@@ -79,11 +80,7 @@ class WeightedClasses:
 
         running = [wants(view, number) for number in range(len(self._lines))]
         candidates = self._candidates(view, running)
-        demands = [grants.total for grants in running]
-        for candidate in candidates:
-            demands[candidate.number] += candidate.uncached
-        budgets = self._shares.divide(view.token_budget, demands)
-
+        budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=lacks_pages)
         served = [grants.cut(budget) for grants, budget in zip(running, budgets, strict=True)]
         for number, grants in enumerate(served):
             self._shares.charge(number, grants.total)
@@ -101,6 +98,26 @@ class WeightedClasses:
         )
         slots, tokens_of = zip(*served, admitted, strict=True)
         return Plan(np.concatenate(slots), np.concatenate(tokens_of))
+
+    def _budgets(
+        self,
+        budget: int,
+        running: Sequence[Grants],
+        candidates: Sequence[_Candidate],
+        *,
+        lacks_pages: bool,
+    ) -> list[int]:
+        """Tokens for each class."""
+        demands = [grants.total for grants in running]
+        waiting = [0 for _ in running]
+        for candidate in candidates:
+            waiting[candidate.number] += candidate.uncached
+        if not lacks_pages:
+            return self._shares.divide(budget, list(map(sum, zip(demands, waiting, strict=True))))
+        # Those that run go on, or nobody would ever give the pages back.
+        first = self._shares.divide(budget, demands)
+        rest = self._shares.divide(budget - sum(first), waiting)
+        return list(map(sum, zip(first, rest, strict=True)))
 
     def _candidates(self, view: QueueView, running: Sequence[Grants]) -> list[_Candidate]:
         """Waiting sequences for the free places, and as many as could use the whole budget."""

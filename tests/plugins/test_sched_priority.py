@@ -260,6 +260,16 @@ def test_a_class_that_was_granted_but_found_no_pages_keeps_its_credit() -> None:
     assert queue.finished == [occupant, first, second, *later]
 
 
+def test_a_prompt_that_waits_for_pages_leaves_tokens_to_those_that_have_them() -> None:
+    queue = queue_of(num_pages=8, page_size=4, max_batch_tokens=16)
+    runs = queue.arrive(14, 16, priority=BATCH)
+    queue.step()
+    waits = queue.arrive(30, 2, priority=REALTIME)
+    for _ in range(25):
+        queue.step()
+    assert queue.finished == [runs, waits]
+
+
 def test_one_waiting_request_of_each_class_is_admitted_when_there_is_room() -> None:
     queue = queue_of(max_batch_tokens=100)
     sequences = [queue.arrive(10, 2, priority=number) for number in Priority]

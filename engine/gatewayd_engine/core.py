@@ -219,6 +219,7 @@ class EngineCore:
 
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
+        self._placement.held.review()
         view.free_pages = self._pages.num_available
         with blame(Kind.SCHEDULER):
             plan: Plan = self.strategies.plan.schedule(view)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.admission import Admission
 from gatewayd_engine.faults import blame
+from gatewayd_engine.held import Held
 from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import OutOfPages, Pages
 from gatewayd_engine.kv.pool import KvPool
@@ -34,6 +35,7 @@ class Placement:
     Attributes:
         outside: what is kept outside the pool.
         prefixes: what the prefix cache is asked and told.
+        held: who had better wait.
         preemptions: total since the start.
     """
 
@@ -47,6 +49,7 @@ class Placement:
         self._holdings = Holdings(queue, rows, pool, pages)
         self.outside = Outside(pool, pages, strategies)
         self.prefixes = Prefixes(queue, pages, self.outside, strategies, pool.page_size)
+        self.held = Held(queue, self.prefixes, self.outside, strategies, pool.page_size)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
         )
@@ -65,8 +68,9 @@ class Placement:
                 self.prefixes.fork(parent, sequence)
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
-        if len(self._queue.waiting) <= _AHEAD:
-            self._is_coming(sequence)
+        self.held.came(sequence)
+        if len(self._queue.waiting) <= _AHEAD and self.held.is_coming(sequence):
+            self.held.hold_for_tier(sequence)
 
     # Into the batch
 
@@ -75,10 +79,14 @@ class Placement:
 
         Returns:
             Slots to compute and tokens for each: what the plan grants, less those who were
-            preempted for others, those waiting ones for whom there is no room, and those whose
-            beginning another one computes.
+            preempted for others, those waiting ones for whom there is no room, and those who had
+            better wait.
         """
-        self.outside.begin()
+        slots, tokens = self._take_all(plan)
+        self.held.computing = slots
+        return slots, tokens
+
+    def _take_all(self, plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         is_running = self._queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
         preempted = self._grow(slots, tokens)
@@ -91,28 +99,27 @@ class Placement:
         if not waiting.any():
             return slots, tokens
         admitted: list[tuple[int, int]] = []
+        deferred: list[int] = []
+        held = self._queue.view.held
         underway = Underway(self._queue, self.prefixes, self._page_size, slots)
         for slot, grant in zip(
             plan.slots[waiting].tolist(), plan.tokens[waiting].tolist(), strict=True
         ):
-            if underway.has_more_of(slot) or self._is_coming(self._queue[slot]):
+            if slot in held:
+                continue
+            if self.held.defers(slot, underway):
+                deferred.append(slot)
                 continue
             count = self._admission.admit(slot, grant)
             if not count:
                 break
             admitted.append((slot, count))
             underway.add(slot)
+        if deferred:
+            self.held.look_around(deferred, underway)
         self.outside.start()
         more = np.array(admitted, np.int32).reshape(-1, 2)
         return np.concatenate([slots, more[:, 0]]), np.concatenate([tokens, more[:, 1]])
-
-    def _is_coming(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence had better wait for pages of a KV tier."""
-        if not self._strategies.tiers or sequence.inherited:
-            return False
-        num_tokens = int(self._queue.view.num_tokens[sequence.slot])
-        match = self.prefixes.match(sequence, num_tokens)
-        return self.outside.is_coming(sequence, match, num_tokens)
 
     def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
         """Give running sequences the pages that their grants write to."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gatewayd_engine.sequence import Sequence
 from gatewayd_hooks.scheduling import QueueView
@@ -23,7 +24,9 @@ class Queue:
         num_reserved: pages each was admitted with or promised, shape ``[slots]``.
         num_published: full pages that the prefix cache was told of, shape ``[slots]``.
         row: row of the batch, -1 for waiting ones, shape ``[slots]``.
-        ids: the gateway's numbers, shape ``[slots]``.
+        ids: the gateway's numbers, -1 for nobody, shape ``[slots]``.
+        waits: steps each has waited for others to compute its beginning, shape ``[slots]``.
+        beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
     """
 
     def __init__(
@@ -46,7 +49,9 @@ class Queue:
         self.num_reserved = np.zeros(slots, np.int32)
         self.num_published = np.zeros(slots, np.int32)
         self.row = np.full(slots, -1, np.int32)
-        self.ids = np.zeros(slots, np.int64)
+        self.ids = np.full(slots, -1, np.int64)
+        self.waits = np.zeros(slots, np.int32)
+        self.beginning = np.zeros(slots, np.int64)
         self.view = QueueView(
             running=np.zeros(0, np.int32),
             num_tokens=np.zeros(slots, np.int32),
@@ -99,6 +104,9 @@ class Queue:
         self.num_published[slot] = 0
         self.row[slot] = -1
         self.ids[slot] = sequence.id
+        self.waits[slot] = 0
+        first = sequence.tokens[: view.page_size].tobytes()
+        self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
         return slot
 
@@ -109,8 +117,14 @@ class Queue:
         self.stop_running(slot)
         self._by_slot[slot] = None
         del self._by_id[sequence.id]
+        self.ids[slot] = -1
         self._free.append(slot)
         sequence.slot = -1
+
+    def waiting_alike(self, beginning: int) -> NDArray[np.int64]:
+        """Slots of waiting sequences with this beginning, shape ``[n]``."""
+        is_live = self.ids >= 0  # a slot that nobody has keeps what was in its columns
+        return np.flatnonzero((self.beginning == beginning) & (self.row < 0) & is_live)
 
     def start_running(self, slot: int) -> None:
         """A waiting sequence got a row."""
@@ -144,10 +158,21 @@ class Queue:
             (view, ("num_tokens", "num_computed", "priority", "tenant", "arrival")),
             (
                 self,
-                ("limit", "prompt_len", "num_pages", "num_reserved", "num_published", "row", "ids"),
+                (
+                    "limit",
+                    "prompt_len",
+                    "num_pages",
+                    "num_reserved",
+                    "num_published",
+                    "row",
+                    "ids",
+                    "waits",
+                    "beginning",
+                ),
             ),
         ):
             for name in names:
                 column = getattr(owner, name)
                 setattr(owner, name, np.concatenate([column, np.zeros_like(column)]))
         self.row[old:] = -1
+        self.ids[old:] = -1

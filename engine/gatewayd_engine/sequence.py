@@ -37,7 +37,6 @@ class Sequence:
         kept: what it had computed when it was swapped out; None if it was not.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages.
-        waits: steps it has waited for others to compute its beginning.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -66,7 +65,6 @@ class Sequence:
         "tenant",
         "tokens",
         "trail",
-        "waits",
         "was_admitted",
         "was_counted",
     )
@@ -104,7 +102,6 @@ class Sequence:
         self.keys: list[bytes] = []
         self.kept: Incoming | None = None
         self.preemptions = 0
-        self.waits = 0
         self.reported = 0
         self.was_admitted = False
         self.was_counted = False

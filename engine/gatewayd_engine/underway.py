@@ -9,21 +9,15 @@ from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 
-_MAX_STEPS = 64
-"""Steps that a sequence waits for others: a prompt of 128k tokens at 2,048 a step."""
-
 
 class Underway:
     """The prompts of one step, by salt and first page; made anew for each step that admits.
-
-    Only who computes in this very step counts: one that the scheduler holds back would be waited
-    for in vain.
 
     Args:
         queue: of the engine.
         prefixes: knows what is cached.
         page_size: tokens per page.
-        slots: running sequences that compute in this step.
+        slots: running sequences that compute in it.
     """
 
     __slots__ = ("_page_size", "_prefixes", "_prompts", "_queue")
@@ -45,33 +39,34 @@ class Underway:
         first = sequence.tokens[: self._page_size].tobytes()
         self._prompts.setdefault((sequence.salt, first), []).append(sequence)
 
-    def has_more_of(self, slot: int) -> bool:
-        """Whether another is about to compute more full pages of a waiting sequence's beginning.
+    def ahead_of(self, slot: int) -> tuple[int, int] | None:
+        """Find one that is about to compute more full pages of a waiting sequence's beginning.
 
-        The sequence is then better off waiting a step: these pages will be cached.
+        The sequence is then better off waiting: these pages will be cached.
+
+        Returns:
+            The slot of the other, and how many tokens it has computed when it has nothing more
+            for this one.
         """
         sequence, size = self._queue[slot], self._page_size
         others = self._prompts.get((sequence.salt, sequence.tokens[:size].tobytes()))
         if others is None or sequence.inherited or not self._prefixes.is_shareable(sequence):
-            return False
-        if sequence.waits >= _MAX_STEPS:
-            return False
+            return None
         view = self._queue.view
         num_tokens = int(view.num_tokens[slot])
         cached = self._prefixes.cached(sequence, num_tokens) // size * size
         # Most of those that share the first page part from it here.
         next_page = sequence.tokens[cached : min(cached + size, num_tokens - 1)]
         if len(next_page) < size:
-            return False
+            return None
         for other in others:
             if not np.array_equal(other.tokens[cached : cached + size], next_page):
                 continue
             most = min(num_tokens - 1, int(view.num_tokens[other.slot]))
             common = _common(sequence.tokens[:most], other.tokens[:most]) // size * size
             if common > cached and common > view.num_computed[other.slot]:
-                sequence.waits += 1
-                return True
-        return False
+                return other.slot, common
+        return None
 
 
 def _common(some: NDArray[np.int32], others: NDArray[np.int32]) -> int:

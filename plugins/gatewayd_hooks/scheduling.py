@@ -7,7 +7,7 @@ preemption and speculation all follow from that one rule (vLLM v1's formulation)
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -36,7 +36,8 @@ class Plan(NamedTuple):
     ``tokens`` at least 1 and at most what the sequence still needs, no slot twice, the sum
     within ``token_budget``, only running or waiting slots, at most ``max_running`` running.
     A waiting sequence that finds no free pages stays waiting, and so do all waiting ones
-    behind it. One that waits for another to compute the beginning they share holds up nobody.
+    behind it. A grant to one that is held, or that the engine finds had better be, is ignored and
+    holds up nobody.
     """
 
     slots: NDArray[np.int32]
@@ -77,6 +78,11 @@ class QueueView:
     """Tokens that a waiting sequence would have to compute if admitted now; changes nothing.
 
     At least 1, because the last token is always computed: its logits are wanted.
+    """
+    held: Set[int] = frozenset()
+    """Waiting sequences that had better wait this step: another computes the beginning they share,
+    or a KV tier brings their pages. Pass over them, and leave tokens and places to others; they
+    keep their places in line. Nobody is held for long. New in 1.5.
     """
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from itertools import count
 
 
@@ -28,6 +28,10 @@ class WaitingLine:
     def __iter__(self) -> Iterator[int]:
         """Slots from first to last; the line must not change meanwhile."""
         return (slot for _, _, _, slot in self._line)
+
+    def without(self, held: Set[int]) -> Iterator[int]:
+        """Slots from first to last but those that are held, see ``QueueView``."""
+        return (slot for slot in self if slot not in held) if held else iter(self)
 
     def enter(self, slot: int, arrival: float, *, front: bool) -> None:
         """Put a slot in its place; one that is in line already moves there."""

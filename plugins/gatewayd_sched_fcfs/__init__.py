@@ -28,5 +28,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=FcfsConfig,
             build=_build,
             summary="Arrival order, chunked prefill, decodes never wait for a prompt.",
+            requires_spec=">=1.5,<2",
         )
     ]

@@ -104,7 +104,7 @@ class Fcfs:
     def _order(self, view: QueueView) -> Iterable[int]:
         """Waiting sequences in the order of their admission."""
         if not self._patience:
-            return self._waiting
+            return self._waiting.without(view.held)
         # Nobody is overtaken for longer than this, however many come.
         spared = time.monotonic() - self._patience
 
@@ -113,5 +113,6 @@ class Fcfs:
                 return -1 << 31
             return view.uncached(slot) - int(view.num_tokens[slot])
 
-        window = sorted(islice(self._waiting, _WINDOW), key=rank)
-        return chain(window, islice(self._waiting, _WINDOW, None))
+        waiting = self._waiting.without(view.held)
+        window = sorted(islice(waiting, _WINDOW), key=rank)
+        return chain(window, waiting)

@@ -91,7 +91,7 @@ class WeightedClasses:
             if tokens:
                 self._granted[slot] = number, tokens
                 budgets[number] -= tokens
-        self._note_backlog(running, served)
+        self._note_backlog(view, running, served)
         admitted = Grants(
             np.array(list(self._granted), np.int32),
             np.array([tokens for _, tokens in self._granted.values()], np.int32),
@@ -125,7 +125,7 @@ class WeightedClasses:
         demands = [grants.total for grants in running]
         # Tokens that those in place are taken to compute before they end.
         ahead = [grants.total + len(grants.slots) * _HORIZON for grants in running]
-        lines = [iter(line) for line in self._lines]
+        lines = [line.without(view.held) for line in self._lines]
         heads = {i: slot for i, line in enumerate(lines) for slot in islice(line, 1)}
         places, pages = view.max_running - len(view.running), view.free_pages
         candidates: list[_Candidate] = []
@@ -146,12 +146,16 @@ class WeightedClasses:
             pages -= -(-uncached // view.page_size)
         return candidates
 
-    def _note_backlog(self, running: Sequence[Grants], served: Sequence[Grants]) -> None:
-        """Who would have taken more."""
-        granted = [0 for _ in self._lines]
+    def _note_backlog(
+        self, view: QueueView, running: Sequence[Grants], served: Sequence[Grants]
+    ) -> None:
+        """Who would have taken more; those that are held want nothing."""
+        content = [0 for _ in self._lines]
         for number, _ in self._granted.values():
-            granted[number] += 1
+            content[number] += 1
+        for number in view.priority[list(view.held)].tolist():
+            content[number] += 1
         self._backlogged = [
-            served[i].total < running[i].total or len(line) > granted[i]
+            served[i].total < running[i].total or len(line) > content[i]
             for i, line in enumerate(self._lines)
         ]

@@ -327,3 +327,17 @@ def test_no_more_waiting_sequences_are_looked_at_than_could_use_the_budget() -> 
     queue.view.uncached = counted
     assert len(granted(queue)) == 5
     assert len(asked) == 5
+
+
+def test_a_class_that_is_held_saves_up_nothing() -> None:
+    queue = queue_of(max_batch_tokens=90, num_pages=1000, max_running=4)
+    standard = [queue.arrive(8000, 2, priority=Priority.STANDARD) for _ in range(2)]
+    held = queue.arrive(8000, 2, priority=Priority.REALTIME)
+    queue.hold(held, 50)
+    for _ in range(50):
+        assert held not in granted(queue)
+    # Weights are 10 to 5: it gets its share from now on, and no more.
+    for _ in range(3):
+        tokens = granted(queue)
+        assert tokens[held] == 60
+        assert sum(tokens.get(sequence, 0) for sequence in standard) == 30

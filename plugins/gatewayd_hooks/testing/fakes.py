@@ -49,6 +49,7 @@ class FakeSequence:
         computed: tokens computed for it in all.
         pages: pages it holds.
         is_running: whether it holds a row.
+        held: steps for which it had better wait.
     """
 
     slot: int
@@ -58,6 +59,7 @@ class FakeSequence:
     computed: int = 0
     pages: int = 0
     is_running: bool = False
+    held: int = 0
 
 
 class FakeQueue:
@@ -99,6 +101,7 @@ class FakeQueue:
             free_pages=resources.num_pages,
             page_size=resources.page_size,
             uncached=self._uncached,
+            held=frozenset(),
         )
 
     def __len__(self) -> int:
@@ -141,6 +144,10 @@ class FakeQueue:
         self.waiting.append(sequence)
         self._scheduler.enqueue(slot, view, front=front)
         return sequence
+
+    def hold(self, sequence: FakeSequence, steps: int) -> None:
+        """A waiting sequence had better wait for so many steps: grants to it are ignored."""
+        sequence.held = steps
 
     def cancel(self, sequence: FakeSequence) -> None:
         """A sequence goes, wherever it is."""
@@ -193,6 +200,8 @@ class FakeQueue:
     def step(self) -> Plan:
         """Plan a step, check the plan and carry it out."""
         self.view.free_pages = self.free_pages
+        held = [sequence for sequence in self.waiting if sequence.held]
+        self.view.held = frozenset(sequence.slot for sequence in held)
         with self._read_only():
             plan = self._scheduler.plan(self.view)
         self.check(plan)
@@ -205,7 +214,9 @@ class FakeQueue:
         for sequence, count in [grant for grant in grants if grant[0].is_running]:
             self._hold(sequence, count)
         if self.preemptions == before:
-            self._admit([grant for grant in grants if not grant[0].is_running])
+            self._admit([g for g in grants if not (g[0].is_running or g[0].held)])
+        for sequence in held:
+            sequence.held -= 1
         for sequence, count in grants:
             if sequence.is_running:
                 self._compute(sequence, count)

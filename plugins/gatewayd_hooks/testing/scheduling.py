@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gatewayd_hooks.scheduling import SchedulerStrategy
@@ -42,13 +42,21 @@ class Preempt:
 
 
 @dataclass(frozen=True, slots=True)
+class Hold:
+    """Some waiting sequence had better wait for some steps."""
+
+    choice: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
 class Steps:
     """Time passes."""
 
     count: int
 
 
-Event = Arrival | Cancel | Preempt | Steps
+Event = Arrival | Cancel | Preempt | Hold | Steps
 
 _CHOICES = st.integers(0, 1000)
 _ARRIVALS = st.builds(
@@ -64,13 +72,16 @@ _EVENTS = st.lists(
     st.one_of(
         _ARRIVALS,
         _ARRIVALS,
+        _ARRIVALS,
         st.builds(Steps, st.integers(1, 4)),
         st.builds(Cancel, _CHOICES),
         st.builds(Preempt, _CHOICES),
+        st.builds(Hold, _CHOICES, st.integers(1, 8)),
     ),
     max_size=40,
 )
 # The longest sequence needs 11 pages of 16: one always fits.
+_CROWD = [*[Arrival(8, 2, 1, 0, 0, front=False)] * 6, Steps(1)]
 _SIZES = st.fixed_dictionaries(
     {
         "max_batch_tokens": st.integers(1, 64),
@@ -123,6 +134,9 @@ class SchedulerConformance:
                         queue.cancel(live[event.choice % len(live)])
                     case Preempt() if queue.running:
                         queue.preempt(queue.running[event.choice % len(queue.running)])
+                    case Hold() if queue.waiting:
+                        waiting = queue.waiting[event.choice % len(queue.waiting)]
+                        queue.hold(waiting, event.steps)
                     case Steps():
                         for _ in range(event.count if len(queue) else 0):
                             step()
@@ -146,6 +160,7 @@ class SchedulerConformance:
 
     @campaign
     @given(sizes=_SIZES, events=_EVENTS)
+    @example({"max_batch_tokens": 64, "max_running": 6, "num_pages": 40}, _CROWD)
     def test_the_same_events_give_the_same_plans(
         self, sizes: dict[str, int], events: Sequence[Event]
     ) -> None:
@@ -200,3 +215,24 @@ class SchedulerConformance:
                     break
                 granted = int(queue.step().tokens.sum())
             assert granted <= 12, "only the uncached tokens are needed"
+
+    def test_those_that_had_better_wait_leave_the_step_to_others(self) -> None:
+        with self.queue(max_batch_tokens=16, max_running=2) as queue:
+            held = [queue.arrive(40, 2) for _ in range(3)]
+            for sequence in held:
+                queue.hold(sequence, 30)
+            others = [queue.arrive(16, 2) for _ in range(4)]
+            for _ in range(30):
+                if len(queue) == len(held):
+                    break
+                plan = queue.step()
+                granted = set(plan.slots.tolist())
+                assert granted.isdisjoint(s.slot for s in held), "a held one is granted nothing"
+            assert set(map(id, queue.finished)) == set(map(id, others))
+            for sequence in held:
+                queue.hold(sequence, 0)
+            for _ in range(200):
+                if not len(queue):
+                    break
+                queue.step()
+            assert len(queue.finished) == len(held) + len(others), "they keep their places"

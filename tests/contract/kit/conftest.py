@@ -15,7 +15,7 @@ from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.testing.campaign import campaign
 
 # A failure is all that is wanted here, not the smallest example of it.
-HASTY = settings(parent=campaign, phases=[Phase.generate])
+HASTY = settings(parent=campaign, phases=[Phase.explicit, Phase.generate])
 
 
 @cache

@@ -155,6 +155,19 @@ def ignores_the_prefix_cache(scheduler: Any) -> None:
     scheduler.plan = broken
 
 
+def grants_the_held(scheduler: Any) -> None:
+    plan = scheduler.plan
+
+    def broken(view: QueueView) -> Any:
+        held, view.held = view.held, frozenset()
+        try:
+            return plan(view)
+        finally:
+            view.held = held
+
+    scheduler.plan = broken
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -172,6 +185,7 @@ def ignores_the_prefix_cache(scheduler: Any) -> None:
         throws_dice,
         writes_to_a_column,
         ignores_the_prefix_cache,
+        grants_the_held,
     ],
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine import underway
+from gatewayd_engine import held
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 
@@ -85,7 +85,7 @@ def test_whoever_is_waited_for_may_go(make_engine: Make) -> None:
 
 
 def test_waiting_for_others_has_an_end(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(underway, "_MAX_STEPS", 5)
+    monkeypatch.setattr(held, "MAX_STEPS", 5)
     engine = make_engine(max_batch_tokens=40, kv_pages=2048)
     engine.submit(PROMPT, max_tokens=2, ignore_eos=True)
     engine.step()

@@ -29,6 +29,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=FairshareSettings,
             build=_build,
             summary="Tenants get the same, whoever asks for more.",
-            requires_spec=">=1.2,<2",
+            requires_spec=">=1.5,<2",
         )
     ]

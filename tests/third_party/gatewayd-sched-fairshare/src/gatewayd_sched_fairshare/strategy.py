@@ -99,7 +99,7 @@ class FairshareScheduler:
 
     def _admissions(self, view: QueueView) -> Iterator[tuple[int, int]]:
         """Who waits, each time the first of the tenant that would then have had least."""
-        lines = {tenant: iter(line) for tenant, line in self._lines.items()}
+        lines = {tenant: line.without(view.held) for tenant, line in self._lines.items()}
         times = {tenant: self._time[tenant] for tenant in lines}
         pages = view.free_pages
         for _ in range(view.max_running - len(view.running)):

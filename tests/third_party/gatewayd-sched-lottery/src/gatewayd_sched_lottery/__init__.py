@@ -29,5 +29,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=LotteryConfig,
             build=_build,
             summary="Waiting sequences draw for a place, by the tickets of their class.",
+            requires_spec=">=1.5,<2",
         )
     ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -61,15 +61,17 @@ class Lottery:
         wanted = (view.num_tokens - view.num_computed)[view.running]
         order = np.argsort(wanted > 1, kind="stable")
         yield from zip(view.running[order].tolist(), wanted[order].tolist(), strict=True)
-        for slot in self._draw(view.max_running - len(view.running)):
+        for slot in self._draw(view.max_running - len(view.running), view.held):
             yield slot, view.uncached(slot)
 
-    def _draw(self, places: int) -> list[int]:
+    def _draw(self, places: int, held: Set[int]) -> list[int]:
         """At most so many who wait: those that came back, then the winners."""
-        returned = list(self._returned)[:places]
+        returned = [slot for slot in self._returned if slot not in held][:places]
         # The largest of u^(1/tickets), u uniform: sampling by weight without replacement
         # (Efraimidis and Spirakis, 2006).
         luck = {
-            slot: self._random.random() ** (1 / tickets) for slot, tickets in self._hopeful.items()
+            slot: self._random.random() ** (1 / tickets)
+            for slot, tickets in self._hopeful.items()
+            if slot not in held
         }
         return returned + heapq.nlargest(places - len(returned), luck, key=luck.__getitem__)

@@ -1,0 +1,166 @@
+"""Those who had better wait leave the tokens and places of a step to others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_engine import held
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.scheduling import Priority
+from gatewayd_hooks.waiting import WaitingLine
+
+Make = Callable[..., Any]
+SHARED = [300 + i * 7 % 3001 for i in range(1000)]
+FCFS = StrategyChoice("fcfs", {"max_prefill_chunk": 64})
+
+
+def unrelated(number: int, length: int = 64) -> list[int]:
+    """A prompt that begins like no other."""
+    return [4000 + number, *([9] * (length - 1))]
+
+
+def test_tokens_that_the_held_leave_go_to_others(make_engine: Make) -> None:
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    (leader,) = engine.submit(SHARED, max_tokens=1)
+    engine.step()
+    behind = [engine.submit([*SHARED, i], max_tokens=1)[0] for i in range(2, 22)]
+    others = [engine.submit(unrelated(i), max_tokens=1)[0] for i in range(12)]
+    for step in range(4):
+        output = engine.step()
+        assert [a.sequence for a in output.admitted] == others[3 * step : 3 * step + 3]
+        assert engine.core.stats.step_tokens == 256
+    answers = engine.run()
+    assert answers[leader].finished
+    # Nobody computes again what is shared: 62 full pages, and what is left of each.
+    assert engine.core.stats.computed_tokens == 1000 + 20 * (1001 - 992) + 12 * 64
+    assert all(answers[i].admitted.cached_tokens == 992 for i in behind)
+
+
+def test_a_burst_is_held_as_a_whole(make_engine: Make) -> None:
+    """All come at once: the first step finds out, and every one after it is full."""
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    for i in range(2, 102):
+        engine.submit([*SHARED, i], max_tokens=1)
+    others = [engine.submit(unrelated(i), max_tokens=1)[0] for i in range(12)]
+    engine.step()
+    assert engine.core.stats.step_tokens == 64
+    for step in range(4):
+        output = engine.step()
+        assert [a.sequence for a in output.admitted] == others[3 * step : 3 * step + 3]
+        assert engine.core.stats.step_tokens == 256
+    engine.run()
+
+
+def test_a_crowd_too_large_to_look_at_is_held_in_parts(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held, "_MOST_ALIKE", 16)
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    for i in range(2, 42):
+        engine.submit([*SHARED, i], max_tokens=1)
+    (other,) = engine.submit(unrelated(0), max_tokens=1)
+    steps = 0
+    while engine.answers[other].admitted is None:
+        engine.step()
+        steps += 1
+    assert steps == 3
+    engine.run()
+
+
+def test_nobody_is_held_for_longer_than_what_is_shared_takes(make_engine: Make) -> None:
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    engine.submit(SHARED, max_tokens=1)
+    engine.step()
+    (short,) = engine.submit(SHARED[:200] + [5] * 40, max_tokens=1)
+    (long,) = engine.submit(SHARED[:500] + [6] * 40, max_tokens=1)
+    admitted = {}
+    for step in range(2, 30):
+        admitted.update({a.sequence: (step, a.cached_tokens) for a in engine.step().admitted})
+    # In step n the leader has n - 1 chunks of 64: 192 of 200 tokens, and 496 of 500.
+    assert admitted == {short: (4, 192), long: (9, 496)}
+
+
+def test_whoever_is_waited_for_is_held_back_and_others_go_on(make_engine: Make) -> None:
+    """The leader's class gets next to nothing: those who wait for it are soon free to go."""
+    engine = make_engine(
+        scheduler=StrategyChoice("priority"), max_batch_tokens=64, kv_pages=2048, max_running=8
+    )
+    engine.submit(SHARED, max_tokens=1, priority=Priority.BATCH)
+    engine.step()
+    urgent = [
+        engine.submit(unrelated(i, 400), max_tokens=1, priority=Priority.REALTIME)[0]
+        for i in range(4)
+    ]
+    (behind,) = engine.submit(SHARED, max_tokens=1, priority=Priority.REALTIME)
+    steps = 0
+    while engine.answers[behind].admitted is None:
+        engine.step()
+        steps += 1
+        assert steps <= held.MAX_STEPS + 10
+    assert all(engine.answers[i].admitted for i in urgent)
+    engine.run()
+
+
+def test_a_scheduler_that_grants_the_held_loses_the_tokens_and_nothing_else(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plugins made for an earlier contract know nothing of it."""
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    monkeypatch.setattr(WaitingLine, "without", lambda self, held: iter(self))
+    ids = [engine.submit([*SHARED, i], max_tokens=2, ignore_eos=True)[0] for i in range(2, 8)]
+    answers = engine.run()
+    assert engine.core.stats.computed_tokens == 1000 + 1 + 5 * (1001 - 992) + 6
+    assert all(len(answers[i].tokens) == 2 for i in ids)
+
+
+def test_the_view_names_the_held_while_they_are(make_engine: Make) -> None:
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    view = engine.core._queue.view
+    engine.submit(SHARED, max_tokens=1)
+    (second,) = engine.submit(SHARED, max_tokens=1)
+    (third,) = engine.submit(SHARED, max_tokens=1)
+    engine.step()
+    engine.step()
+    assert view.held == {engine.core._queue.find(i).slot for i in (second, third)}
+    engine.core.abort([second])
+    engine.step()
+    assert view.held == {engine.core._queue.find(third).slot}
+    engine.run()
+    assert not view.held
+
+
+def test_a_slot_used_again_is_not_held(make_engine: Make) -> None:
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    engine.submit(SHARED, max_tokens=1)
+    (behind,) = engine.submit(SHARED, max_tokens=1)
+    engine.step()
+    engine.step()
+    slot = engine.core._queue.find(behind).slot
+    engine.core.abort([behind])
+    (other,) = engine.submit(unrelated(0), max_tokens=4, ignore_eos=True)
+    assert engine.core._queue.find(other).slot == slot
+    assert [a.sequence for a in engine.step().admitted] == [other]
+    engine.run()
+
+
+def test_looking_again_costs_little_however_many_are_held(make_engine: Make) -> None:
+    """One pass over arrays: nobody's prompt is looked at again."""
+    engine = make_engine(scheduler=FCFS, max_batch_tokens=256, kv_pages=2048)
+    engine.submit(SHARED, max_tokens=1)
+    engine.step()
+    for i in range(200):
+        engine.submit([*SHARED, i + 2], max_tokens=1)
+    engine.step()
+    queue, prefixes = engine.core._queue, engine.core._placement.prefixes
+    assert len(queue.view.held) == 200
+    asked = []
+    prefixes.match = lambda *of: asked.append(of)
+    engine.step()
+    assert len(queue.view.held) == 200
+    assert not asked
+    assert (queue.waits[list(queue.view.held)] == 2).all()
+    assert queue.waits.dtype == np.int32

@@ -15,6 +15,7 @@ from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Target, bytes_beside, load_beside
+from gatewayd_engine.heads import read_heads
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
@@ -100,6 +101,9 @@ def assemble(
             device=config.device,
             make_pace=lambda: Pace(choose(config.threads), _use_threads),
             memory=memory,
+        ),
+        read_heads=lambda setting, kind: read_heads(
+            setting, kind, folder, target, spec.vocab_size, config.device
         ),
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),

@@ -88,7 +88,7 @@ class _Noted:
         self.seeks_model = False
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it is
-        self.seeks_model |= name in ("target", "load_model", "folder")
+        self.seeks_model |= name in ("target", "load_model", "read_heads", "folder")
         return getattr(self._resources, name)
 
 

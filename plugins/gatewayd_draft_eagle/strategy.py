@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gatewayd_draft_eagle.heads import read_heads
 from gatewayd_draft_eagle.layer import Entered, Layer
 from gatewayd_draft_eagle.tree import likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
@@ -45,9 +44,9 @@ class Eagle:
         Raises:
             ValueError: there is none for this model.
         """
-        tensors, facts = read_heads(self._config.heads, resources)
-        if resources.target is None:
-            return
+        if resources.target is None or resources.read_heads is None:
+            raise ValueError("eagle needs the model, and this engine lends it to no drafter")
+        tensors, facts = resources.read_heads(self._config.heads, "eagle")
         self._target = resources.target
         self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
         self._window = layer.window

@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from gatewayd_draft_medusa.heads import read_heads
 from gatewayd_draft_medusa.tree import Tree, grow
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
@@ -39,9 +38,9 @@ class Medusa:
         Raises:
             ValueError: there are none for this model.
         """
-        tensors, facts = read_heads(self._config.heads, resources)
-        if resources.target is None:
-            return
+        if resources.target is None or resources.read_heads is None:
+            raise ValueError("medusa needs the model, and this engine lends it to no drafter")
+        tensors, facts = resources.read_heads(self._config.heads, "medusa")
         self._target = resources.target
         self._tree = grow(facts["accuracy"], self._config.tree_size)
         # Only what the tree can take is computed.

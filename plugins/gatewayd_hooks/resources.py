@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.speculation import DraftModel, TargetModel
+    from gatewayd_hooks.speculation import DraftModel, Heads, TargetModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,8 @@ class EngineResources:
             Its keys and values are taken from the KV memory until nobody has it any more.
         page_bytes: of a page of the KV pool.
         replica: which of the daemon's engines it is, from 0.
+        read_heads: reads trained networks of a folder, or of the one beside the model's for the
+            empty name, for a drafter of a name; raises ValueError for those of another model.
         forced: tokens that a row's logits processors force to come next, for drafters.
     """
 
@@ -47,6 +49,7 @@ class EngineResources:
     replica: int = 0
     target: TargetModel | None = None
     load_model: Callable[[str], DraftModel] | None = None
+    read_heads: Callable[[str, str], Heads] | None = None
     forced: Callable[[int], Sequence[int]] | None = None
 
 

@@ -8,7 +8,7 @@ time, never quality.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from gatewayd_hooks.strategy import Strategy
 
@@ -36,6 +36,18 @@ class TargetModel(Protocol):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary, float32 ``[n, vocab_size]``, of ``[n, hidden_size]``."""
+
+
+class Heads(NamedTuple):
+    """Small networks that were trained on the hidden states of a model.
+
+    Attributes:
+        tensors: their weights by name, in the model's type of numbers.
+        facts: what ``heads.json`` says of them.
+    """
+
+    tensors: dict[str, torch.Tensor]
+    facts: dict[str, Any]
 
 
 class DraftModel(Protocol):

@@ -18,10 +18,12 @@ from gatewayd_draft_medusa.config import MedusaConfig
 from gatewayd_draft_medusa.strategy import Medusa
 from gatewayd_draft_medusa.tree import grow
 from gatewayd_engine import embedded
+from gatewayd_engine.drafting import Target
+from gatewayd_engine.heads import read_heads
 from gatewayd_engine.recipe import heads as recipe
 from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
+from gatewayd_hooks.speculation import DraftBatch, Drafts, Features, Heads
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
 
@@ -121,7 +123,14 @@ def resources_of(folder: Path) -> EngineResources:
         vocab_size=VOCAB,
         folder=str(folder),
         target=WORDS,
+        read_heads=reader(folder),
     )
+
+
+def reader(model: Path) -> Callable[[str, str], Heads]:
+    """What an engine lends."""
+    target = Target(HIDDEN, WORDS.dtype)
+    return lambda setting, kind: read_heads(setting, kind, model, target, VOCAB, "cpu")
 
 
 class HeadsConformance(DrafterConformance):
@@ -320,7 +329,7 @@ def test_heads_of_another_model_are_refused_in_a_sentence(
     others = "eagle" if kind == "medusa" else "medusa"
     assert f"not for '{kind}'" in refusal(model.with_name(f"words-{others}"), resources)
     assert "cannot be read" in refusal(broken(tmp_path / "broken"), resources)
-    missing = refusal("", engine_resources(folder=str(tmp_path / "words"), target=WORDS))
+    missing = refusal("", engine_resources(target=WORDS, read_heads=reader(tmp_path / "words")))
     assert f"gatewayd_engine.recipe heads --kind {kind}" in missing
 
 

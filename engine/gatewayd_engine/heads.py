@@ -1,69 +1,65 @@
-"""Reads trained heads, and refuses those of another model."""
+"""Reads heads that were trained on a model for drafters, and refuses those of another model."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
-from gatewayd_hooks.resources import EngineResources
+from gatewayd_engine.drafting import Target
+from gatewayd_hooks.speculation import Heads
 
-_KIND = "medusa"
 _TOLERANCE = 0.01  # other types of numbers round otherwise
 
 
-class Heads(NamedTuple):
-    """Weights, and what ``heads.json`` says of them."""
-
-    tensors: dict[str, torch.Tensor]
-    facts: dict[str, Any]
-
-
-def read_heads(setting: str, resources: EngineResources) -> Heads:
+def read_heads(
+    setting: str, kind: str, model: Path, target: Target, vocab_size: int, device: str
+) -> Heads:
     """Read the heads of a folder.
 
     Args:
         setting: the folder; empty for the one beside the model's.
-        resources: of the engine.
+        kind: the drafter that they are for.
+        model: the served checkpoint.
+        target: the same, as drafters see it.
+        vocab_size: of the model.
+        device: where they go.
 
     Raises:
         ValueError: there are none, or they are not this model's; the sentence says what to do.
     """
-    model = Path(resources.folder)
-    folder = Path(setting) if setting else model.with_name(f"{model.name}-{_KIND}")
+    folder = Path(setting) if setting else model.with_name(f"{model.name}-{kind}")
     if not (folder / "heads.json").is_file():
         raise ValueError(
-            f"there are no {_KIND} heads in {folder}: train some with `python -m"
-            f" gatewayd_engine.recipe heads --kind {_KIND}` and name their folder in"
-            f" [drafter.{_KIND}] heads"
+            f"there are no {kind} heads in {folder}: train some with `python -m"
+            f" gatewayd_engine.recipe heads --kind {kind}` and name their folder in"
+            f" [drafter.{kind}] heads"
         )
     try:
         facts = json.loads((folder / "heads.json").read_text("utf-8"))
         tensors = load_file(folder / "heads.safetensors")
         trained_on = tensors.pop("embedding")
-        kind, hidden_size, vocab_size = (
+        its_kind, hidden_size, its_vocab_size = (
             facts[name] for name in ("kind", "hidden_size", "vocab_size")
         )
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"the heads in {folder} cannot be read: {error!r}") from error
-    if kind != _KIND:
-        raise ValueError(f"the heads in {folder} are for the drafter {kind!r}, not for {_KIND!r}")
-    target = resources.target
-    if target is None:
-        raise ValueError(f"{_KIND} needs the model, and this engine lends it to no drafter")
-    if (hidden_size, vocab_size) != (target.hidden_size, resources.vocab_size):
+    if its_kind != kind:
         raise ValueError(
-            f"the heads in {folder} are for hidden states of {hidden_size} and {vocab_size} tokens;"
-            f" this model has {target.hidden_size} and {resources.vocab_size}"
+            f"the heads in {folder} are for the drafter {its_kind!r}, not for {kind!r}"
+        )
+    if (hidden_size, its_vocab_size) != (target.hidden_size, vocab_size):
+        raise ValueError(
+            f"the heads in {folder} are for hidden states of {hidden_size} and {its_vocab_size}"
+            f" tokens; this model has {target.hidden_size} and {vocab_size}"
         )
     served = _embedding(model, len(trained_on))
     if served is not None and (served.float() - trained_on.float()).abs().max() > _TOLERANCE:
         raise ValueError(f"the heads in {folder} were trained for another model than {model}")
-    return Heads({name: t.to(resources.device, target.dtype) for name, t in tensors.items()}, facts)
+    return Heads({name: t.to(device, target.dtype) for name, t in tensors.items()}, facts)
 
 
 def _embedding(model: Path, count: int) -> torch.Tensor | None:

@@ -1,6 +1,8 @@
-"""Greedy tokens are the same whatever is chosen: every strategy of every kind, in combinations.
+"""Tokens are the same whatever is chosen: every strategy of every kind, in combinations.
 
-The strategies are those that are installed, so a new one is in the draw from its first day.
+Greedy ones are those of transformers, seeded ones those of an engine that neither guesses, caches
+nor keeps anything. The strategies are those that are installed, so a new one is in the draw from
+its first day.
 """
 
 from __future__ import annotations
@@ -8,13 +10,18 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.kv import arrivals
 from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.conftest import build
+from tests.engine.core.tiering import disk, evict_all, host
 
 Make = Callable[..., Any]
 
@@ -28,6 +35,17 @@ PROMPTS = [
 PROMPTS += [([*range(20, 32)] * 6)[: 40 + 7 * i] for i in range(3)]
 LENGTH = 24
 
+SAMPLED: list[dict[str, Any]] = [
+    {"temperature": 0.7, "seed": 1},
+    {"temperature": 1.0, "top_p": 0.9, "seed": 2},
+    {"temperature": 1.3, "top_k": 20, "seed": 3},
+    {"temperature": 0.9, "top_p": 0.95, "top_k": 50, "min_p": 0.01, "seed": 4},
+    {"temperature": 0.3, "repetition_penalty": 1.2, "seed": 2**63 - 1},
+]
+"""How requests with a seed are sampled; the first so many prompts are asked in these ways, too."""
+CHOICES = 3
+"""Answers to one request, at most."""
+
 
 def names(kind: Kind) -> list[str]:
     found = [e for e in Catalog.installed().entries if e.kind == kind]
@@ -35,28 +53,67 @@ def names(kind: Kind) -> list[str]:
 
 
 @dataclass(frozen=True)
+class Expected:
+    """What every combination has to say.
+
+    Attributes:
+        greedy: by prompt.
+        seeded: by way of sampling, and by choice.
+    """
+
+    greedy: list[list[int]]
+    seeded: list[list[list[int]]]
+
+
+@dataclass(frozen=True)
 class Combination:
-    """What one engine is made of, and what happens to it."""
+    """What one engine is made of, and what happens to it.
+
+    Attributes:
+        fields: of ``EngineConfig``.
+        seed: of what is asked when.
+        is_shaken: sequences are preempted that need not be, and the cache is evicted.
+        inline_bytes: from which size on pages come back beside the layers.
+    """
 
     fields: dict[str, Any]
     seed: int
+    is_shaken: bool = False
+    inline_bytes: int = 1 << 20
 
     @classmethod
-    def drawn(cls, seed: int) -> Combination:
+    def drawn(cls, seed: int, path: Path) -> Combination:
         dice = random.Random(seed)
 
         def one(kind: Kind) -> StrategyChoice:
             return StrategyChoice(dice.choice(names(kind)))
 
+        fcfs = {
+            "max_prefill_chunk": dice.choice([0, 5, 33]),
+            "prefix_patience": dice.choice([0.0, 0.0, 5.0]),
+        }
+        scheduler = dice.choice(names(Kind.SCHEDULER))
         controller = dice.choice(["adaptive", "fixed"])
         settings = {"drafts": dice.randint(1, 9)} if controller == "fixed" else {}
         page_size = dice.choice([4, 8, 16])
         tight = -(-(max(map(len, PROMPTS)) + LENGTH) // page_size) + dice.randint(1, 24)
+        # A few pages, or all there are.
+        memory = dice.choice(["384KiB", "64MiB"])
+        tiers = dice.choice(
+            [
+                [],
+                [host(memory)],
+                [disk(path)],
+                [host(memory), disk(path)],
+                [host("384KiB"), disk(path)],
+            ]
+        )
         fields = {
-            "scheduler": one(Kind.SCHEDULER),
+            "scheduler": StrategyChoice(scheduler, fcfs if scheduler == "fcfs" else {}),
             "prefix_cache": dice.choice([None, *map(StrategyChoice, names(Kind.PREFIX_CACHE))]),
             "eviction": one(Kind.EVICTION),
             "preemption": one(Kind.PREEMPTION),
+            "kv_tiers": tiers,
             "drafter": dice.choice([None, *map(StrategyChoice, names(Kind.DRAFTER))]),
             "spec_controller": StrategyChoice(controller, settings),
             "page_size": page_size,
@@ -64,28 +121,52 @@ class Combination:
             "max_running": dice.choice([3, 8, 64]),
             "max_batch_tokens": dice.choice([32, 100, 512]),
         }
-        return cls(fields, seed)
+        return cls(fields, seed, dice.random() < 0.5, dice.choice([0, 1 << 20]))
 
-    def answers(self, make_engine: Make) -> list[list[int]]:
-        """Every prompt twice, in a random order, some while others run."""
+    def check(self, make_engine: Make, expected: Expected) -> None:
+        """Every prompt twice and in each way, in a random order, some while others run."""
         dice = random.Random(self.seed)
-        engine = make_engine(**self.fields)
-        order = [*range(len(PROMPTS))] * 2
-        dice.shuffle(order)
-        ids = []
-        for k in order:
-            ids.append(engine.submit(PROMPTS[k], max_tokens=LENGTH, ignore_eos=True)[0])
-            for _ in range(dice.randrange(4)):
-                engine.step()
-        done = engine.run()
-        assert engine.core.stats.faults == 0
-        for i in ids:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(arrivals, "_INLINE_BYTES", self.inline_bytes)
+            engine = make_engine(**self.fields)
+            asked = self._ask(engine, dice, expected)
+            done = engine.run()
+            assert engine.core.stats.faults == 0
+            engine.core.check()
+        for i, tokens in asked.items():
             assert done[i].finished.error is None
-        found: list[list[int]] = [[] for _ in PROMPTS]
-        for k, i in zip(order, ids, strict=True):
-            assert not found[k] or found[k] == done[i].tokens
-            found[k] = done[i].tokens
-        return found
+            assert done[i].tokens == tokens, self
+        engine.core.strategies.close()
+
+    def _ask(self, engine: Any, dice: random.Random, expected: Expected) -> dict[int, list[int]]:
+        """Submit everything; what each sequence has to say."""
+        order: list[tuple[int, int | None]] = [(k, None) for k in range(len(PROMPTS))] * 2
+        order += [(k, k) for k in range(len(SAMPLED))]
+        dice.shuffle(order)
+        asked: dict[int, list[int]] = {}
+        for k, way in order:
+            n = dice.choice([1, 1, 2, CHOICES])
+            fields = {} if way is None else SAMPLED[way]
+            wish = {"priority": dice.randrange(3), "retention": (dice.randrange(101), 5.0)}
+            ids = engine.submit(
+                PROMPTS[k], n=n, max_tokens=LENGTH, ignore_eos=True, **fields, **wish
+            )
+            said = [expected.greedy[k]] * n if way is None else expected.seeded[way]
+            asked.update(zip(ids, said, strict=False))
+            for _ in range(dice.randrange(4)):
+                if self.is_shaken and dice.random() < 0.3:
+                    self._shake(engine, dice)
+                engine.step()
+        return asked
+
+    @staticmethod
+    def _shake(engine: Any, dice: random.Random) -> None:
+        running = list(engine.core._queue.running)
+        if not running:
+            evict_all(engine)
+            return
+        mode = dice.choice(list(PreemptionMode))
+        engine.core._placement.preempt(Victim(dice.choice(running), mode))
 
 
 @pytest.fixture(scope="session")
@@ -112,6 +193,20 @@ def oracle_answers(oracle: Callable[..., Any]) -> list[list[int]]:
     return found
 
 
+@pytest.fixture(scope="session")
+def expected(oracle_answers: list[list[int]]) -> Expected:
+    """Of transformers, and of an engine without anything, one request at a time."""
+    plain = build(prefix_cache=None)
+    seeded = []
+    for k, fields in enumerate(SAMPLED):
+        ids = plain.submit(PROMPTS[k], n=CHOICES, max_tokens=LENGTH, ignore_eos=True, **fields)
+        done = plain.run()
+        seeded.append([done[i].tokens for i in ids])
+    assert len({tuple(tokens) for said in seeded for tokens in said}) > CHOICES * len(SAMPLED) - 3
+    plain.core.strategies.close()
+    return Expected(oracle_answers, seeded)
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [
@@ -120,25 +215,24 @@ def oracle_answers(oracle: Callable[..., Any]) -> list[list[int]]:
         for name in names(kind)
     ],
 )
-def test_each_strategy_alone(
-    make_engine: Make, oracle_answers: list[list[int]], kind: Kind, name: str
-) -> None:
+def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, name: str) -> None:
     fields = {
         kind.value: StrategyChoice(name),
         "spec_controller": StrategyChoice("fixed", {"drafts": 6}),
         "kv_pages": 40,
     }
-    assert Combination(fields, 1).answers(make_engine) == oracle_answers
+    Combination(fields, 1).check(make_engine, expected)
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_a_few_combinations(make_engine: Make, oracle_answers: list[list[int]], seed: int) -> None:
-    assert Combination.drawn(seed).answers(make_engine) == oracle_answers
+def test_a_few_combinations(
+    make_engine: Make, expected: Expected, tmp_path: Path, seed: int
+) -> None:
+    Combination.drawn(seed, tmp_path).check(make_engine, expected)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_two_hundred_combinations(make_engine: Make, oracle_answers: list[list[int]]) -> None:
+def test_two_hundred_combinations(make_engine: Make, expected: Expected, tmp_path: Path) -> None:
     for seed in range(1000, 1200):
-        combination = Combination.drawn(seed)
-        assert combination.answers(make_engine) == oracle_answers, combination
+        Combination.drawn(seed, tmp_path / str(seed)).check(make_engine, expected)

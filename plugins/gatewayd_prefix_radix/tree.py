@@ -67,10 +67,6 @@ class Node:
         self.keys.insert(at, key)
         self.children.insert(at, child)
 
-    def replace(self, child: Node, page_size: int) -> None:
-        """Put a child in the place of the one that begins with the same page."""
-        self.children[bisect_left(self.keys, key_of(child.tokens[:page_size]))] = child
-
     def remove(self, child: Node, page_size: int) -> None:
         """A run is gone."""
         at = bisect_left(self.keys, key_of(child.tokens[:page_size]))

@@ -42,6 +42,12 @@ def write_checkpoint(folder: Path, model: Llama, tokenizer: Tokenizer) -> None:
     )
 
 
+def write_tensors(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """Write a file that everybody may read; safetensors leaves it to its owner alone."""
+    save_file(tensors, path, {"format": "pt"})
+    path.chmod(0o644)
+
+
 def config(size: Size) -> dict[str, Any]:
     """The config.json of a size."""
     return {
@@ -80,7 +86,7 @@ def _write_weights(folder: Path, model: Llama) -> None:
     }
     num_parameters = sum(tensor.numel() for tensor in tensors.values())
     if num_parameters <= SPLIT_ABOVE:
-        save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+        write_tensors(folder / "model.safetensors", tensors)
         return
     lower = {f"model.layers.{index}." for index in range(model.size.layers // 2)}
     shards = {
@@ -88,7 +94,7 @@ def _write_weights(folder: Path, model: Llama) -> None:
         "model-00002-of-00002.safetensors": {n for n in tensors if not n.startswith(tuple(lower))},
     }
     for file, names in shards.items():
-        save_file({name: tensors[name] for name in names}, folder / file, {"format": "pt"})
+        write_tensors(folder / file, {name: tensors[name] for name in names})
     weight_map = {name: file for file, names in shards.items() for name in sorted(names)}
     metadata = {"total_size": 2 * num_parameters}
     index = {"metadata": metadata, "weight_map": weight_map}

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
+from gatewayd_engine.recipe.checkpoint import write_tensors
 from gatewayd_engine.recipe.heads import Eagle, Medusa
 from gatewayd_engine.recipe.model import NORM_EPS, ROPE_THETA
 
@@ -49,7 +49,7 @@ def write_heads(
     tensors = {name: tensor.detach().half() for name, tensor in heads.state_dict().items()}
     tensors["embedding"] = embedding[:PROBE].detach().half()
     folder.mkdir(parents=True, exist_ok=True)
-    save_file(tensors, folder / "heads.safetensors", {"format": "pt"})
+    write_tensors(folder / "heads.safetensors", tensors)
     (folder / "heads.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
 
 

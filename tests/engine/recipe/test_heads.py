@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,7 @@ def test_what_is_stored_is_what_was_trained(kind: str, tmp_path: Path) -> None:
     heads = Medusa(16) if kind == "medusa" else Eagle(16)
     embedding = torch.randn(64, 16)
     write_heads(tmp_path / "heads", heads, "x", embedding, [[0.5, 0.25]])
+    assert stat.S_IMODE((tmp_path / "heads" / "heads.safetensors").stat().st_mode) == 0o644
     tensors = load_file(tmp_path / "heads" / "heads.safetensors")
     assert torch.equal(tensors.pop("embedding"), embedding[:32].half())
     stored = {name: tensor.half() for name, tensor in heads.state_dict().items()}

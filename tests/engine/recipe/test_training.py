@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +110,8 @@ def test_the_folder_loads_here_and_in_transformers_and_all_agree(
     if num_shards == 2:
         monkeypatch.setattr("gatewayd_engine.recipe.checkpoint.SPLIT_ABOVE", 0)
     write_checkpoint(tmp_path, trained.model, tokenizer)
-    assert len(list(tmp_path.glob("*.safetensors"))) == num_shards
+    shards = list(tmp_path.glob("*.safetensors"))
+    assert [stat.S_IMODE(path.stat().st_mode) for path in shards] == [0o644] * num_shards
 
     ids = torch.tensor(tokenizer.encode("<|im_start|>user\nWhat does json.dumps do?").ids)
     rounded = Llama(TINY).eval()

@@ -140,7 +140,8 @@ class Combination:
 
     def _ask(self, engine: Any, dice: random.Random, expected: Expected) -> dict[int, list[int]]:
         """Submit everything; what each sequence has to say."""
-        order: list[tuple[int, int | None]] = [(k, None) for k in range(len(PROMPTS))] * 2
+        order: list[tuple[int, int | None]] = []
+        order += [(k, None) for _ in range(2) for k in range(len(PROMPTS))]
         order += [(k, k) for k in range(len(SAMPLED))]
         dice.shuffle(order)
         asked: dict[int, list[int]] = {}

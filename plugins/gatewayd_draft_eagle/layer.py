@@ -40,11 +40,13 @@ class Layer:
         self.head_dim: int = facts["head_dim"]
         self._heads: int = facts["heads"]
         self._eps: float = facts["norm_eps"]
-        self._join, self._join_bias = tensors["join.weight"], tensors["join.bias"]
-        self._norm, self._mlp_norm = tensors["norm.weight"], tensors["mlp_norm.weight"]
-        self._qkv = torch.cat((tensors["query.weight"], tensors["key_value.weight"]))
-        self._out = tensors["out.weight"]
-        self._gate_up, self._down = tensors["gate_up.weight"], tensors["down.weight"]
+        self._join, self._join_bias = _by_input(tensors["join.weight"]), tensors["join.bias"]
+        # What a norm multiplies by is in the weights behind it.
+        qkv = torch.cat((tensors["query.weight"], tensors["key_value.weight"]))
+        self._qkv = _by_input(qkv * tensors["norm.weight"])
+        self._out = _by_input(tensors["out.weight"])
+        self._gate_up = _by_input(tensors["gate_up.weight"] * tensors["mlp_norm.weight"])
+        self._down = _by_input(tensors["down.weight"])
         exponents = torch.arange(0, self.head_dim, 2).float() / self.head_dim
         frequencies = facts["rope_theta"] ** -exponents
         angles = torch.outer(torch.arange(num_positions).float(), frequencies)
@@ -65,9 +67,8 @@ class Layer:
             positions: of the hidden states, shape ``[n]``.
         """
         pairs = torch.cat((features, embedded), -1)
-        joined = functional.linear(pairs, self._join, self._join_bias)
-        normed = self._normed(joined, self._norm)
-        heads = functional.linear(normed, self._qkv).view(len(joined), -1, self.head_dim)
+        joined = torch.addmm(self._join_bias, pairs, self._join)
+        heads = torch.mm(self._normed(joined), self._qkv).view(len(joined), -1, self.head_dim)
         cos, sin = self._rotation[positions].unsqueeze(2).unbind(1)
         turned = heads[:, : self._heads + self.kv_heads]
         turned.copy_(turned * cos + turned.roll(self.head_dim // 2, -1) * sin)
@@ -94,13 +95,18 @@ class Layer:
             attn_mask=is_seen[:, None, None],
             enable_gqa=True,
         )
-        x = entered.joined + functional.linear(seen.flatten(1), self._out)
-        normed = self._normed(x, self._mlp_norm)
-        gate, up = functional.linear(normed, self._gate_up).chunk(2, -1)
-        return x + functional.linear(functional.silu(gate) * up, self._down)
+        x = torch.addmm(entered.joined, seen.flatten(1), self._out)
+        gate, up = torch.mm(self._normed(x), self._gate_up).chunk(2, -1)
+        return torch.addmm(x, functional.silu(gate).mul_(up), self._down)
 
-    def _normed(self, x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        """RMS norm; torch's own takes three times as long for a few rows."""
+    def _normed(self, x: torch.Tensor) -> torch.Tensor:
+        """RMS norm without its weights; torch's own takes three times as long for a few rows."""
         wide = x.float()
-        scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + self._eps)
-        return (wide * scale).to(x.dtype) * weight
+        scale: torch.Tensor = torch.linalg.vector_norm(wide, dim=-1, keepdim=True)
+        scale = scale.square_().div_(x.shape[-1]).add_(self._eps).rsqrt_()
+        return (wide * scale).to(x.dtype)
+
+
+def _by_input(weight: torch.Tensor) -> torch.Tensor:
+    """A matrix ``[out, in]`` as ``[in, out]``: a few rows pass it in half the time on a CPU."""
+    return weight.t().contiguous()

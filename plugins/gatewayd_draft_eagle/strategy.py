@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gatewayd_draft_eagle.layer import Entered, Layer
-from gatewayd_draft_eagle.tree import likeliest
+from gatewayd_draft_eagle.tree import Prospects, likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
 if TYPE_CHECKING:
@@ -100,7 +100,8 @@ class Eagle:
         """Chains of guesses for some lines, and other choices for each, with their shares.
 
         Each of shape ``[n, depth, width]``; the first choice is the one that the chain goes on
-        from. Less deep when no chain is likely to be right so far.
+        from. Less deep when no chain is likely to be right so far, or when nothing that is further
+        ahead could be among what a row can use.
         """
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
@@ -112,16 +113,16 @@ class Eagle:
         positions = torch.from_numpy(at)
         foreseen = self._layer.foresee(entered, context, is_seen[0])
         said = [self._said(foreseen)]
-        reached = said[0].values[:, 0]
+        prospects = Prospects(batch.limits[known], said[0].values)
         for ahead in range(1, depth):
-            if float(reached.max()) < self._config.min_confidence:
+            if not prospects.go_on(self._config.min_confidence):
                 break
             embedded = self._target.embed(said[-1].indices[:, 0])
             entered = self._layer.enter(foreseen, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             foreseen = self._layer.foresee(entered, context, is_seen[ahead])
             said.append(self._said(foreseen))
-            reached = reached * said[-1].values[:, 0]
+            prospects.add(said[-1].values)
         tokens = torch.stack([one.indices for one in said], 1)
         shares = torch.stack([one.values for one in said], 1)
         return tokens.cpu().numpy(), shares.cpu().numpy()

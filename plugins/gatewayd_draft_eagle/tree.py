@@ -2,8 +2,44 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Prospects:
+    """Whether it is worth it to look further ahead.
+
+    Args:
+        limits: guesses that each row can use, shape ``[n]``.
+        shares: what the drafter gave to the choices for the next token, best first, shape
+            ``[n, width]``.
+    """
+
+    def __init__(self, limits: NDArray[np.int64], shares: torch.Tensor) -> None:
+        self._limits = limits
+        self._reached = np.ones(len(limits), np.float32)
+        self._likelihoods: list[NDArray[np.float32]] = []
+        self.add(shares)
+
+    def add(self, shares: torch.Tensor) -> None:
+        """The choices one token further."""
+        likelihood = self._reached[:, None] * shares.float().cpu().numpy()
+        self._likelihoods.append(likelihood)
+        self._reached = likelihood[:, 0]
+
+    def go_on(self, least: float) -> bool:
+        """Whether any row's chain is at least so likely, and may bring something of use.
+
+        Nothing further ahead is likelier than the chain so far: a row that has enough guesses
+        which are as likely will use none of it.
+        """
+        better = sum(np.count_nonzero(of >= self._reached[:, None], 1) for of in self._likelihoods)
+        return bool(((self._reached >= least) & (better < self._limits)).any())
 
 
 def likeliest(

@@ -136,7 +136,6 @@ def reader(model: Path) -> Callable[[str, str], Heads]:
 class HeadsConformance(DrafterConformance):
     """With hidden states."""
 
-    begin = 0
     model: Path
 
     @pytest.fixture(autouse=True)
@@ -146,44 +145,29 @@ class HeadsConformance(DrafterConformance):
     def resources(self) -> EngineResources:
         return resources_of(self.model)
 
-    def make(self) -> Any:
-        return Watched(self.build(), self.begin)
-
-    def build(self) -> Any:
-        raise NotImplementedError
-
 
 class TestMedusa(HeadsConformance):
-    def build(self) -> Medusa:
+    def make(self) -> Medusa:
         return Medusa(MedusaConfig())
 
 
 class TestSmallMedusa(HeadsConformance):
-    def build(self) -> Medusa:
+    def make(self) -> Medusa:
         return Medusa(MedusaConfig(tree_size=3))
 
 
-class TestMedusaAfterACachedBeginning(HeadsConformance):
-    begin = 9
-
-    def build(self) -> Medusa:
-        return Medusa(MedusaConfig())
-
-
 class TestEagle(HeadsConformance):
-    def build(self) -> Eagle:
+    def make(self) -> Eagle:
         return Eagle(EagleConfig())
 
 
 class TestEagleAsAChain(HeadsConformance):
-    def build(self) -> Eagle:
+    def make(self) -> Eagle:
         return Eagle(EagleConfig(width=1))
 
 
-class TestEagleAfterACachedBeginning(HeadsConformance):
-    begin = 9
-
-    def build(self) -> Eagle:
+class TestShallowEagle(HeadsConformance):
+    def make(self) -> Eagle:
         return Eagle(EagleConfig(depth=3))
 
 

@@ -16,6 +16,8 @@ from gatewayd_hooks.speculation import (
     DraftBatch,
     DrafterStrategy,
     Drafts,
+    FeatureDrafter,
+    Features,
     SpecControllerStrategy,
     SpecReport,
     SpecView,
@@ -47,6 +49,7 @@ class _Rows:
         self._random = np.random.default_rng(seed)
         self.tokens = np.zeros((_ROWS, resources.max_model_len), np.int32)
         self.lengths = np.zeros(_ROWS, np.int64)
+        self._seen = np.zeros(_ROWS, np.int64)
         self.answers: list[Drafts] = []
         for row in range(_ROWS):
             self.begin(row)
@@ -57,6 +60,8 @@ class _Rows:
         # Few different tokens: sequences repeat themselves.
         self.tokens[row, :length] = self._random.integers(0, 3, length)
         self.lengths[row] = length
+        # What is found in a cache is never computed here.
+        self._seen[row] = self._random.choice([0, 0, length // 2, length - 1])
         self._drafter.admit(row)
 
     def step(self) -> None:
@@ -71,6 +76,8 @@ class _Rows:
         uniform = self._random.random((len(asking), int(limits.max())))
         lengths = self.lengths[asking]
         batch = DraftBatch(asking, lengths, limits, self.tokens, temperature, uniform)
+        if isinstance(self._drafter, FeatureDrafter):
+            self._observe(self._drafter)
         drafts = self._propose(batch)
         self.answers.append(drafts)
         check_drafts(batch, drafts, self._resources.vocab_size)
@@ -81,6 +88,28 @@ class _Rows:
             self.tokens[row, end - kept : end] = drafts.tokens[i, :kept]
             self.tokens[row, end] = self._random.integers(0, 3)
             self.lengths[row] = end + 1
+
+    def _observe(self, drafter: FeatureDrafter) -> None:
+        """Show the hidden states of all that was computed since; the last tokens are not yet."""
+        import torch
+
+        target = self._resources.target
+        assert target is not None, "a drafter that observes needs resources with a target"
+        counts = np.maximum(self.lengths - 1 - self._seen, 0)
+        rows = np.repeat(np.arange(_ROWS), counts)
+        if not len(rows):
+            return
+        positions = np.concatenate(
+            [np.arange(seen, seen + n) for seen, n in zip(self._seen, counts, strict=True)]
+        )
+        ids = self.tokens[rows, positions].astype(np.int64)
+        # Any will do, if the same token has the same: these are of the right size and type.
+        hidden = target.embed(torch.from_numpy(ids))
+        before = hidden.clone()
+        drafter.observe(Features(rows, positions, ids, hidden))
+        assert torch.equal(hidden, before), "hidden states are not to be written to"
+        hidden.fill_(float("nan"))  # the engine uses the memory again
+        self._seen += counts
 
     def _propose(self, batch: DraftBatch) -> Drafts:
         """Ask; a drafter that writes to what it is given raises."""

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 
-from gatewayd_hooks.speculation import DraftBatch, Drafts
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import (
     DrafterConformance,
     SpecControllerConformance,
     check_drafts,
 )
+from tests.contract.kit.conftest import fails
 
 Verdict = Callable[..., list[str]]
 
@@ -84,6 +87,103 @@ def answers_for_one_row_only(drafter: Any) -> None:
 )
 def test_a_broken_drafter_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
     assert verdict(DrafterConformance, Kind.DRAFTER, "ngram", broken)
+
+
+class Observing:
+    """Says again the token whose hidden state it saw last in a row."""
+
+    def open(self, resources: EngineResources) -> None:
+        self._last = np.full(resources.max_running, -1)
+
+    def close(self) -> None:
+        pass
+
+    def admit(self, row: int) -> None:
+        self._last[row] = -1
+
+    def observe(self, features: Features) -> None:
+        self._last[features.rows] = features.hidden[:, 0].numpy()
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        said = self._last[batch.rows]
+        return Drafts(np.maximum(said, 0)[:, None].astype(np.int32), (said >= 0).astype(np.int32))
+
+
+class Unforgetting(Observing):
+    def admit(self, row: int) -> None:
+        pass
+
+
+class Scribbling(Observing):
+    def observe(self, features: Features) -> None:
+        super().observe(features)
+        features.hidden.zero_()
+
+
+class FromTheFirst(Observing):
+    """Believes that every sequence is computed from its first token."""
+
+    def open(self, resources: EngineResources) -> None:
+        super().open(resources)
+        self._next = np.zeros(resources.max_running, np.int64)
+
+    def admit(self, row: int) -> None:
+        super().admit(row)
+        self._next[row] = 0
+
+    def observe(self, features: Features) -> None:
+        super().observe(features)
+        for row, position in zip(features.rows, features.positions, strict=True):
+            if self._next[row] != position:
+                raise IndexError("a token is missing")
+            self._next[row] += 1
+
+
+class Borrowing(Observing):
+    """Keeps hidden states where they are, in memory that is not its own."""
+
+    def open(self, resources: EngineResources) -> None:
+        super().open(resources)
+        self._seen: list[Features] = []
+
+    def observe(self, features: Features) -> None:
+        self._seen.append(features)
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        for features in self._seen:
+            super().observe(features)
+        return super().propose(batch)
+
+
+class Target:
+    """Hidden states that say which token they are of."""
+
+    hidden_size = 4
+    dtype = torch.float32
+
+    def embed(self, ids: torch.Tensor) -> torch.Tensor:
+        return ids[:, None].repeat(1, 4).float()
+
+
+def failures(drafter: type[Observing]) -> list[str]:
+    def resources(self: Any) -> EngineResources:
+        return engine_resources(
+            max_running=4, max_model_len=96, vocab_size=16, target=cast(Any, Target())
+        )
+
+    members = {"make": lambda self: drafter(), "resources": resources}
+    case = type("Case", (DrafterConformance,), members)()
+    tests = [test for test in vars(DrafterConformance) if test.startswith("test_")]
+    return [test for test in tests if fails(case, test)]
+
+
+def test_a_sound_drafter_that_observes_passes() -> None:
+    assert failures(Observing) == []
+
+
+@pytest.mark.parametrize("drafter", [Unforgetting, Scribbling, FromTheFirst, Borrowing])
+def test_a_broken_drafter_that_observes_fails(drafter: type[Observing]) -> None:
+    assert failures(drafter)
 
 
 def batch() -> DraftBatch:

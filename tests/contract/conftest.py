@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
@@ -57,3 +57,13 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     yield install_
     for name in [name for name in sys.modules if name.partition(".")[0] in written]:
         del sys.modules[name]
+
+
+@pytest.fixture
+def install_mine(install: Install) -> Callable[[str], None]:
+    """Install ``scheduler.mine`` with a given source."""
+
+    def install_(source: str) -> None:
+        install("their-dist", {"scheduler.mine": "their_module"}, {"their_module": source})
+
+    return install_

@@ -2,28 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from typing import Any
-
-import openai
 import pytest
 
-from gatewayd.errors import EngineLost, EngineUnavailable, NumericalError, QueueFull
-from gatewayd.http.services import Limits
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.scheduling import Priority
-from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, hangs, says
+from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
+from tests.gatewayd.http.events import MESSAGES, events
 
-MESSAGES: Any = CHAT["messages"]
 SAMPLE = "na\u00efve \U0001f469\u200d\U0001f4bb \u4f60\u597d!"
-
-
-def events(body: str) -> list[Any]:
-    lines = [line for line in body.split("\n\n") if line]
-    assert lines[-1] == "data: [DONE]"
-    return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
 
 
 async def test_an_answer_has_text_reason_and_usage(text: TextModel) -> None:
@@ -243,98 +230,3 @@ async def test_developer_is_system_and_parts_are_joined(text: TextModel) -> None
             await gateway.http.post("/v1/chat/completions", json={**CHAT, "messages": messages})
         one, other = (job.request.prompt for job in gateway.fleet.jobs)
     assert list(one) == list(other)
-
-
-async def test_a_restarted_answer_forgets_what_was_generated(text: TextModel) -> None:
-    ids = text.tokenizer.encode("hello")
-
-    async def script(job: Job) -> None:
-        for sink in job.sinks:
-            sink.tokens(text.tokenizer.encode("lost words"), None)
-            sink.restarted()
-        await says(ids)(job)
-
-    async with running(text, FakeFleet(script)) as gateway:
-        answer = await gateway.openai.chat.completions.create(model="nano", messages=MESSAGES)
-    assert answer.choices[0].message.content == "hello"
-    assert answer.usage is not None
-    assert answer.usage.completion_tokens == len(ids)
-
-
-@pytest.mark.parametrize("is_stream", [False, True])
-async def test_a_failure_before_the_first_token_has_its_own_status(
-    text: TextModel, is_stream: bool
-) -> None:
-    script = fails(NumericalError("the logits are not numbers"))
-    async with running(text, FakeFleet(script)) as gateway:
-        response = await gateway.http.post(
-            "/v1/chat/completions", json={**CHAT, "stream": is_stream}
-        )
-        finished = await gateway.until_finished()
-    assert response.status_code == 500
-    assert response.json()["error"]["code"] == "numerical_error"
-    assert finished[0].outcome == "error"
-
-
-async def test_a_failure_mid_stream_is_an_error_event(text: TextModel) -> None:
-    script = fails(EngineLost("the engine was lost"), after=[100, 101])
-    async with running(text, FakeFleet(script)) as gateway:
-        stream = await gateway.openai.chat.completions.create(
-            model="nano", messages=MESSAGES, stream=True
-        )
-        with pytest.raises(openai.APIError, match="the engine was lost") as caught:
-            async for _ in stream:
-                pass
-        raw = await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
-        finished = await gateway.until_finished(2)
-    assert caught.value.code == "engine_restarted"
-    assert events(raw.text)[-1]["error"]["code"] == "engine_restarted"
-    assert [event.outcome for event in finished] == ["error", "error"]
-
-
-async def test_text_that_comes_with_a_failure_is_told_before_it(text: TextModel) -> None:
-    async def script(job: Job) -> None:
-        job.sinks[0].tokens(text.tokenizer.encode("first"), None)
-        await asyncio.sleep(0.02)
-        job.sinks[0].tokens(text.tokenizer.encode(" second"), None)
-        job.sinks[0].failed(EngineLost("the engine was lost"))
-
-    async with running(text, FakeFleet(script)) as gateway:
-        raw = await gateway.http.post("/v1/chat/completions", json={**CHAT, "stream": True})
-    *told, last = events(raw.text)
-    assert "".join(one["choices"][0]["delta"].get("content", "") for one in told) == "first second"
-    assert last["error"]["code"] == "engine_restarted"
-
-
-async def test_a_full_queue_and_a_missing_engine_say_when_to_come_back(text: TextModel) -> None:
-    fleet = FakeFleet()
-    async with running(text, fleet) as gateway:
-        for refusal, code in (
-            (QueueFull("256 requests wait", retry_after=3.2), "overloaded"),
-            (EngineUnavailable("all replicas failed"), "engine_unavailable"),
-        ):
-            fleet.refusal = refusal
-            response = await gateway.http.post("/v1/chat/completions", json=CHAT)
-            assert response.status_code == 503
-            assert response.json()["error"]["code"] == code
-            assert int(response.headers["retry-after"]) >= 1
-        fleet.refusal, fleet.model = None, None
-        loading = await gateway.http.post("/v1/chat/completions", json=CHAT)
-        assert loading.status_code == 503
-        assert "not loaded" in loading.json()["error"]["message"]
-    assert not gateway.admitted
-    assert not gateway.finished
-
-
-async def test_a_silent_stream_is_kept_alive(text: TextModel) -> None:
-    limits = Limits(ping_seconds=0.05)
-    async with (
-        running(text, FakeFleet(hangs), limits=limits) as gateway,
-        gateway.http.stream(
-            "POST", "/v1/chat/completions", json={**CHAT, "stream": True}
-        ) as response,
-    ):
-        lines = response.aiter_lines()
-        found = [await anext(lines) for _ in range(6)]
-    assert response.status_code == 200
-    assert found.count(": ping") >= 2

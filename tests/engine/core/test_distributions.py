@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from scipy import stats
+from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
@@ -19,21 +20,32 @@ from tests.engine.core.test_combinations import names
 
 Make = Callable[..., Any]
 
-PROMPT = [*range(30, 42)] * 4
-TEMPERATURE, TOP_K, LENGTH = 1.5, 3, 4
+ASKED = "<|im_start|>user\nWhat does {} do?<|im_end|>\n<|im_start|>assistant\n"
+MERGE = "heapq.merge", "Merge multiple sorted inputs into a single sorted output."
+BISECT = "bisect.bisect_left", "Return the index where to insert item x in list a, assuming a is"
+TEMPERATURE, TOP_K, LENGTH = 4.0, 3, 4
 DRAFTERS = [name for name in names(Kind.DRAFTER) if name != "forced"]
 
 
-@pytest.fixture(scope="session")
-def wanted(oracle: Callable[..., Any]) -> dict[tuple[int, ...], float]:
+def prompt_for(drafter: str) -> list[int]:
+    """Asks again what was answered just now, so that the drafter's guesses are often right."""
+    name, answer = BISECT if drafter == "eagle" else MERGE
+    asked = ASKED.format(name)
+    tokenizer = Tokenizer.from_file(str(embedded.folder("nano") / "tokenizer.json"))
+    ids: list[int] = tokenizer.encode(f"{asked}{answer}<|im_end|>\n{asked}").ids
+    return ids
+
+
+@pytest.fixture
+def wanted(oracle: Callable[..., Any], drafter: str) -> dict[tuple[int, ...], float]:
     """The probability of each answer, from transformers' logits, one prefix after the other."""
-    model = oracle(embedded.folder("nano"))
+    model, prompt = oracle(embedded.folder("nano")), prompt_for(drafter)
     found: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(LENGTH):
         grown = {}
         for prefix, probability in found.items():
             with torch.no_grad():
-                logits = model(torch.tensor([PROMPT + list(prefix)])).logits[0, -1].double()
+                logits = model(torch.tensor([prompt + list(prefix)])).logits[0, -1].double()
             best, ids = logits.topk(TOP_K)
             for token, share in zip(
                 ids.tolist(), torch.softmax(best / TEMPERATURE, -1).tolist(), strict=True
@@ -43,12 +55,12 @@ def wanted(oracle: Callable[..., Any]) -> dict[tuple[int, ...], float]:
     return found
 
 
-def drawn(engine: Any, draws: int) -> Counter[tuple[int, ...]]:
+def drawn(engine: Any, prompt: list[int], draws: int) -> Counter[tuple[int, ...]]:
     """So many answers to the prompt, 64 at a time."""
     counts: Counter[tuple[int, ...]] = Counter()
     for _ in range(draws // 64):
         ids = engine.submit(
-            PROMPT,
+            prompt,
             n=64,
             max_tokens=LENGTH,
             temperature=TEMPERATURE,
@@ -94,17 +106,20 @@ def test_a_thousand_draws(
     if drafter == "scripted":
         # From all of the vocabulary, so that nearly all of it is refused.
         guess_with(engine, Drawn([], 0.0, "chain"))
-    assert p_value(drawn(engine, 1_024), wanted) > 0.01
+    assert p_value(drawn(engine, prompt_for(drafter), 1_024), wanted) > 0.01
     assert engine.core.stats.draft_tokens > 200
 
 
+@pytest.mark.parametrize("drafter", ["ngram"])
 def test_the_chi_square_sees_another_temperature(
-    make_engine: Make, wanted: dict[tuple[int, ...], float]
+    make_engine: Make, wanted: dict[tuple[int, ...], float], drafter: str
 ) -> None:
     flatter = {answer: share**0.6 for answer, share in wanted.items()}
     total = sum(flatter.values())
     other = {answer: share / total for answer, share in flatter.items()}
-    assert p_value(drawn(engine_with(make_engine, "ngram"), 1_024), other) < 0.01
+    assert (
+        p_value(drawn(engine_with(make_engine, drafter), prompt_for(drafter), 1_024), other) < 0.01
+    )
 
 
 @pytest.mark.slow
@@ -114,12 +129,13 @@ def test_a_hundred_thousand_draws(
     make_engine: Make, wanted: dict[tuple[int, ...], float], drafter: str
 ) -> None:
     engine = engine_with(make_engine, drafter)
-    assert p_value(drawn(engine, 100_032), wanted) > 0.01
+    assert p_value(drawn(engine, prompt_for(drafter), 100_032), wanted) > 0.01
     stats_ = engine.core.stats
     print(f"{drafter}: {stats_.accepted_tokens} of {stats_.draft_tokens} drafts kept")
-    assert stats_.accepted_tokens > 1000
+    assert stats_.accepted_tokens > 0.05 * stats_.draft_tokens > 1000
 
 
+@pytest.mark.parametrize("drafter", DRAFTERS)
 def test_the_answers_are_all_there_is(wanted: dict[tuple[int, ...], float]) -> None:
     assert len(wanted) == len(list(itertools.product(range(TOP_K), repeat=LENGTH)))
     assert sum(wanted.values()) == pytest.approx(1)

@@ -21,6 +21,7 @@ from rich.console import Console
 
 from gatewayd import __version__, launch
 from gatewayd.admin.app import build_admin
+from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.server import AdminServer
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
@@ -111,7 +112,10 @@ class Daemon:
         )
         self._control = Control(config, self._fleet, plugged)
         socket = config.admin.socket
-        self._admin = None if socket is None else AdminServer(build_admin(self._control), socket)
+        self._admin = None
+        if socket is not None:
+            pinning = Pinning(self._text, self._fleet)
+            self._admin = AdminServer(build_admin(self._control, pinning), socket)
         metrics = Metrics(
             self._fleet,
             name,

@@ -26,6 +26,7 @@ from gatewayd_engine.messages import (
     LENGTH,
     STOP,
     EngineStats,
+    Pin,
     StepOutput,
     Submit,
 )
@@ -138,6 +139,20 @@ class EngineCore:
             self._placement.outside.save(seconds)
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
             _log.warning("the KV cache is not kept: %r", error)
+
+    def pin(self, message: Pin) -> int:
+        """Keep what is cached of a prompt while other pages can be given up.
+
+        Returns:
+            Tokens of it that are pinned now.
+
+        Raises:
+            Refused: the eviction knows no pins, or there is no prefix cache.
+        """
+        prompt = np.frombuffer(message.prompt, np.int32)
+        pin = partial(self._placement.prefixes.pin, prompt, message.salt, message.seconds)
+        pinned = self._recovery.fenced(pin, redo=True)
+        return 0 if pinned is None else pinned
 
     # Steps
 

@@ -111,7 +111,19 @@ class SetLimits(msgspec.Struct, tag="limits", array_like=True, frozen=True, gc=F
     strategy_budget_ms: float
 
 
-Command = Submit | Abort | Shutdown | Swap | SetLimits
+class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
+    """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``."""
+
+    number: int
+    """The daemon's own, for the answer."""
+    prompt: bytes
+    """int32 token ids; none, and 0 seconds, takes all pins back."""
+    seconds: float
+    """From now on; 0 takes the pin back."""
+    salt: bytes = b""
+
+
+Command = Submit | Abort | Shutdown | Swap | SetLimits | Pin
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
@@ -247,6 +259,16 @@ class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=Fa
     """Whether what the one before knew was handed over."""
 
 
+class Pinned(msgspec.Struct, tag="pinned", array_like=True, frozen=True, gc=False):
+    """What became of a pin."""
+
+    number: int
+    tokens: int = 0
+    """Of the prompt that are pinned now."""
+    error: str = ""
+    """Why nothing can be pinned; empty if it can."""
+
+
 class StrategyRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One strategy that an engine has used; figures count from the engine's start."""
 
@@ -274,4 +296,4 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
     message: str
 
 
-Event = Loading | Ready | StepOutput | Swapped | StrategyReport | Fatal
+Event = Loading | Ready | StepOutput | Swapped | Pinned | StrategyReport | Fatal

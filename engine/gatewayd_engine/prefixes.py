@@ -15,6 +15,7 @@ from gatewayd_engine.outside import Outside
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.submission import Refused
 from gatewayd_hooks.caching import Match, PageOrigin
 from gatewayd_hooks.strategy import Kind
 
@@ -184,6 +185,37 @@ class Prefixes:
                 seconds=max(seconds, origin.seconds),
             )
             self._pages.learn(page, more)
+
+    def pin(self, tokens: NDArray[np.int32], salt: bytes, seconds: float) -> int:
+        """Let the eviction spare what is cached of a prompt; see ``Pins``.
+
+        Args:
+            tokens: ids of the prompt; none stands for all that is cached.
+            salt: of the prefix cache.
+            seconds: from now on; 0 takes pins back.
+
+        Returns:
+            Tokens of the prompt that are pinned now.
+
+        Raises:
+            Refused: there are no pins.
+        """
+        plan = self._strategies.plan
+        if plan.begin is None or plan.match is None:
+            raise Refused("there is no prefix cache, and so nothing to pin")
+        if plan.pin is None:
+            raise Refused("the eviction in use knows no pins; take another, such as retention")
+        if not len(tokens):
+            pages = [page for page in range(self._pages.num_pages) if self._pages.is_known(page)]
+            found = Match(pages, 0)
+        else:
+            with blame(Kind.PREFIX_CACHE):
+                found = self._shorten(plan.match(plan.begin(tokens, salt)), len(tokens))
+            pages = list(found.pages[-1:])  # those before it are pinned with it
+        with blame(Kind.EVICTION):
+            for page in pages:
+                plan.pin(page, seconds)
+        return found.num_tokens if seconds else 0
 
     def rebuild(self) -> None:
         """Another prefix cache, which knows nothing yet: let it begin with who lives."""

@@ -18,6 +18,8 @@ from gatewayd_engine.messages import (
     Fatal,
     Finished,
     Loading,
+    Pin,
+    Pinned,
     Ready,
     SetLimits,
     Shutdown,
@@ -101,7 +103,10 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 if command.seconds > 0:
                     core.save(command.seconds)
                 return
-            refused += _obey(core, command)
+            if isinstance(command, Pin):
+                stream.send(_pin(core, command))
+            else:
+                refused += _obey(core, command)
         if refused:
             stream.send(StepOutput(stats=core.stats, finished=refused))
         for answer in core.swaps.settle():
@@ -130,6 +135,13 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             stream.send(StepOutput(stats=core.stats))
 
 
+def _pin(core: EngineCore, command: Pin) -> Pinned:
+    try:
+        return Pinned(command.number, core.pin(command))
+    except Refused as refusal:
+        return Pinned(command.number, error=str(refusal))
+
+
 def _obey(core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
@@ -144,6 +156,6 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             core.swaps.begin(command)
         case SetLimits():
             core.swaps.limit(command)
-        case Shutdown():
+        case Shutdown() | Pin():
             pass
     return []

@@ -11,7 +11,8 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
 from gatewayd.admin.peer import peer_in
-from gatewayd.admin.wire import LimitsBody, SwapAnswer, SwapBody
+from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gatewayd.http.asgi import (
@@ -27,6 +28,7 @@ from gatewayd.http.asgi import (
 
 _log = logging.getLogger(__name__)
 _BODY_BYTES = 64 * 1024
+_PROMPT_BYTES = 8 * 1024 * 1024
 BodyT = TypeVar("BodyT")
 Answer = Callable[[Scope, Receive], Awaitable[object]]
 
@@ -47,10 +49,12 @@ class Admin:
 
     Args:
         control: makes the changes.
+        pinning: pins prompts.
     """
 
-    def __init__(self, control: Control) -> None:
+    def __init__(self, control: Control, pinning: Pinning) -> None:
         self._control = control
+        self._pinning = pinning
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
         """What is chosen, what each has cost, and the limits."""
@@ -82,6 +86,11 @@ class Admin:
         self._control.limit(msgspec.to_builtins(body), str(peer_in(scope)))
         return self._control.limits()
 
+    async def pin(self, scope: Scope, receive: Receive) -> object:
+        """Keep what is cached of a prompt, or let go of it."""
+        body = await _body(scope, receive, PinBody, _PROMPT_BYTES)
+        return await self._pinning.pin(body, str(peer_in(scope)))
+
 
 class Front:
     """Answers whatever goes wrong in the routes."""
@@ -109,22 +118,25 @@ class Front:
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
 
-def build_admin(control: Control) -> App:
+def build_admin(control: Control, pinning: Pinning) -> App:
     """Put the app together."""
-    admin = Admin(control)
+    admin = Admin(control, pinning)
     routes = Router(
         [
             Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),
             Route("/admin/strategies/{kind}", Endpoint(admin.swap), methods=["PUT"]),
             Route("/admin/limits", Endpoint(admin.limits), methods=["PATCH"]),
+            Route("/admin/pins", Endpoint(admin.pin), methods=["PUT"]),
         ],
         redirect_slashes=False,
     )
     return Front(routes)
 
 
-async def _body(scope: Scope, receive: Receive, kind: type[BodyT]) -> BodyT:
+async def _body(
+    scope: Scope, receive: Receive, kind: type[BodyT], most: int = _BODY_BYTES
+) -> BodyT:
     try:
-        return msgspec.json.decode(await read_json_body(scope, receive, _BODY_BYTES), type=kind)
+        return msgspec.json.decode(await read_json_body(scope, receive, most), type=kind)
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"the body is not understood: {error}") from error

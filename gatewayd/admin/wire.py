@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -40,3 +40,36 @@ class LimitsBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
     strategy_budget_ms: float | None = None
     max_waiting_requests: int | None = None
     max_waiting_tokens: int | None = None
+
+
+class PinMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One turn of a chat."""
+
+    role: Literal["system", "developer", "user", "assistant"]
+    content: str
+
+
+class PinBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``PUT /admin/pins``.
+
+    Attributes:
+        seconds: for which it is kept from now on; 0 lets go of it.
+        prompt: text or token ids; with 0 seconds, and no messages, None stands for everything.
+        messages: of a chat, instead of a prompt.
+    """
+
+    seconds: float
+    prompt: str | list[int] | None = None
+    messages: list[PinMessage] | None = None
+
+
+class PinAnswer(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        prompt_tokens: that were asked for.
+        pinned_tokens: of these that are cached, and pinned now, by engine.
+    """
+
+    prompt_tokens: int
+    pinned_tokens: dict[str, int]

@@ -27,6 +27,7 @@ COMMANDS = {
         "gatewayd.cli.swap", "strategies", "Show what a running daemon decides with."
     ),
     "swap": LazyCommand("gatewayd.cli.swap", "swap", "Replace a strategy of a running daemon."),
+    "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),

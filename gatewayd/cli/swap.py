@@ -22,7 +22,7 @@ _STYLES = {"active": "green", "quarantined": "red"}
 
 def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
     """Show the strategies of a running daemon: chosen, state, faults, and what they have cost."""
-    found = _call(config, socket, "GET", "/admin/strategies")
+    found = ask(config, socket, "GET", "/admin/strategies")
     if as_json:
         print_json(found)
         return
@@ -79,14 +79,15 @@ def swap(
             settings[key] = _value(text)
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
-    answer = _call(config, socket, "PUT", f"/admin/strategies/{kind}", body)
+    answer = ask(config, socket, "PUT", f"/admin/strategies/{kind}", body)
     state = "with the state of the one before" if answer["has_state"] else "afresh"
     typer.echo(f"{kind} is {', '.join(answer['names']) or 'empty'} now, {state}")
 
 
-def _call(
+def ask(
     config: Path | None, socket: Path | None, method: str, route: str, body: object = None
 ) -> Any:  # noqa: ANN401 - JSON
+    """Call a running daemon; a refusal ends the command."""
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     if path is None:
         fail("no daemon to ask: give --socket, or set [admin] socket")

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
+from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
@@ -29,7 +30,7 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import ModelInfo, StepOutput, Swapped
+from gatewayd_engine.messages import ModelInfo, Pinned, StepOutput, Swapped
 from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)
@@ -45,6 +46,7 @@ class EngineFleet:
         backlog: what waits.
         router: which replica serves a request.
         swaps: changes the engines' strategies and limits.
+        pins: what the engines' prefix caches keep.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class EngineFleet:
         self.router = router
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
         self.swaps = EngineSwaps(self._replicas)
+        self.pins = EnginePins(self._replicas)
         self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
         self._pending: list[Job] = []  # in order of arrival
         self._sequences = itertools.count(1)
@@ -188,9 +191,14 @@ class EngineFleet:
         """See ``ReplicaOwner``."""
         self.swaps.answered(event)
 
+    def on_pinned(self, replica: Replica, event: Pinned) -> None:
+        """See ``ReplicaOwner``."""
+        self.pins.answered(event)
+
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
         self.swaps.lost(replica)
+        self.pins.lost(replica)
         jobs = self._flights[replica.index].lose()
         self._suspicion.blame(jobs)
         kept = [job for job in jobs if self._survives(job)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gatewayd_engine.messages import StepOutput, Swapped
+from gatewayd_engine.messages import Pinned, StepOutput, Swapped
 
 if TYPE_CHECKING:
     from gatewayd.engines.replica import Replica
@@ -21,6 +21,9 @@ class ReplicaOwner(Protocol):
 
     def on_swapped(self, replica: Replica, event: Swapped) -> None:
         """It has replaced a strategy, or refused to."""
+
+    def on_pinned(self, replica: Replica, event: Pinned) -> None:
+        """It has pinned what is cached of a prompt, or cannot."""
 
     def on_lost(self, replica: Replica, reason: str) -> None:
         """It serves no longer; called once for each ``on_ready``."""

@@ -35,6 +35,7 @@ from gatewayd_engine.messages import (
     Fatal,
     Loading,
     ModelInfo,
+    Pinned,
     Ready,
     SetLimits,
     Shutdown,
@@ -242,6 +243,8 @@ class Replica:
             if event.error:
                 _log.error("engine %d refuses a strategy: %s", self.index, event.error)
             self._owner.on_swapped(self, event)
+        elif isinstance(event, Pinned):
+            self._owner.on_pinned(self, event)
         else:
             self._on_fatal(event)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 from collections.abc import Sequence
 
+from gatewayd.engines.asking import Asking
 from gatewayd.engines.replica import Replica
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import SetLimits, Swap, Swapped
@@ -26,8 +26,7 @@ class EngineSwaps:
     def __init__(self, replicas: Sequence[Replica]) -> None:
         self._replicas = replicas
         self._lock = asyncio.Lock()
-        self._numbers = itertools.count(1)
-        self._awaited: dict[int, tuple[Replica, asyncio.Future[Swapped | None]]] = {}
+        self._asking: Asking[Swapped] = Asking()
 
     async def swap(self, kind: Kind, choices: list[StrategyChoice]) -> bool:
         """Fill a slot with other strategies.
@@ -44,7 +43,10 @@ class EngineSwaps:
                 raise SwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)
             answers = await asyncio.gather(
-                *(self._ask(replica, kind, choices) for replica in serving)
+                *(
+                    self._asking.ask(replica, lambda number: Swap(number, kind.value, choices))
+                    for replica in serving
+                )
             )
             errors = [answer.error for answer in answers if answer is not None and answer.error]
             if errors:
@@ -70,24 +72,8 @@ class EngineSwaps:
 
     def answered(self, event: Swapped) -> None:
         """An engine has replaced a strategy, or refused to."""
-        _, future = self._awaited.pop(event.number, (None, None))
-        if future is not None and not future.done():
-            future.set_result(event)
+        self._asking.answered(event.number, event)
 
     def lost(self, replica: Replica) -> None:
         """An engine is gone: it answers nothing any more."""
-        for other, future in self._awaited.values():
-            if other is replica and not future.done():
-                future.set_result(None)
-
-    async def _ask(
-        self, replica: Replica, kind: Kind, choices: list[StrategyChoice]
-    ) -> Swapped | None:
-        number = next(self._numbers)
-        future: asyncio.Future[Swapped | None] = asyncio.get_running_loop().create_future()
-        self._awaited[number] = replica, future
-        try:
-            replica.send(Swap(number, kind.value, choices))
-            return await future
-        finally:
-            self._awaited.pop(number, None)
+        self._asking.lost(replica)

@@ -1,0 +1,71 @@
+"""Pins cached pages in every engine that serves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+import numpy as np
+
+from gatewayd.engines.asking import Asking
+from gatewayd.engines.replica import Replica
+from gatewayd.errors import EngineUnavailable
+from gatewayd_engine.messages import Pin, Pinned
+
+
+class PinRefused(Exception):
+    """Nothing can be pinned; the sentence says why."""
+
+
+class EnginePins:
+    """Each engine has a cache of its own, and is asked for itself.
+
+    Args:
+        replicas: all of them.
+    """
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._asking: Asking[Pinned] = Asking()
+
+    async def pin(self, prompt: Sequence[int], seconds: float) -> dict[int, int]:
+        """Pin what is cached of a prompt for a time; with 0, let go of it.
+
+        Args:
+            prompt: token ids; none with 0 seconds lets go of everything.
+            seconds: from now on.
+
+        Returns:
+            Tokens that are pinned, by the number of the engine.
+
+        Raises:
+            PinRefused: the eviction in use knows no pins.
+            EngineUnavailable: no engine serves.
+        """
+        ids = np.array(prompt, np.int32).tobytes()
+        serving = [replica for replica in self._replicas if replica.can_serve]
+        answers = await asyncio.gather(
+            *(
+                self._asking.ask(replica, lambda number: Pin(number, ids, seconds))
+                for replica in serving
+            )
+        )
+        told = {
+            replica.index: answer
+            for replica, answer in zip(serving, answers, strict=True)
+            if answer is not None
+        }
+        if not told:
+            raise EngineUnavailable("no engine is ready; try again", retry_after=2)
+        for answer in told.values():
+            if answer.error:
+                raise PinRefused(answer.error)
+        return {index: answer.tokens for index, answer in told.items()}
+
+    def answered(self, event: Pinned) -> None:
+        """An engine has pinned what is cached of a prompt, or cannot."""
+        self._asking.answered(event.number, event)
+
+    def lost(self, replica: Replica) -> None:
+        """An engine is gone: it answers nothing any more."""
+        self._asking.lost(replica)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,8 @@ from gatewayd_engine import held
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_hooks.waiting import WaitingLine
+from gatewayd_tier_disk.store import Store
+from tests.engine.core.tiering import disk, evict_all
 
 Make = Callable[..., Any]
 SHARED = [300 + i * 7 % 3001 for i in range(1000)]
@@ -164,3 +168,30 @@ def test_looking_again_costs_little_however_many_are_held(make_engine: Make) -> 
     assert not asked
     assert (queue.waits[list(queue.view.held)] == 2).all()
     assert queue.waits.dtype == np.int32
+
+
+def test_those_who_wait_for_a_tier_leave_the_step_to_others(
+    make_engine: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fields: dict[str, Any] = {"max_batch_tokens": 64, "kv_pages": 80}
+    engine = make_engine(kv_tiers=[disk(tmp_path)], **fields)
+    prompt = [*SHARED[:160], *unrelated(1, 100)]
+    engine.generate(SHARED[:161], max_tokens=1)
+    evict_all(engine)
+    engine.core.strategies.tiers._tiers[0].strategy.flush()
+    read = Store.read
+
+    def slow(self: Any, name: bytes) -> bytes | None:
+        time.sleep(0.02)
+        return read(self, name)
+
+    monkeypatch.setattr(Store, "read", slow)
+    (waits,) = engine.submit(prompt, max_tokens=4, ignore_eos=True)
+    (other,) = engine.submit(unrelated(2), max_tokens=4, ignore_eos=True)
+    assert [a.sequence for a in engine.step().admitted] == [other]
+    assert engine.core.stats.step_tokens == 64
+    assert engine.core._queue.view.held == {engine.core._queue.find(waits).slot}
+    answers = engine.run()
+    assert answers[waits].admitted.cached_tokens == 160
+    wanted = make_engine(**fields).generate(prompt, max_tokens=4, ignore_eos=True)
+    assert answers[waits].tokens == wanted

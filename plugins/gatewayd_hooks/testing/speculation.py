@@ -16,17 +16,15 @@ from gatewayd_hooks.speculation import (
     DraftBatch,
     DrafterStrategy,
     Drafts,
-    FeatureDrafter,
-    Features,
     SpecControllerStrategy,
     SpecReport,
     SpecView,
 )
 from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.drafting import ROWS, Rows, check_drafts
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.states import refuses_strange_states
 
-_ROWS = 4  # few, so that they change hands
 _CONTEXT = 96
 _EVENTS = st.lists(
     st.tuples(st.sampled_from(["step", "step", "step", "end"]), st.integers(0, 2**20)),
@@ -34,119 +32,10 @@ _EVENTS = st.lists(
     max_size=12,
 )
 _STEPS = st.lists(
-    st.tuples(st.lists(st.integers(1, 12), max_size=_ROWS), st.integers(0, 40), st.integers(0, 99)),
+    st.tuples(st.lists(st.integers(1, 12), max_size=ROWS), st.integers(0, 40), st.integers(0, 99)),
     min_size=1,
     max_size=20,
 )
-
-
-class _Rows:
-    """Sequences that grow in the rows of a batch, as an engine verifies drafts."""
-
-    def __init__(self, drafter: DrafterStrategy, resources: EngineResources, seed: int) -> None:
-        self._drafter = drafter
-        self._resources = resources
-        self._random = np.random.default_rng(seed)
-        self.tokens = np.zeros((_ROWS, resources.max_model_len), np.int32)
-        self.lengths = np.zeros(_ROWS, np.int64)
-        self._seen = np.zeros(_ROWS, np.int64)
-        self.answers: list[Drafts] = []
-        for row in range(_ROWS):
-            self.begin(row)
-
-    def begin(self, row: int) -> None:
-        """Another sequence takes a row; what the one before left behind it stays there."""
-        length = int(self._random.integers(1, 24))
-        # Few different tokens: sequences repeat themselves.
-        self.tokens[row, :length] = self._random.integers(0, 3, length)
-        self.lengths[row] = length
-        # What is found in a cache is never computed here.
-        self._seen[row] = self._random.choice([0, 0, length // 2, length - 1])
-        self._drafter.admit(row)
-
-    def step(self) -> None:
-        """Some rows ask for drafts, keep some of them, and all get a token."""
-        asking = np.flatnonzero(self._random.random(_ROWS) < 0.8)
-        room = self._resources.max_model_len - self.lengths
-        asking = asking[room[asking] > 1]
-        if not len(asking):
-            return
-        limits = np.minimum(self._random.integers(1, 7, len(asking)), room[asking] - 1)
-        temperature = self._random.choice(np.array([0.0, 0.7], np.float32), len(asking))
-        uniform = self._random.random((len(asking), int(limits.max())))
-        lengths = self.lengths[asking]
-        batch = DraftBatch(asking, lengths, limits, self.tokens, temperature, uniform)
-        if isinstance(self._drafter, FeatureDrafter):
-            self._observe(self._drafter)
-        drafts = self._propose(batch)
-        self.answers.append(drafts)
-        check_drafts(batch, drafts, self._resources.vocab_size)
-        for i, row in enumerate(asking.tolist()):
-            kept = 0 if drafts.parents is not None else int(drafts.counts[i])
-            kept = int(self._random.integers(0, kept + 1))
-            end = int(self.lengths[row]) + kept
-            self.tokens[row, end - kept : end] = drafts.tokens[i, :kept]
-            self.tokens[row, end] = self._random.integers(0, 3)
-            self.lengths[row] = end + 1
-
-    def _observe(self, drafter: FeatureDrafter) -> None:
-        """Show the hidden states of all that was computed since; the last tokens are not yet."""
-        import torch
-
-        target = self._resources.target
-        assert target is not None, "a drafter that observes needs resources with a target"
-        counts = np.maximum(self.lengths - 1 - self._seen, 0)
-        rows = np.repeat(np.arange(_ROWS), counts)
-        if not len(rows):
-            return
-        positions = np.concatenate(
-            [np.arange(seen, seen + n) for seen, n in zip(self._seen, counts, strict=True)]
-        )
-        ids = self.tokens[rows, positions].astype(np.int64)
-        # Any will do, if the same token has the same: these are of the right size and type.
-        hidden = target.embed(torch.from_numpy(ids))
-        before = hidden.clone()
-        drafter.observe(Features(rows, positions, ids, hidden))
-        assert torch.equal(hidden, before), "hidden states are not to be written to"
-        hidden.fill_(float("nan"))  # the engine uses the memory again
-        self._seen += counts
-
-    def _propose(self, batch: DraftBatch) -> Drafts:
-        """Ask; a drafter that writes to what it is given raises."""
-        for column in batch:
-            column.flags.writeable = False
-        try:
-            return self._drafter.propose(batch)
-        finally:
-            self.tokens.flags.writeable = True
-
-
-def check_drafts(batch: DraftBatch, drafts: Drafts, vocab_size: int) -> None:
-    """Fail the test when drafts break a rule of ``Drafts``."""
-    n, width = drafts.tokens.shape
-    assert n == len(batch.rows), "one line for each row"
-    assert drafts.counts.shape == (n,)
-    assert (drafts.counts >= 0).all()
-    assert (drafts.counts <= batch.limits).all(), "no more drafts than a row can use"
-    assert drafts.counts.max(initial=0) <= width
-    for i, count in enumerate(drafts.counts.tolist()):
-        tokens = drafts.tokens[i, :count]
-        assert ((tokens >= 0) & (tokens < vocab_size)).all(), "drafts are tokens of the model"
-        if drafts.parents is not None:
-            parents = drafts.parents[i, :count].tolist()
-            assert all(-1 <= parent < j for j, parent in enumerate(parents)), "parents come first"
-            children = list(zip(parents, tokens.tolist(), strict=True))
-            assert len(set(children)) == len(children), "no two children are the same token"
-    if drafts.probs is None:
-        return
-    assert drafts.parents is None, "only chains are drawn"
-    assert tuple(drafts.probs.shape) == (n, width, vocab_size)
-    for i in np.flatnonzero(batch.temperature > 0).tolist():
-        for j in range(int(drafts.counts[i])):
-            line = drafts.probs[i, j].cpu().numpy()
-            assert (line >= 0).all()
-            assert abs(float(line.sum()) - 1) < 1e-3, "probabilities add up to 1"
-            assert line[drafts.tokens[i, j]] > 0, "what was drawn could be drawn"
 
 
 class DrafterConformance:
@@ -158,7 +47,7 @@ class DrafterConformance:
 
     def resources(self) -> EngineResources:
         """What ``open`` is given; with a ``target``, if your drafter asks the model."""
-        return engine_resources(max_running=_ROWS, max_model_len=_CONTEXT, vocab_size=16)
+        return engine_resources(max_running=ROWS, max_model_len=_CONTEXT, vocab_size=16)
 
     @contextmanager
     def opened(self) -> Iterator[DrafterStrategy]:
@@ -172,12 +61,12 @@ class DrafterConformance:
 
     def play(self, drafter: DrafterStrategy, events: Sequence[tuple[str, int]]) -> list[Drafts]:
         """Let sequences come, grow and go; all drafts."""
-        rows = _Rows(drafter, self.resources(), seed=events[0][1])
+        rows = Rows(drafter, self.resources(), seed=events[0][1])
         for event, which in events:
             if event == "step":
                 rows.step()
             else:
-                rows.begin(which % _ROWS)
+                rows.begin(which % ROWS)
         return rows.answers
 
     def test_closing_it_unopened_is_harmless(self) -> None:
@@ -202,7 +91,7 @@ class DrafterConformance:
 
     def test_a_sequence_of_one_token_and_one_that_is_almost_full_can_ask(self) -> None:
         with self.opened() as drafter:
-            tokens = np.ones((_ROWS, _CONTEXT), np.int32)
+            tokens = np.ones((ROWS, _CONTEXT), np.int32)
             for row in range(2):
                 drafter.admit(row)
             lengths, limits = np.array([1, _CONTEXT - 1]), np.array([5, 1])
@@ -231,7 +120,7 @@ class SpecControllerConformance:
         """A controller in use."""
         controller = self.make()
         try:
-            controller.open(engine_resources(max_running=_ROWS))
+            controller.open(engine_resources(max_running=ROWS))
             yield controller
         finally:
             controller.close()
@@ -253,11 +142,11 @@ class SpecControllerConformance:
         self, controller: SpecControllerStrategy, steps: Sequence[tuple[list[int], int, int]]
     ) -> None:
         """Ask before each of these steps, and report what came of it."""
-        for row in range(_ROWS):
+        for row in range(ROWS):
             controller.admit(row)
         for limits, budget, seed in steps:
             random = np.random.default_rng(seed)
-            rows = np.sort(random.permutation(_ROWS)[: len(limits)])
+            rows = np.sort(random.permutation(ROWS)[: len(limits)])
             view = SpecView(rows, np.array(limits, np.int64), budget, num_tokens=len(rows))
             asked = self.decide(controller, view)
             drafted = random.integers(0, asked + 1)
@@ -268,7 +157,7 @@ class SpecControllerConformance:
                 SpecReport(rows, asked, drafted, accepted, count, seconds / 4, seconds)
             )
             if seed % 5 == 0:
-                controller.admit(seed % _ROWS)
+                controller.admit(seed % ROWS)
 
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()

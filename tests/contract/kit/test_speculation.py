@@ -12,11 +12,11 @@ import torch
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.testing.drafting import check_drafts
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import (
     DrafterConformance,
     SpecControllerConformance,
-    check_drafts,
 )
 from tests.contract.kit.conftest import fails
 

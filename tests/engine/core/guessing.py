@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -105,3 +106,30 @@ def seat(strategies: Any, kind: Kind, strategy: Any) -> None:
     """Let a strategy fill a slot as one from the configuration does."""
     strategies.bound[kind] = strategy
     strategies.watched[kind] = strategies.ledger.watch(kind, "scripted", strategy)
+
+
+def chain(batch: DraftBatch, token: int = 7, **changes: Any) -> Drafts:
+    n, width = len(batch.rows), int(batch.limits.max())
+    good = Drafts(np.full((n, width), token, np.int32), batch.limits.astype(np.int32))
+    return good._replace(**{name: change(good) for name, change in changes.items()})
+
+
+class Broken(Guess):
+    """Guesses well, and then or always does something else.
+
+    Args:
+        propose: what it does.
+        after: guesses before that.
+    """
+
+    def __init__(self, propose: Callable[[DraftBatch], Any], after: int) -> None:
+        super().__init__([], 0.0, "chain")
+        self._broken = propose
+        self._after = after
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        self._after -= 1
+        if self._after >= 0:
+            return super().propose(batch)
+        answer: Drafts = self._broken(batch)
+        return answer

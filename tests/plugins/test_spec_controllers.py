@@ -1,0 +1,111 @@
+"""Built-in controllers of speculation: the kit, and what each does beside it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gatewayd_hooks.speculation import SpecReport, SpecView
+from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.speculation import SpecControllerConformance
+from gatewayd_spec_adaptive.config import AdaptiveConfig
+from gatewayd_spec_adaptive.cost import StepCost
+from gatewayd_spec_adaptive.strategy import Adaptive
+from gatewayd_spec_fixed.config import FixedConfig
+from gatewayd_spec_fixed.strategy import Fixed
+
+
+class TestAdaptive(SpecControllerConformance):
+    def make(self) -> Adaptive:
+        return Adaptive(AdaptiveConfig())
+
+
+class TestFixed(SpecControllerConformance):
+    def make(self) -> Fixed:
+        return Fixed(FixedConfig())
+
+
+def played(
+    alpha: float, per_token: float, rows: int, steps: int, draft_seconds: float = 0.0
+) -> tuple[float, float]:
+    """Tokens per second with the controller and without, on a machine of known cost.
+
+    Args:
+        alpha: probability that a draft is kept.
+        per_token: seconds of a token beside the 1 ms of every step.
+        rows: sequences.
+        steps: how long.
+        draft_seconds: of guessing.
+    """
+    controller = Adaptive(AdaptiveConfig())
+    controller.open(engine_resources(max_running=rows))
+    rng = np.random.default_rng(1)
+    tokens = seconds = 0.0
+    for _ in range(steps):
+        view = SpecView(np.arange(rows), np.full(rows, 20), 512, rows)
+        asked = controller.decide(view)
+        kept = np.array(
+            [int((np.cumprod(rng.random(count) < alpha)).sum()) for count in asked.tolist()]
+        )
+        num_tokens = rows + int(asked.sum())
+        took = (1e-3 + per_token * num_tokens) * rng.uniform(0.95, 1.05)
+        drafting = draft_seconds if asked.any() else 0.0
+        controller.report(
+            SpecReport(np.arange(rows), asked, asked, kept, num_tokens, drafting, took)
+        )
+        tokens += rows + float(kept.sum())
+        seconds += took + drafting
+    return tokens / seconds, rows / (1e-3 + per_token * rows)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "per_token", "rows", "least"),
+    [
+        (0.9, 2e-5, 1, 3.0),  # a token more costs little: deep
+        (0.6, 2e-5, 1, 1.7),
+        (0.9, 2e-5, 16, 1.9),
+        (0.05, 2e-5, 1, 0.97),  # nothing is kept
+        (0.0, 2e-4, 16, 0.97),
+        (0.6, 1e-3, 32, 0.97),  # every token costs as much as a step
+        (0.95, 1e-3, 32, 0.97),
+    ],
+)
+def test_the_controller_gains_where_it_can_and_loses_nowhere(
+    alpha: float, per_token: float, rows: int, least: float
+) -> None:
+    with_drafts, without = played(alpha, per_token, rows, steps=1_500)
+    assert with_drafts >= least * without
+
+
+def test_a_machine_that_was_slow_for_a_while_is_given_another_chance() -> None:
+    """While drafts were tried for the first time, everything took five times as long."""
+    controller = Adaptive(AdaptiveConfig())
+    controller.open(engine_resources(max_running=1))
+    row, drafts = np.array([0]), []
+    for step in range(600):
+        asked = controller.decide(SpecView(row, np.array([20]), 512, 1))
+        slow = 5.0 if step < 3 or 10 < step < 14 else 1.0
+        took = slow * (1e-3 + 5e-5 * (1 + int(asked[0])))
+        kept = asked - (asked > 3)  # nearly all
+        controller.report(SpecReport(row, asked, asked, kept, 1 + int(asked[0]), 1e-5, took))
+        drafts.append(int(asked[0]))
+    assert np.mean(drafts[-200:]) > 4
+
+
+def test_guessing_that_takes_longer_than_it_saves_ends() -> None:
+    with_drafts, without = played(0.7, 2e-5, 1, steps=1_500, draft_seconds=4e-3)
+    assert with_drafts >= 0.95 * without
+
+
+def test_the_cost_of_a_step_is_between_those_of_its_neighbours() -> None:
+    cost = StepCost()
+    assert cost.seconds(np.array([3.0])).tolist() == [1.0]
+    cost.note(1, 0.1)
+    cost.note(5, 0.3)
+    cost.note(1000, 9.0)
+    assert cost.seconds(np.array([1.0, 3.0, 5.0])).tolist() == pytest.approx([0.1, 0.2, 0.3])
+    assert 0.3 < cost.seconds(np.array([400.0]))[0] < 9.0
+    for _ in range(100):
+        cost.note(1, 0.2)
+    cost.note(1, 50.0)  # a hiccup
+    assert cost.seconds(np.array([1.0]))[0] == pytest.approx(0.2, rel=0.25)

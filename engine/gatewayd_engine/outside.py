@@ -5,7 +5,6 @@ Sequences that were swapped out, each with its own pages, and the KV tiers, whic
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Set
 
 from gatewayd_engine.content import Contents
@@ -77,15 +76,13 @@ class Outside:
 
     def keep(self, sequence: Sequence, num_computed: int) -> None:
         """Copy what is computed of a sequence, which is about to give up its pages."""
-        self._pool.arrivals.wait()
         num_pages = -(-num_computed // self._pool.page_size)
         if not num_pages:
+            self._pool.arrivals.wait()
             return
-        began = time.perf_counter()
-        copy = self._pool.raw[sequence.pages[:num_pages]]
-        self._copying.add(num_pages, time.perf_counter() - began)
+        copy = self._pool.arrivals.take_out(sequence.pages[:num_pages])
         self._drop(sequence)
-        sequence.kept = Incoming(0, list(copy), num_computed)
+        sequence.kept = Incoming(0, copy, num_computed)
         self.kept_pages += num_pages
         self.swaps += 1
 
@@ -176,7 +173,7 @@ class Outside:
 
     def save(self, seconds: float) -> None:
         """Have what is cached kept for a later engine."""
-        self.settle()
+        self._pool.arrivals.flush()
         if self._tiered is not None:
             self._tiered.save(seconds)
 

@@ -6,6 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from gatewayd_engine.content import Contents
 from gatewayd_engine.costs import Line
@@ -87,7 +88,7 @@ class Tiered:
     def _write_back(self, page: int) -> None:
         key = self._key_of.pop(page, None)
         if key is not None:
-            self._chain.put(key, self._pool.raw[page])
+            self._pool.arrivals.leave(page, partial(self._chain.put, key))
 
     def save(self, seconds: float) -> None:
         """Have the cached pages kept for a later process; afterwards nothing is cached."""
@@ -105,7 +106,7 @@ class Tiered:
         # What is evicted last is worth most, and begins what was evicted before.
         self._chain.keep(
             (
-                (self._key_of[page], self._pool.raw[page])
+                (self._key_of[page], self._pool.arrivals.read(page))
                 for page in reversed(evicted)
                 if page in self._key_of
             ),

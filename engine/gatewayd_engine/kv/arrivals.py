@@ -1,4 +1,4 @@
-"""Pages on their way into the pool: copied layer by layer, beside the layers that compute.
+"""Pages on their way into the pool, layer by layer beside the layers that compute, and out of it.
 
 A layer's attention waits for its own copies only, so that all but the first layer's are hidden
 behind arithmetic. Copies release the interpreter's lock.
@@ -18,7 +18,7 @@ _INLINE_BYTES = 1 << 20
 
 
 class Arrivals:
-    """Copies pages into the pool; one thread adds and waits, another copies.
+    """Copies pages of a pool in host memory; one thread adds and waits, another copies.
 
     Args:
         target: the pool's bytes, shape ``[pages, layers, bytes]``.
@@ -116,6 +116,27 @@ class Arrivals:
         self.pending = False
         for then in thens:
             then()
+
+    def take_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
+        """Copy pages, which may then change hands; to be given to ``add`` some day."""
+        self.wait()
+        began = time.perf_counter()
+        copy = self._target[pages].reshape(len(pages), -1)
+        self.on_copied(len(pages), time.perf_counter() - began)
+        return list(copy)
+
+    def leave(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
+        """Hand on a page that is about to change hands; ``then`` copies it."""
+        then(self.read(page))
+
+    def read(self, page: int) -> NDArray[np.uint8]:
+        """A page's bytes, as long as nobody writes to it."""
+        found: NDArray[np.uint8] = self._target[page].reshape(-1)
+        return found
+
+    def flush(self) -> None:
+        """Wait until everything was copied, in and out."""
+        self.wait()
 
     def _work(self) -> None:
         try:

@@ -13,6 +13,7 @@ import torch
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.kv.arrivals import Arrivals
+from gatewayd_engine.kv.cuda import CudaArrivals
 
 
 class KvPool:
@@ -20,13 +21,12 @@ class KvPool:
 
     Attributes:
         data: the tensor.
-        raw: its bytes by page, shape ``[num_pages + 1, bytes]``.
-        arrivals: pages that are being copied into it.
+        arrivals: pages that are being copied into it, and out of it.
         num_pages: pages that sequences can use.
         page_size: tokens per page.
     """
 
-    __slots__ = ("arrivals", "data", "num_pages", "page_size", "raw")
+    __slots__ = ("arrivals", "data", "num_pages", "page_size")
 
     def __init__(
         self,
@@ -41,8 +41,10 @@ class KvPool:
         page = (shape.num_layers, 2, page_size, shape.num_kv_heads, shape.head_dim)
         # Zeros, not empty: what a masked position holds must not be a NaN.
         self.data = zeros((num_pages + 1, *page), dtype, torch.device(device))
-        self.raw = self.data.view(torch.uint8).view(num_pages + 1, -1).numpy()
-        self.arrivals = Arrivals(self.raw.reshape(num_pages + 1, shape.num_layers, -1))
+        raw = self.data.view(torch.uint8).view(num_pages + 1, shape.num_layers, -1)
+        self.arrivals: Arrivals | CudaArrivals = (
+            CudaArrivals(raw) if raw.is_cuda else Arrivals(raw.numpy())
+        )
 
     def copy_page(self, source: int, target: int) -> None:
         """Copy a whole page, all layers: the write of copy-on-write."""

@@ -121,6 +121,7 @@ def test_the_engine_learns_from_its_copies_that_they_do_not_pay(
     engine = make_engine(folder, kv_pages=22, max_running=NUM, preemption=SWAP, prefix_cache=None)
     outside = engine.core._placement.outside
     outside._copying = Slow()
+    engine.core._placement._holdings._pool.arrivals.on_copied = outside._copying.add
     ids = [engine.submit(p, max_tokens=NEW, ignore_eos=True)[0] for p in PROMPTS]
     answers = engine.run()
     calm = make_engine(folder, kv_pages=400)

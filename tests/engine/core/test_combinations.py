@@ -123,13 +123,19 @@ class Combination:
         }
         return cls(fields, seed, dice.random() < 0.5, dice.choice([0, 1 << 20]))
 
-    def check(self, make_engine: Make, expected: Expected) -> None:
-        """Every prompt twice and in each way, in a random order, some while others run."""
+    def check(self, make_engine: Make, expected: Expected, each: int = 1) -> None:
+        """Prompts twice and in each way, in a random order, some while others run.
+
+        Args:
+            make_engine: builds the engine.
+            expected: what it has to say.
+            each: one in so many prompts is asked.
+        """
         dice = random.Random(self.seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(arrivals, "_INLINE_BYTES", self.inline_bytes)
             engine = make_engine(**self.fields)
-            asked = self._ask(engine, dice, expected)
+            asked = self._ask(engine, dice, expected, each)
             done = engine.run()
             assert engine.core.stats.faults == 0
             engine.core.check()
@@ -138,10 +144,12 @@ class Combination:
             assert done[i].tokens == tokens, self
         engine.core.strategies.close()
 
-    def _ask(self, engine: Any, dice: random.Random, expected: Expected) -> dict[int, list[int]]:
+    def _ask(
+        self, engine: Any, dice: random.Random, expected: Expected, each: int
+    ) -> dict[int, list[int]]:
         """Submit everything; what each sequence has to say."""
         order: list[tuple[int, int | None]] = []
-        order += [(k, None) for _ in range(2) for k in range(len(PROMPTS))]
+        order += [(k, None) for _ in range(2) for k in range(0, len(PROMPTS), each)]
         order += [(k, k) for k in range(len(SAMPLED))]
         dice.shuffle(order)
         asked: dict[int, list[int]] = {}
@@ -222,14 +230,14 @@ def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, 
         "spec_controller": StrategyChoice("fixed", {"drafts": 6}),
         "kv_pages": 40,
     }
-    Combination(fields, 1).check(make_engine, expected)
+    Combination(fields, 1).check(make_engine, expected, each=2)
 
 
 @pytest.mark.parametrize("seed", range(12))
 def test_a_few_combinations(
     make_engine: Make, expected: Expected, tmp_path: Path, seed: int
 ) -> None:
-    Combination.drawn(seed, tmp_path).check(make_engine, expected)
+    Combination.drawn(seed, tmp_path).check(make_engine, expected, each=2)
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import hashlib
 import os
 import secrets
 import threading
+from collections import deque
 from functools import lru_cache
 from pathlib import Path
 
@@ -34,6 +35,8 @@ class Store:
 
     Attributes:
         name: what a page is called here, by its key.
+        spared: names of pages that are written again when their segment is dropped; no more than
+            have ``room``.
         damaged: pages that were found damaged and dropped, since it was opened.
 
     Raises:
@@ -50,6 +53,7 @@ class Store:
         self._index: dict[bytes, tuple[Segment, Record]] = {}
         self._segments: list[tuple[Segment, list[bytes]]] = []
         self._change = threading.Lock()
+        self.spared: set[bytes] = set()
         self.damaged = 0
         try:
             self._secret = _secret(folder)
@@ -88,17 +92,21 @@ class Store:
         Raises:
             OSError: it was not written.
         """
-        needed = HEADER_BYTES + len(page)
-        if name in self._index or needed > self._size:
-            return
-        if not self._segments or self._segments[-1][0].size + needed > self._segment_size:
-            self._begin_segment()
-        while len(self._segments) > 1 and self._taken() + needed > self._size:
-            self._drop_oldest()
-        segment, names = self._segments[-1]
-        record = segment.append(name, page)
-        names.append(name)
-        self._index[name] = segment, record
+        # Spared pages come round once at most: beside each other they have room.
+        waiting = deque([(name, page)])
+        while waiting:
+            name, page = waiting.popleft()
+            needed = HEADER_BYTES + len(page)
+            if name in self._index or needed > self._size:
+                continue
+            if not self._segments or self._segments[-1][0].size + needed > self._segment_size:
+                self._begin_segment()
+            while len(self._segments) > 1 and self._taken() + needed > self._size:
+                waiting.extend(self._drop_oldest())
+            segment, names = self._segments[-1]
+            record = segment.append(name, page)
+            names.append(name)
+            self._index[name] = segment, record
 
     def read(self, name: bytes) -> bytes | None:
         """A page, verified; None if it is not there or damaged, and then it is forgotten.
@@ -140,8 +148,15 @@ class Store:
         segment = Segment(self._folder / f"{number:012}.kv", self._secret)
         self._segments.append((segment, []))
 
-    def _drop_oldest(self) -> None:
+    def _drop_oldest(self) -> list[tuple[bytes, memoryview]]:
+        """Drop the oldest segment; gives the spared pages that were in it."""
         segment, names = self._segments.pop(0)
+        left = []
+        for name in self.spared.intersection(names):
+            found = self._index.get(name)
+            page = segment.read(found[1]) if found is not None and found[0] is segment else None
+            if page is not None:
+                left.append((name, memoryview(page)))
         with self._change:
             for name in names:
                 found = self._index.get(name)
@@ -150,6 +165,7 @@ class Store:
         segment.close()
         with contextlib.suppress(FileNotFoundError):
             segment.path.unlink()
+        return left
 
 
 def _lock(folder: Path) -> int:

@@ -147,17 +147,18 @@ class Disk:
     def keep(self, pages: Iterable[tuple[bytes, NDArray[np.uint8]]], seconds: float) -> None:
         """See ``Outlives``; no more than fit beside each other."""
         deadline = time.monotonic() + seconds
-        new = 0
+        store = self._opened
         for key, page in pages:
+            left = deadline - time.monotonic()
+            if left <= 0 or len(store.spared) >= store.room(page.nbytes):
+                break
+            # Before it is looked for: what is written now must not push it out.
+            store.spared.add(store.name(key))
             if self.find([key]):
                 continue
-            left = deadline - time.monotonic()
-            if left <= 0 or new == self._opened.room(page.nbytes):
-                break
             if len(self._writing) >= self._most and not self.flush(left):
                 break
             self.put(key, page)
-            new += 1
         self.flush(max(0.0, deadline - time.monotonic()))
 
     def __len__(self) -> int:

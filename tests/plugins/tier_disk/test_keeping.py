@@ -43,6 +43,26 @@ def test_the_first_are_kept_where_not_all_have_room(make: Callable[..., Disk], b
     assert sum(path.stat().st_size for path in files(Path(disk._path))) <= 1 << 20
 
 
+@pytest.mark.parametrize("colder", [40, 1000])
+def test_what_is_on_disk_already_is_not_pushed_out_by_colder_pages(
+    make: Callable[..., Disk], colder: int
+) -> None:
+    disk = make(memory="8MiB")
+    first, last = range(20), range(320, 340)
+    for number in [*first, *range(5000, 5290), *last]:
+        disk.put(key(number), page(number))
+    disk.flush()
+    hot = [key(n) for n in (*first, *last)]
+    assert disk.find(hot) == 40, "the first are in the oldest segment"
+    new = range(1000, 1000 + colder)
+    disk.keep(((key(n), page(n)) for n in (*first, *new[:20], *last, *new[20:])), 20)
+    disk = make()
+    assert disk.find(hot) == 40
+    assert disk.find([key(n) for n in new[:30]]) == 30
+    assert np.array_equal(fetched(disk, 7), page(7))  # type: ignore[arg-type]
+    assert sum(path.stat().st_size for path in files(Path(disk._path))) <= 1 << 20
+
+
 def test_a_slow_device_ends_it_in_time_and_the_first_are_kept(
     make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -74,6 +74,7 @@ class EngineTable(Table):
     page_size_tokens: int = Field(default=16, ge=1, le=128)
     kv_memory: ByteSize = Field(default=ByteSize(GIB), ge=MIB)
     kv_pages: int | None = Field(default=None, ge=2)
+    draft_memory: ByteSize | None = Field(default=None, ge=0)
     max_running: int = Field(default=64, ge=1, le=65_536)
     max_batch_tokens: int = Field(default=512, ge=1, le=1_048_576)
     seed: int = Field(default=0, ge=0, lt=1 << 63)

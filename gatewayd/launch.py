@@ -87,6 +87,7 @@ def engine_config(config: Config) -> EngineConfig:
         page_size=engine.page_size_tokens,
         kv_pages=engine.kv_pages,
         kv_bytes=int(engine.kv_memory),
+        draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),
         max_running=engine.max_running,
         max_batch_tokens=engine.max_batch_tokens,
         max_model_len=model.max_model_len,

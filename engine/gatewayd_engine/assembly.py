@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
-from gatewayd_engine.drafting import Target, bytes_beside, load_beside
+from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
 from gatewayd_engine.heads import read_heads
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
@@ -68,9 +68,13 @@ def assemble(
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     dtype = _dtype(config)
-    num_pages = _num_pages(config, spec, dtype, _set_aside(config, host, spec, dtype))
+    set_aside = config.draft_bytes
+    if set_aside is None:
+        set_aside = _set_aside(config, host, spec, dtype)
+    num_pages = _num_pages(config, spec, dtype, set_aside)
     pool_bytes = num_pages * page_bytes(spec.attention, config.page_size, dtype)
-    memory = Memory(config.kv_bytes - pool_bytes)
+    # Pages that were counted by hand may leave less.
+    memory = Memory(max(config.kv_bytes - pool_bytes, set_aside))
     _log.info(
         "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
     )
@@ -93,14 +97,16 @@ def assemble(
         replica=config.replica,
         page_bytes=page_bytes(spec.attention, config.page_size, dtype),
         target=target,
-        load_model=partial(
-            load_beside,
-            max_running=config.max_running,
-            max_model_len=max_model_len,
-            dtype=dtype,
-            device=config.device,
-            make_pace=lambda: Pace(choose(config.threads), _use_threads),
-            memory=memory,
+        load_model=Loaded(
+            partial(
+                load_beside,
+                max_running=config.max_running,
+                max_model_len=max_model_len,
+                dtype=dtype,
+                device=config.device,
+                make_pace=lambda: Pace(choose(config.threads), _use_threads),
+                memory=memory,
+            )
         ),
         read_heads=lambda setting, kind: read_heads(
             setting, kind, folder, target, spec.vocab_size, config.device
@@ -166,10 +172,25 @@ def _dtype(config: EngineConfig) -> torch.dtype:
 
 
 def _set_aside(config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of the KV memory that the drafter's model needs."""
+    """Bytes of the KV memory that the drafter's model needs, also for one that is to come back."""
     choice = config.drafter
-    if choice is None or [Kind.DRAFTER, choice.name] in config.quarantined:
+    if choice is None:
         return 0
+    try:
+        return _needed(choice, config, host, spec, dtype)
+    except Exception:
+        if [Kind.DRAFTER, choice.name] not in config.quarantined:
+            raise
+        return 0
+
+
+def _needed(
+    choice: StrategyChoice,
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+) -> int:
     drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
     if not isinstance(drafter, ModelDrafter):
         return 0
@@ -192,10 +213,12 @@ def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, set_as
     fit = (config.kv_bytes - set_aside) // each
     if fit < 1:
         others = ""
-        if set_aside:
+        if config.draft_bytes:
+            others = f", of which draft_memory is {set_aside}; raise one, or lower the other"
+        elif set_aside:
             others = (
                 f", of which the draft model needs {set_aside} for {config.max_running} sequences "
-                "of the longest context; raise kv_memory, or lower max_running or max_model_len"
+                "of the longest context; raise kv_memory, or set draft_memory for shorter ones"
             )
         raise ConfigError(
             f"a KV page of this model takes {each} bytes; kv_memory is {config.kv_bytes}{others}"

@@ -49,6 +49,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     kv_pages: int | None = None
     """Pages of the pool; None takes ``kv_bytes``."""
     kv_bytes: int = 1 << 30
+    draft_bytes: int | None = None
+    """Of those, what is kept for a drafter's model; None keeps what the chosen drafter needs."""
     max_running: int = 64
     max_batch_tokens: int = 512
     max_model_len: int | None = None

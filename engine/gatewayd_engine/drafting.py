@@ -124,6 +124,29 @@ def _chains(tokens: NDArray[np.int32], counts: NDArray[np.int64]) -> DraftLines:
     )
 
 
+class Loaded:
+    """Small models by folder: one that somebody has is not read again, nor needs memory twice.
+
+    A drafter that takes the place of another finds in it what it has not computed itself, and
+    begins each row anew.
+
+    Args:
+        load: reads one.
+    """
+
+    def __init__(self, load: Callable[[str], RowModel]) -> None:
+        self._load = load
+        self._models: weakref.WeakValueDictionary[Path, RowModel] = weakref.WeakValueDictionary()
+
+    def __call__(self, folder: str) -> RowModel:
+        """The model of a folder."""
+        key = Path(folder).resolve()
+        model = self._models.get(key)
+        if model is None:
+            model = self._models[key] = self._load(folder)
+        return model
+
+
 def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torch.dtype) -> int:
     """What the keys and values of a small model take, for whole contexts of all rows.
 
@@ -173,10 +196,13 @@ def load_beside(
     taken = count * each
     text = (
         f"the draft model in {folder} needs {mib(wanted * each)} for keys and values, "
-        f"{max_running} sequences of {length} tokens, and {free} of kv_memory are free"
+        f"{max_running} sequences of {length} tokens, and {free} are free beside the KV pool"
     )
     if not count:
-        raise ValueError(f"{text}: raise kv_memory, or swap to none first if a drafter has some")
+        raise ValueError(
+            f"{text}: swap to none first if a drafter has some, or restart with [engine] "
+            f"draft_memory at {mib(wanted * each)}, or less for shorter contexts"
+        )
     if count < wanted:
         length = count * _PAGE_SIZE
         _log.warning("%s: it guesses for sequences of up to %d tokens", text, length)
@@ -187,5 +213,5 @@ def load_beside(
         memory.give_back(taken)
         raise
     weakref.finalize(model, memory.give_back, taken)
-    _log.info("the draft model in %s has %s of kv_memory", folder, mib(taken))
+    _log.info("the draft model in %s has %s for keys and values", folder, mib(taken))
     return model

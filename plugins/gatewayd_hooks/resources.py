@@ -27,7 +27,8 @@ class EngineResources:
         folder: the model's checkpoint.
         target: the model, for drafters; it is loaded after strategies are opened.
         load_model: loads another checkpoint, for drafters; raises ValueError for what it cannot.
-            Its keys and values are taken from the KV memory until nobody has it any more.
+            Its keys and values are taken from the KV memory until nobody has it any more; until
+            then, whoever asks for the same folder gets the same model, and trusts no row's content.
         page_bytes: of a page of the KV pool.
         replica: which of the daemon's engines it is, from 0.
         read_heads: reads trained networks of a folder, or of the one beside the model's for the

@@ -145,7 +145,7 @@ class ModelDrafter(Protocol):
     """A drafter that guesses with another model, ``resources.load_model``.
 
     At its start the engine sets aside what that model's keys and values need, for which it asks
-    before ``open``; one that is swapped in later gets what is left.
+    before ``open``; one that is swapped in later gets what is left, ``draft_memory`` at least.
     """
 
     def checkpoint(self, folder: str) -> str:

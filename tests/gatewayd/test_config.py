@@ -13,6 +13,7 @@ from pydantic import Field
 
 from gatewayd.config import Config
 from gatewayd.config_load import ConfigError, load
+from gatewayd.launch import engine_config
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import StrategyConfig
 
@@ -129,6 +130,12 @@ def test_a_strategy_has_settings_of_its_own(tmp_path: Path) -> None:
 def test_sizes_take_units() -> None:
     loaded = load(environ={"GATEWAYD_ENGINE__KV_MEMORY": "1.5GiB"})
     assert loaded.config.engine.kv_memory == 3 << 29
+
+
+@pytest.mark.parametrize(("text", "kept"), [("256MiB", 256 << 20), ("0", 0), (None, None)])
+def test_memory_can_be_kept_for_a_draft_model(text: str | None, kept: int | None) -> None:
+    environ = {} if text is None else {"GATEWAYD_ENGINE__DRAFT_MEMORY": text}
+    assert engine_config(load(environ=environ).config).draft_bytes == kept
 
 
 @pytest.mark.parametrize(

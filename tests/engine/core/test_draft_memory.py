@@ -83,7 +83,7 @@ def test_one_that_does_not_fit_is_refused_and_what_was_before_goes_on(make_engin
     engine = make_engine(kv_bytes=8 * 32 * PAGE + 8 * 64 * TOKEN - 1, **SIZES)
     swap(engine, Kind.DRAFTER, StrategyChoice("ngram"))
     plain = answers(engine)
-    with pytest.raises(SwapRefused, match=r"needs 4\.0 MiB .* 0\.5 MiB of kv_memory are free"):
+    with pytest.raises(SwapRefused, match=r"needs 4\.0 MiB .* 0\.5 MiB are free"):
         swap(engine, Kind.DRAFTER, SMALL)
     assert engine.core.strategies.names["drafter"] == "ngram"
     assert answers(engine) == plain
@@ -104,3 +104,74 @@ def test_one_that_cannot_be_loaded_gives_back_what_it_took(
     swap(engine, Kind.DRAFTER, SMALL)
     assert small(engine).max_model_len == 512
     assert engine.generate(PROMPTS[0], max_tokens=8, ignore_eos=True)
+
+
+def test_one_that_is_swapped_in_later_finds_what_was_kept_for_it(make_engine: Make) -> None:
+    kv_bytes = NEEDED + 32 * PAGE
+    with pytest.raises(SwapRefused, match=r"with \[engine\] draft_memory at 4\.0 MiB"):
+        swap(make_engine(kv_bytes=kv_bytes, **SIZES), Kind.DRAFTER, SMALL)
+    for draft_bytes, length in ((NEEDED, 512), (NEEDED // 4, 128)):
+        engine = make_engine(kv_bytes=kv_bytes, draft_bytes=draft_bytes, **SIZES)
+        assert engine.info.num_pages == (kv_bytes - draft_bytes) // PAGE
+        plain = answers(engine)
+        swap(engine, Kind.DRAFTER, SMALL)
+        assert small(engine).max_model_len == length
+        assert answers(engine) == plain
+
+
+def test_what_is_to_be_kept_may_be_less_than_the_drafter_needs_and_not_more_than_there_is(
+    make_engine: Make,
+) -> None:
+    engine = make_engine(
+        kv_bytes=NEEDED // 4 + 16 * PAGE, draft_bytes=NEEDED // 4, drafter=SMALL, **SIZES
+    )
+    assert (engine.info.num_pages, small(engine).max_model_len) == (16, 128)
+    with pytest.raises(ConfigError, match=f"of which draft_memory is {NEEDED}"):
+        make_engine(kv_bytes=NEEDED + PAGE - 1, draft_bytes=NEEDED, **SIZES)
+
+
+def test_its_settings_change_where_there_is_no_memory_for_a_second_one(make_engine: Make) -> None:
+    engine = make_engine(kv_bytes=NEEDED + 32 * PAGE, drafter=SMALL, **SIZES)
+    plain = answers(make_engine(kv_bytes=NEEDED + 32 * PAGE, **SIZES))
+    model = small(engine)
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
+    engine.step()
+    engine.step()
+    for confidence in (0.0, 0.6, 0.1):
+        swap(engine, Kind.DRAFTER, StrategyChoice("draft_model", {"min_confidence": confidence}))
+        assert small(engine) is model
+        engine.step()
+    engine.run()
+    assert [engine.answers[i].tokens for i in ids] == plain
+    assert answers(engine) == plain
+    assert engine.core.stats.faults == 0
+    del model
+    swap(engine, Kind.DRAFTER)
+    swap(engine, Kind.DRAFTER, SMALL)  # its memory came back, once
+    assert small(engine).max_model_len == 512
+
+
+def test_one_that_has_ended_an_engine_can_come_back_to_the_next(make_engine: Make) -> None:
+    engine = make_engine(
+        kv_bytes=NEEDED + 32 * PAGE, drafter=SMALL, quarantined=[["drafter", SMALL.name]], **SIZES
+    )
+    assert Kind.DRAFTER not in engine.core.strategies.bound
+    swap(engine, Kind.DRAFTER, SMALL)
+    assert small(engine).max_model_len == 512
+
+
+def test_one_that_has_ended_an_engine_and_cannot_be_loaded_keeps_no_engine_from_starting(
+    make_engine: Make,
+) -> None:
+    gone = StrategyChoice("nobody")
+    engine = make_engine(drafter=gone, quarantined=[["drafter", "nobody"]])
+    assert Kind.DRAFTER not in engine.core.strategies.bound
+
+
+def test_pages_that_are_counted_by_hand_leave_memory_for_it(make_engine: Make) -> None:
+    sizes = {**SIZES, "kv_pages": 256, "kv_bytes": 16 * PAGE}
+    engine = make_engine(drafter=SMALL, **sizes)
+    assert (engine.info.num_pages, small(engine).max_model_len) == (256, 512)
+    engine = make_engine(draft_bytes=NEEDED, **sizes)
+    swap(engine, Kind.DRAFTER, SMALL)
+    assert (engine.info.num_pages, small(engine).max_model_len) == (256, 512)

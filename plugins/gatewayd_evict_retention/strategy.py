@@ -1,8 +1,9 @@
 """Priorities and times to live of pages, all of them wishes: a page is never locked.
 
 A page counts with its priority for some seconds after its last use, and as a normal one
-afterwards. A pinned one comes after all others. Within a priority it is the least recently used
-that goes, and when nothing else is left every page does.
+afterwards. A pinned one comes after all others, and so do those before it: each page is pinned for
+as long as a pin that ends at it, or at one that goes on from it. Within a priority it is the least
+recently used that goes, and when nothing else is left every page does.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 _PINNED = 101
 _PLAIN = PageOrigin(-1, 0)
-_FORM = "retention/1"
+_FORM = "retention/2"
 
 
 class Retention:
@@ -37,7 +38,9 @@ class Retention:
         self._origin: list[PageOrigin] = []
         self._ticket: list[int] = []  # of the release that counts; 0 while a page is held
         self._until: list[float] = []  # when its priority becomes a normal one
-        self._pinned_until: list[float] = []
+        self._pin_end: list[float] = []  # of the pin that ends at a page
+        self._heirs: list[set[int]] = []  # pages that go on from it and are pinned
+        self._pinned_until: list[float] = []  # the latest of its own and its heirs'
         self._level: list[int] = []
         self._end: list[float] = []  # when its level changes; 0 if it stays
         self._order: list[tuple[int, int, int]] = []  # a heap of level, ticket and page
@@ -52,6 +55,8 @@ class Retention:
         self._origin = [_PLAIN] * num_pages
         self._ticket = [0] * num_pages
         self._until = [0.0] * num_pages
+        self._pin_end = [0.0] * num_pages
+        self._heirs = [set() for _ in range(num_pages)]
         self._pinned_until = [0.0] * num_pages
         self._level = [0] * num_pages
         self._end = [0.0] * num_pages
@@ -63,7 +68,8 @@ class Retention:
         """Give origins, levels and times away; times are of the process's clock."""
         pages = (self._origin, self._ticket, self._until, self._pinned_until)
         levels = (self._level, self._end, self._order, self._ends)
-        return State(_FORM, (self._lineage, pages + levels, self._last_ticket, self._count))
+        pins = (self._pin_end, self._heirs)
+        return State(_FORM, (self._lineage, pages + levels + pins, self._last_ticket, self._count))
 
     def import_state(self, state: State) -> bool:
         """Go on with those of another, over as many pages."""
@@ -72,9 +78,10 @@ class Retention:
         lineage, columns, last_ticket, count = state.content
         if len(columns[0]) != len(self._origin):
             return False
-        pages, levels = columns[:4], columns[4:]
+        pages, levels, pins = columns[:4], columns[4:8], columns[8:]
         self._origin, self._ticket, self._until, self._pinned_until = map(list, pages)
         self._level, self._end, self._order, self._ends = map(list, levels)
+        self._pin_end, self._heirs = list(pins[0]), list(map(set, pins[1]))
         self._lineage, self._last_ticket, self._count = lineage, last_ticket, count
         return True
 
@@ -88,12 +95,27 @@ class Retention:
         if not self._lineage.is_known(page) and not self._ticket[page]:
             return
         until = self._clock() + seconds if seconds > 0 else 0.0
+        # A pin is never made shorter but taken back.
+        self._pin_end[page] = max(until, self._pin_end[page]) if until else 0.0
+        self._follow_pins(page)
+
+    def _follow_pins(self, page: int) -> None:
+        """A pin that ends at a page has changed: pages before it follow, as far as any does."""
         while page >= 0:
-            # What is pinned for longer by another page stays so; to take a pin back is meant.
-            self._pinned_until[page] = max(until, self._pinned_until[page]) if until else 0.0
+            ends = [self._pinned_until[heir] for heir in self._heirs[page]]
+            until = max([self._pin_end[page], *ends])
+            if until == self._pinned_until[page]:
+                return
+            self._pinned_until[page] = until
             if self._ticket[page]:
                 self._rank(page)
-            page = self._lineage.parent(page)
+            parent = self._lineage.parent(page)
+            if parent >= 0:
+                if until:
+                    self._heirs[parent].add(page)
+                else:
+                    self._heirs[parent].discard(page)
+            page = parent
 
     def release(self, page: int) -> None:
         """The page goes to the end of its level."""
@@ -122,9 +144,14 @@ class Retention:
             if self._ticket[page] == ticket and self._level[page] == level:
                 break
         self._ticket[page] = 0
-        self._pinned_until[page] = 0.0
+        parent = self._lineage.drop(page)
+        if parent >= 0:
+            # What is left of a pinned prompt ends there now.
+            self._pin_end[parent] = max(self._pin_end[parent], self._pinned_until[page])
+            self._heirs[parent].discard(page)
+        self._pin_end[page] = self._pinned_until[page] = 0.0
+        self._heirs[page].clear()
         self._origin[page] = _PLAIN
-        self._lineage.drop(page)
         self._count -= 1
         return page
 

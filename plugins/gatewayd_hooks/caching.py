@@ -157,6 +157,6 @@ class Pins(Protocol):
     def pin(self, page: int, seconds: float) -> None:
         """Give a page, and those before it, up after all others, until so many seconds are over.
 
-        None is kept when nothing else is left. 0 takes a pin back. Pages that are not cached are
-        ignored.
+        None is kept when nothing else is left. 0 takes back the pin that ends at this page; pages
+        before it stay pinned for others. Pages that are not cached are ignored.
         """

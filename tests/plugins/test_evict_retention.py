@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import random
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_hooks.caching import NORMAL_PRIORITY, PageOrigin
 from gatewayd_hooks.testing.fakes import engine_resources
@@ -99,6 +103,88 @@ def test_a_pin_covers_what_comes_before_and_ends() -> None:
     clock.now += 61
     retention.release(5)
     assert drain(retention) == [5, 1, 2]
+
+
+def chains(retention: Retention, parents: dict[int, int]) -> None:
+    """Cached pages by the page before each, and released tail first."""
+    for page, parent in parents.items():
+        retention.cached(page, PageOrigin(parent, 0))
+    for page in reversed(parents):
+        retention.release(page)
+
+
+def test_taking_a_pin_back_leaves_others_with_the_same_beginning() -> None:
+    for kept, back in ((2, 3), (3, 2), (1, 3)):
+        retention = opened(Clock())
+        chains(retention, {0: -1, 1: 0, 2: 1, 3: 1, 4: -1, 5: 4})
+        retention.pin(kept, 60)
+        retention.pin(back, 90)
+        retention.pin(back, 0)
+        assert drain(retention)[-2 - (kept != 1) :] == [*({kept} - {1}), 1, 0]
+
+
+def test_what_is_left_of_a_pinned_prompt_stays_pinned_and_can_be_taken_back() -> None:
+    for is_back in (False, True):
+        retention = opened(Clock())
+        chains(retention, {0: -1, 1: 0, 2: 1})
+        retention.pin(2, 60)
+        assert retention.victim() == 2, "nothing else is left"
+        if is_back:
+            retention.pin(1, 0)
+        retention.release(7)
+        assert drain(retention) == ([1, 0, 7] if is_back else [7, 1, 0])
+
+
+@pytest.mark.parametrize("every", [1, 50])
+def test_taking_all_pins_back_costs_no_more_than_there_are_pages(every: int) -> None:
+    num_pages = 4000
+    ranked = 0
+
+    class Counting(Retention):
+        def _rank(self, page: int) -> None:
+            nonlocal ranked
+            ranked += 1
+            super()._rank(page)
+
+    retention = Counting()
+    retention.open(engine_resources(num_pages=num_pages))
+    chains(retention, {page: page - 1 for page in range(num_pages)})
+    retention.pin(num_pages - 1, 600)
+    for page in range(0, num_pages, every):
+        retention.pin(page, 600 - 600 * page / num_pages)
+    ranked = 0
+    for page in range(num_pages):
+        retention.pin(page, 0)
+    assert num_pages <= ranked <= 2 * num_pages
+    assert drain(retention) == [*range(num_pages)][::-1]
+
+
+@given(
+    parents=st.lists(st.integers(-1, 10), min_size=12, max_size=12),
+    calls=st.lists(
+        st.tuples(st.integers(0, 11), st.sampled_from([0.0, 5.0, 20.0, 60.0])), max_size=12
+    ),
+    later=st.sampled_from([0.0, 10.0, 30.0]),
+)
+def test_pinned_is_what_pins_end_at_or_behind(
+    parents: list[int], calls: list[tuple[int, float]], later: float
+) -> None:
+    """Against the pins themselves."""
+    clock = Clock()
+    retention = opened(clock)
+    before = {page: min(parent, page - 1) for page, parent in enumerate(parents)}
+    chains(retention, before)
+    ends: dict[int, float] = {}
+    for page, seconds in calls:
+        retention.pin(page, seconds)
+        ends[page] = max(seconds, ends.get(page, 0.0)) if seconds else 0.0
+    clock.now += later
+    pinned = set[int]()
+    for page, end in ends.items():
+        while end > later and page >= 0:
+            pinned.add(page)
+            page = before[page]
+    assert set(drain(retention)[12 - len(pinned) :]) == pinned
 
 
 def test_a_pin_while_the_page_is_held_counts_when_it_is_released() -> None:

@@ -189,3 +189,18 @@ class EvictionConformance:
                 strategy.release(page)
             first = {strategy.victim() for _ in range(4)}
             assert first & set(order[-2:]), "a pin ends when its page is given up"
+
+    def test_taking_a_pin_back_spares_what_others_begin_with(self) -> None:
+        with self.opened() as strategy:
+            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            if told is None or pin is None:
+                return
+            for page, parent in enumerate((-1, 0, 1, 1, -1, 4)):
+                told(page, PageOrigin(parent, 0))
+            for page in (3, 2, 1, 0, 5, 4):
+                strategy.release(page)
+            for page in (2, 3):
+                pin(page, 3600.0)
+            pin(3, 0.0)
+            order = [strategy.victim() for _ in range(6)]
+            assert set(order[-3:]) == {0, 1, 2}, "pinned, and what comes before it"

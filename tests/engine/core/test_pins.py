@@ -125,3 +125,17 @@ def test_an_eviction_that_raises_is_replaced_and_nothing_is_pinned(
         pin(engine, KEPT, 60)
     assert engine.core.strategies.num_faults == 1
     assert cached(engine, KEPT) == len(KEPT)
+
+
+@pytest.mark.parametrize("cache", ["hash", "radix"])
+def test_a_pin_taken_back_leaves_another_prompt_that_begins_alike(
+    make_engine: Make, cache: str
+) -> None:
+    engine = retaining(make_engine, cache)
+    other = [*KEPT[:64], *range(10, 42)]
+    for prompt in (KEPT, other):
+        engine.generate(prompt, max_tokens=1)
+        assert pin(engine, prompt, 60) == len(prompt)
+    pin(engine, KEPT, 0)
+    fill(engine, 12)
+    assert cached(engine, other) == len(other)

@@ -6,7 +6,6 @@ running requests to wait.
 
 from __future__ import annotations
 
-import ctypes
 import logging
 import threading
 import time
@@ -25,10 +24,6 @@ _log = logging.getLogger(__name__)
 
 class NotOpened(Exception):
     """A strategy does not come back from ``open``, or wants to end the process."""
-
-
-class _GivenUp(SystemExit):
-    """Raised in a thread that nobody waits for any more; ends it without a word."""
 
 
 class Opener:
@@ -122,22 +117,29 @@ class Opening:
     def _work(self) -> None:
         try:
             for choice in self._choices:
-                self._now = choice.name
-                self._mark(choice.name)
+                if not self._marked(choice):
+                    break
                 began = time.perf_counter()
                 strategy = self._make(choice)
-                with self._lock:
-                    self._opened.append(_Opened(choice, strategy, time.perf_counter() - began))
-                    if self._is_given_up:
-                        break
+                self._opened.append(_Opened(choice, strategy, time.perf_counter() - began))
         except BaseException as error:  # noqa: BLE001 - raised again where somebody waits
             self._error = error
         with self._lock:
+            # Before anybody sees that it is over: the mark may be another opening's then.
+            if not self._is_given_up:
+                self._mark(None)
             self._is_done = True
-        if self._is_given_up:
+            is_given_up = self._is_given_up
+        if is_given_up:
             self.close_rest()
-        else:
-            self._mark(None)
+
+    def _marked(self, choice: StrategyChoice) -> bool:
+        """Say what is opened next; False if nobody wants it any more."""
+        with self._lock:
+            if not self._is_given_up:
+                self._now = choice.name
+                self._mark(choice.name)
+            return not self._is_given_up
 
     @property
     def is_over(self) -> bool:
@@ -179,16 +181,17 @@ class Opening:
         return None
 
     def give_up(self) -> None:
-        """Nobody wants them any more; the thread closes what it opens."""
+        """Nobody wants them any more; the thread closes what it opens, whenever that is.
+
+        Nothing is raised in it: that might end a thread which the strategy has just begun, or
+        leave one of its locks held, and nobody could open it again.
+        """
         with self._lock:
             self._is_given_up = True
             is_done = self._is_done
-        self._mark(None)
-        if not is_done:
-            # Ends what runs in Python, or as soon as it returns there.
-            ident = ctypes.c_ulong(self._thread.ident or 0)
-            ctypes.pythonapi.PyThreadState_SetAsyncExc(ident, ctypes.py_object(_GivenUp))
-        else:
+            if not is_done:
+                self._mark(None)
+        if is_done:
             self.close_rest()
 
     def wait(self, seconds: float) -> None:

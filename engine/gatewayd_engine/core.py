@@ -240,7 +240,7 @@ class EngineCore:
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         slots, counts = self._placement.take(plan)
-        self._patience.note(is_idle=not len(slots) and not self._placement.outside.awaited)
+        self._patience.note(is_idle=not len(slots) and not self._placement.held.any_for_tier)
         if not len(slots):
             return None
         drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)

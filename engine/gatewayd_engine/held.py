@@ -23,12 +23,16 @@ MAX_STEPS = 64
 """Steps that a sequence waits for others: a prompt of 128k tokens at 2,048 a step."""
 _MOST_ALIKE = 256
 """Waiting sequences that are looked at because another with their first page was held."""
-_MOST_COMING = 32
-"""Sequences held for a KV tier: each costs a look at what it has in every step."""
+_MOST_ASKED = 32
+"""Sequences held for a KV tier that are looked at in a step: each costs a search in what it has."""
 
 
-class _Behind(NamedTuple):
-    """Whom a sequence waits for."""
+class _ForLeader(NamedTuple):
+    """What a sequence waits for that is held for another.
+
+    The other's slot names it, without its id: a sequence that has just come to that slot has no
+    row, so it is not among those who computed.
+    """
 
     sequence: int
     """The id of the one that waits."""
@@ -39,7 +43,7 @@ class _Behind(NamedTuple):
 
 
 class Held:
-    """Who is held, and until when.
+    """Who is held, for whom or what, and until when.
 
     Args:
         queue: of the engine; its view says who is held.
@@ -67,70 +71,95 @@ class Held:
         self._strategies = strategies
         self._page_size = page_size
         self._came: dict[int, None] = {}
-        self._behind: dict[int, _Behind] = {}
-        self._coming: dict[int, int] = {}  # ids by slot
+        self._for_leader: dict[int, _ForLeader] = {}
+        self._for_tier: dict[int, int] = {}  # ids by slot, first those asked longest ago
         self.computing: NDArray[np.int32] = np.zeros(0, np.int32)
+
+    @property
+    def any_for_tier(self) -> bool:
+        """Whether anybody is held for a KV tier: a step may have nothing to compute."""
+        return bool(self._for_tier)
 
     def came(self, sequence: Sequence) -> None:
         """A sequence waits from now on: it is looked at before the next plan."""
         self._came[sequence.slot] = None
 
+    # Before a plan
+
     def review(self) -> None:
-        """Before a plan: let those go who need not wait any more, and look at who has come."""
-        self._outside.begin()
-        if not (self._came or self._behind or self._coming):
+        """Let those go who need not wait any more, and look at who has come."""
+        if not (self._came or self._for_leader or self._for_tier):
             return
         queue = self._queue
         computing = self.computing[queue.row[self.computing] >= 0]
-        if self._behind:
-            self._review_behind(computing)
-        for slot, sequence_id in list(self._coming.items()):
-            if not (self._still_waits(slot, sequence_id) and self.is_coming(queue[slot])):
-                del self._coming[slot]
+        if self._for_leader:
+            self._review_for_leader(computing)
+        if self._for_tier:
+            self._review_for_tier()
         if self._came:
             underway = Underway(queue, self._prefixes, self._page_size, computing)
             for slot in list(self._came):
-                if slot in queue.waiting and slot not in self._coming:
-                    self.look(slot, underway)
+                if slot in queue.waiting and slot not in self._for_tier:
+                    self._hold_for_leader(slot, underway)
                 del self._came[slot]
-        queue.view.held = frozenset([*self._behind, *self._coming])
+        queue.view.held = frozenset([*self._for_leader, *self._for_tier])
 
-    def _review_behind(self, computing: NDArray[np.int32]) -> None:
+    def _review_for_leader(self, computing: NDArray[np.int32]) -> None:
         queue = self._queue
-        slots = np.fromiter(self._behind, np.int32, len(self._behind))
-        ids, leaders, until = np.array(list(self._behind.values()), np.int64).T
+        slots = np.fromiter(self._for_leader, np.int32, len(self._for_leader))
+        ids, leaders, until = np.array(list(self._for_leader.values()), np.int64).T
         is_computing = np.zeros(len(queue.row), np.bool_)
         is_computing[computing] = True
         stays = (
             is_computing[leaders]
             & (queue.view.num_computed[leaders] < until)
             & (queue.waits[slots] < MAX_STEPS)
-            & (queue.ids[slots] == ids)  # it may be another's slot by now
-            & (queue.row[slots] < 0)
+            & self._still_wait(slots, ids)
         )
         queue.waits[slots[stays]] += 1
         for slot in slots[~stays].tolist():
-            del self._behind[slot]
+            del self._for_leader[slot]
 
-    def _still_waits(self, slot: int, sequence_id: int) -> bool:
-        return slot in self._queue.waiting and self._queue.ids[slot] == sequence_id
+    def _review_for_tier(self) -> None:
+        slots = np.fromiter(self._for_tier, np.int32, len(self._for_tier))
+        ids = np.fromiter(self._for_tier.values(), np.int64, len(self._for_tier))
+        for slot in slots[~self._still_wait(slots, ids)].tolist():
+            del self._for_tier[slot]
+        for slot in list(islice(self._for_tier, _MOST_ASKED)):
+            del self._for_tier[slot]
+            self.hold_for_tier(self._queue[slot])
 
-    def defers(self, slot: int, underway: Underway) -> bool:
-        """Whether a waiting sequence that a plan grants had better wait this step.
+    def _still_wait(self, slots: NDArray[np.int32], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which sequences wait in these slots yet; each may be another's by now."""
+        is_theirs: NDArray[np.bool_] = self._queue.ids[slots] == ids
+        return is_theirs & (self._queue.row[slots] < 0)
+
+    # While a plan is carried out
+
+    def hold(self, slot: int, underway: Underway) -> bool:
+        """Hold a waiting sequence that a plan grants, if it had better wait this step.
 
         Args:
             slot: the sequence.
             underway: what this step computes.
-        """
-        if self.look(slot, underway):
-            return True
-        sequence = self._queue[slot]
-        if not self.is_coming(sequence):
-            return False
-        self.hold_for_tier(sequence)
-        return True
 
-    def look(self, slot: int, underway: Underway) -> bool:
+        Returns:
+            Whether it is held.
+        """
+        return self._hold_for_leader(slot, underway) or self.hold_for_tier(self._queue[slot])
+
+    def hold_alike(self, slots: list[int], underway: Underway) -> None:
+        """Some were held: hold those who wait behind them and begin alike.
+
+        Otherwise every step would find out about as many of a crowd as a budget is granted to.
+        """
+        for beginning in set(self._queue.beginning[slots].tolist()):
+            alike = self._queue.waiting_alike(beginning).tolist()
+            unheld = (slot for slot in alike if slot not in self._for_leader)
+            for slot in islice(unheld, _MOST_ALIKE):
+                self._hold_for_leader(slot, underway)
+
+    def _hold_for_leader(self, slot: int, underway: Underway) -> bool:
         """Hold a waiting sequence if another one computes more of its beginning."""
         queue = self._queue
         if queue.waits[slot] >= MAX_STEPS:
@@ -139,29 +168,16 @@ class Held:
         if ahead is None:
             return False
         queue.waits[slot] += 1
-        self._behind[slot] = _Behind(int(queue.ids[slot]), *ahead)
+        self._for_leader[slot] = _ForLeader(int(queue.ids[slot]), *ahead)
         return True
 
-    def look_around(self, slots: list[int], underway: Underway) -> None:
-        """Some were held: look at those who wait behind them and begin alike.
-
-        Otherwise every step would find out about as many of a crowd as a budget is granted to.
-        """
-        for beginning in set(self._queue.beginning[slots].tolist()):
-            alike = self._queue.waiting_alike(beginning).tolist()
-            unheld = (slot for slot in alike if slot not in self._behind)
-            for slot in islice(unheld, _MOST_ALIKE):
-                self.look(slot, underway)
-
-    def is_coming(self, sequence: Sequence) -> bool:
-        """Whether a waiting sequence had better wait for pages of a KV tier."""
+    def hold_for_tier(self, sequence: Sequence) -> bool:
+        """Hold a waiting sequence if a KV tier brings more of its pages to memory."""
         if not self._strategies.tiers or sequence.inherited:
             return False
         num_tokens = int(self._queue.view.num_tokens[sequence.slot])
         match = self._prefixes.match(sequence, num_tokens)
-        return self._outside.is_coming(sequence, match, num_tokens)
-
-    def hold_for_tier(self, sequence: Sequence) -> None:
-        """Hold a sequence for pages of a KV tier, unless too many are."""
-        if len(self._coming) < _MOST_COMING:
-            self._coming[sequence.slot] = sequence.id
+        if not self._outside.fetch(sequence, match, num_tokens):
+            return False
+        self._for_tier[sequence.slot] = sequence.id
+        return True

@@ -23,7 +23,6 @@ class Outside:
     """Swapped sequences, and what the tiers have of waiting ones.
 
     Attributes:
-        awaited: whether anybody waits for pages of a tier since ``begin``.
         swaps: sequences swapped out, total since the start.
         kept_pages: pages that they take in the host's memory now.
     """
@@ -37,7 +36,6 @@ class Outside:
         self._copying = Line()
         pool.arrivals.on_copied = self._copying.add
         self._tiered: Tiered | None = None
-        self.awaited = False
         self.swaps = 0
         self.kept_pages = 0
         self.follow_tiers()
@@ -105,17 +103,11 @@ class Outside:
             pages = sequence.pages[:end]
             self._tiered.note(sequence, {page: i for i, page in enumerate(pages) if page in known})
 
-    def begin(self) -> None:
-        """Nobody waits for pages yet."""
-        self.awaited = False
-
-    def is_coming(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
-        """Whether a waiting sequence had better wait: pages are being brought to memory."""
+    def fetch(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
+        """Have pages of a waiting sequence brought to memory; whether it had better wait."""
         if self._tiered is None or sequence.kept is not None:
             return False
-        is_coming = self._tiered.is_coming(sequence, match, num_tokens)
-        self.awaited |= is_coming
-        return is_coming
+        return self._tiered.fetch(sequence, match, num_tokens)
 
     # Coming back
 

@@ -69,7 +69,7 @@ class Placement:
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
         self.held.came(sequence)
-        if len(self._queue.waiting) <= _AHEAD and self.held.is_coming(sequence):
+        if len(self._queue.waiting) <= _AHEAD:
             self.held.hold_for_tier(sequence)
 
     # Into the batch
@@ -82,44 +82,60 @@ class Placement:
             preempted for others, those waiting ones for whom there is no room, and those who had
             better wait.
         """
-        slots, tokens = self._take_all(plan)
+        queue, view = self._queue, self._queue.view
+        is_running = queue.row[plan.slots] >= 0
+        slots, tokens = plan.slots[is_running], plan.tokens[is_running]
+        grants = zip(
+            plan.slots[~is_running].tolist(), plan.tokens[~is_running].tolist(), strict=True
+        )
+        waiting = [(slot, count) for slot, count in grants if slot not in view.held]
+        preempted = self._grow(slots, tokens)
+        if preempted:
+            # Whoever waits is behind those who were just put out.
+            keep = ~np.isin(slots, list(preempted))
+            slots, tokens = slots[keep], tokens[keep]
+            unplaced = waiting
+        else:
+            admitted, unplaced = self._admit(waiting, slots)
+            more = np.array(admitted, np.int32).reshape(-1, 2)
+            slots = np.concatenate([slots, more[:, 0]])
+            tokens = np.concatenate([tokens, more[:, 1]])
+        view.unplaced = frozenset(slot for slot, _ in unplaced)
         self.held.computing = slots
         return slots, tokens
 
-    def _take_all(self, plan: Plan) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        is_running = self._queue.row[plan.slots] >= 0
-        slots, tokens = plan.slots[is_running], plan.tokens[is_running]
-        preempted = self._grow(slots, tokens)
-        if preempted:
-            keep = [slot not in preempted for slot in slots.tolist()]
-            slots, tokens = slots[keep], tokens[keep]
-            # Whoever waits is behind those who were just put out.
-            return slots, tokens
-        waiting = ~is_running
-        if not waiting.any():
-            return slots, tokens
+    def _admit(
+        self, waiting: list[tuple[int, int]], computing: NDArray[np.int32]
+    ) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """Admit those who wait, in the order of the plan, until one finds no pages.
+
+        Args:
+            waiting: slots and their grants.
+            computing: slots of the running sequences that compute in this step.
+
+        Returns:
+            Who was admitted and computes how many tokens, and the grants for which there is no
+            room. Those who had better wait are held, and among neither.
+        """
+        if not waiting:
+            return [], []
         admitted: list[tuple[int, int]] = []
-        deferred: list[int] = []
-        held = self._queue.view.held
-        underway = Underway(self._queue, self.prefixes, self._page_size, slots)
-        for slot, grant in zip(
-            plan.slots[waiting].tolist(), plan.tokens[waiting].tolist(), strict=True
-        ):
-            if slot in held:
-                continue
-            if self.held.defers(slot, underway):
-                deferred.append(slot)
+        unplaced: list[tuple[int, int]] = []
+        held: list[int] = []
+        underway = Underway(self._queue, self.prefixes, self._page_size, computing)
+        for i, (slot, grant) in enumerate(waiting):
+            if self.held.hold(slot, underway):
+                held.append(slot)
                 continue
             count = self._admission.admit(slot, grant)
             if not count:
+                unplaced = waiting[i:]
                 break
             admitted.append((slot, count))
             underway.add(slot)
-        if deferred:
-            self.held.look_around(deferred, underway)
+        self.held.hold_alike(held, underway)
         self.outside.start()
-        more = np.array(admitted, np.int32).reshape(-1, 2)
-        return np.concatenate([slots, more[:, 0]]), np.concatenate([tokens, more[:, 1]])
+        return admitted, unplaced
 
     def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
         """Give running sequences the pages that their grants write to."""

@@ -149,8 +149,8 @@ class Tiered:
 
         return Incoming(first, pages, (first + len(pages)) * self._pool.page_size), release
 
-    def is_coming(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
-        """Whether a waiting sequence had better wait until more of its pages are in memory."""
+    def fetch(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
+        """Have pages of a waiting sequence brought to memory; whether it had better wait."""
         wait = self._waits.get(sequence.id)
         if wait is not None and wait.is_over:
             return False

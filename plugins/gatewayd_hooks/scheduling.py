@@ -84,6 +84,10 @@ class QueueView:
     or a KV tier brings their pages. Pass over them, and leave tokens and places to others; they
     keep their places in line. Nobody is held for long. New in 1.5.
     """
+    unplaced: Set[int] = frozenset()
+    """Waiting sequences that the last plan granted and that found no pages, and those behind them.
+    Whoever was granted and is not among them, nor runs, had better wait. New in 1.5.
+    """
 
 
 class SchedulerStrategy(Strategy, Protocol):

@@ -72,15 +72,15 @@ class WeightedClasses:
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
-        lacks_pages = bool(self._granted)
-        for number, _ in self._granted.values():
-            self._backlogged[number] = True  # no pages were found for them
+        unplaced = [of for slot, (of, _) in self._granted.items() if slot in view.unplaced]
+        for number in unplaced:
+            self._backlogged[number] = True
         self._shares.forgive(self._backlogged)
         self._view = view
 
         running = [wants(view, number) for number in range(len(self._lines))]
         candidates = self._candidates(view, running)
-        budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=lacks_pages)
+        budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=bool(unplaced))
         served = [grants.cut(budget) for grants, budget in zip(running, budgets, strict=True)]
         for number, grants in enumerate(served):
             self._shares.charge(number, grants.total)

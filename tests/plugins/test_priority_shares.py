@@ -123,3 +123,28 @@ def test_a_class_that_is_held_saves_up_nothing() -> None:
         tokens = granted(queue)
         assert tokens[held] == 60
         assert sum(tokens.get(sequence, 0) for sequence in standard) == 30
+
+
+def test_those_who_turn_out_to_wait_are_no_sign_that_pages_lack() -> None:
+    """Each step two come that begin alike: the engine holds the second, and all get their share."""
+    queue = queue_of(max_batch_tokens=66, num_pages=1000, max_running=32)
+    batch = queue.arrive(10_000, 2, priority=BATCH)
+    queue.step()
+    came, before = [], batch.computed
+    for _ in range(30):
+        came += [queue.arrive(30, 1, priority=REALTIME) for _ in range(2)]
+        queue.hold(came[-1], 1, is_shown=False)
+        queue.step()
+    # Weights are 10 to 1: what is left is 6 of 66 tokens, but for the first step's.
+    assert batch.computed - before <= 30 * 6 + 30
+    assert len([s for s in came if s in queue.finished]) >= 2 * 29
+
+
+def test_those_who_find_no_pages_let_others_go_on_first() -> None:
+    queue = queue_of(max_batch_tokens=64, num_pages=64, max_running=8)
+    batch = queue.arrive(800, 2, priority=BATCH)
+    queue.step()
+    large = queue.arrive(600, 2, priority=REALTIME)
+    queue.step()
+    assert queue.view.unplaced == {large.slot}
+    assert granted(queue)[batch] == 64

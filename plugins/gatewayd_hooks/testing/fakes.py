@@ -50,6 +50,7 @@ class FakeSequence:
         pages: pages it holds.
         is_running: whether it holds a row.
         held: steps for which it had better wait.
+        is_shown: whether the scheduler is told so before it plans.
     """
 
     slot: int
@@ -60,6 +61,7 @@ class FakeSequence:
     pages: int = 0
     is_running: bool = False
     held: int = 0
+    is_shown: bool = True
 
 
 class FakeQueue:
@@ -145,9 +147,15 @@ class FakeQueue:
         self._scheduler.enqueue(slot, view, front=front)
         return sequence
 
-    def hold(self, sequence: FakeSequence, steps: int) -> None:
-        """A waiting sequence had better wait for so many steps: grants to it are ignored."""
-        sequence.held = steps
+    def hold(self, sequence: FakeSequence, steps: int, *, is_shown: bool = True) -> None:
+        """A waiting sequence had better wait for so many steps: grants to it are ignored.
+
+        Args:
+            sequence: waits.
+            steps: for how many.
+            is_shown: whether the scheduler is told, or grants first, as when two come together.
+        """
+        sequence.held, sequence.is_shown = steps, is_shown
 
     def cancel(self, sequence: FakeSequence) -> None:
         """A sequence goes, wherever it is."""
@@ -201,7 +209,7 @@ class FakeQueue:
         """Plan a step, check the plan and carry it out."""
         self.view.free_pages = self.free_pages
         held = [sequence for sequence in self.waiting if sequence.held]
-        self.view.held = frozenset(sequence.slot for sequence in held)
+        self.view.held = frozenset(sequence.slot for sequence in held if sequence.is_shown)
         with self._read_only():
             plan = self._scheduler.plan(self.view)
         self.check(plan)
@@ -210,11 +218,13 @@ class FakeQueue:
             for slot, count in zip(plan.slots.tolist(), plan.tokens.tolist(), strict=True)
             if (sequence := self._by_slot[slot]) is not None
         ]
+        waiting = [(s, count) for s, count in grants if not (s.is_running or s.held)]
         before = self.preemptions
         for sequence, count in [grant for grant in grants if grant[0].is_running]:
             self._hold(sequence, count)
         if self.preemptions == before:
-            self._admit([g for g in grants if not (g[0].is_running or g[0].held)])
+            self._admit(waiting)
+        self.view.unplaced = frozenset(s.slot for s, _ in waiting if not s.is_running)
         for sequence in held:
             sequence.held -= 1
         for sequence, count in grants:

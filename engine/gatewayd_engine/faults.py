@@ -50,7 +50,7 @@ class blame:
         Raises:
             StrategyFault: instead of what was raised.
         """
-        if isinstance(error, Exception) and not isinstance(error, StrategyFault | RequestFault):
+        if error is not None and not isinstance(error, StrategyFault | RequestFault):
             raise StrategyFault(self._kind, repr(error)) from error
 
 

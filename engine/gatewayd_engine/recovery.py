@@ -70,7 +70,7 @@ class Recovery:
                 return action()
             except RequestFault as fault:
                 self._fail(fault)
-            except Exception as error:
+            except BaseException as error:  # a lazy answer may even call sys.exit
                 faults += 1
                 kind = culprit(error, self._strategies.bound)
                 if kind is None:
@@ -80,14 +80,14 @@ class Recovery:
                     return None
         raise RuntimeError(f"{_MAX_REDOS} strategy faults in one step")
 
-    def answer(self, kind: Kind, error: Exception) -> None:
+    def answer(self, kind: Kind, error: BaseException) -> None:
         """The default takes over from a strategy that raised."""
         for _ in range(_MAX_REDOS):
             _log.warning("%s strategy failed, the default takes over: %r", kind, error)
             self._strategies.fall_back(kind)
             try:
                 self._rebuild(kind)
-            except Exception as another:
+            except BaseException as another:
                 # Rebuilding one may ask another, which may fail as well.
                 found = culprit(another, self._strategies.bound)
                 if found is None:
@@ -106,7 +106,7 @@ class Recovery:
             try:
                 self._strategies.bind_configured(kind)
                 self._rebuild(kind)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
                 self.answer(kind, error)
         for overrun in self._strategies.take_overruns():
             self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -16,36 +15,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.tier import Located, Tier
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Tier:
-    """One tier that serves.
-
-    Attributes:
-        choice: what it was made from.
-        strategy: itself.
-        watched: the same, timed: what to call.
-        is_slow: whether its pages have to be fetched.
-    """
-
-    choice: StrategyChoice
-    strategy: Any
-    watched: Any
-    is_slow: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Located:
-    """Consecutive pages that one tier has."""
-
-    tier: Tier
-    keys: list[bytes]
 
 
 class TierChain:
@@ -95,7 +70,7 @@ class TierChain:
         strategy = open_(choice)
         is_slow = all(hasattr(strategy, name) for name in ("fetch", "ready", "page_seconds"))
         watched = self._ledger.watch(Kind.KV_TIER, choice.name, strategy)
-        return Tier(choice, strategy, watched, is_slow)
+        return Tier(choice, strategy, watched, self._page_bytes, is_slow)
 
     @property
     def names(self) -> list[str]:
@@ -110,7 +85,7 @@ class TierChain:
         at = 0
         while at < len(keys):
             for tier in self._tiers:
-                count = self._ask(tier, 0, self._find, tier, keys[at:])
+                count = self._ask(tier, 0, tier.find, keys[at:])
                 if count:
                     found.append(Located(tier, keys[at : at + count]))
                     at += count
@@ -118,10 +93,6 @@ class TierChain:
             else:
                 break
         return found
-
-    @staticmethod
-    def _find(tier: Tier, keys: list[bytes]) -> int:
-        return _count(tier.watched.find(keys), keys)
 
     def put(self, key: bytes, page: NDArray[np.uint8]) -> None:
         """Give a page to the first tier, and what it gives up to the next."""
@@ -132,29 +103,14 @@ class TierChain:
         if not tiers:
             return
         tier = tiers[0]
-
         nothing: list[tuple[bytes, NDArray[np.uint8]]] = []
-        for other, left in self._ask(tier, nothing, self._give, tier, key, page):
+        for other, left in self._ask(tier, nothing, tier.put, key, page):
             self._put(tiers[1:], other, left)
-
-    def _give(
-        self, tier: Tier, key: bytes, page: NDArray[np.uint8]
-    ) -> list[tuple[bytes, NDArray[np.uint8]]]:
-        given_up = list(tier.watched.put(key, page))
-        for other, left in given_up:
-            if not isinstance(other, bytes):
-                raise TypeError("gave up what has no key")
-            self._check(left)
-        return given_up
 
     def ready(self, located: Located) -> int:
         """How many of the pages can be had now."""
         tier, keys = located.tier, located.keys
-        return self._ask(tier, 0, self._ready, tier, keys) if tier.is_slow else len(keys)
-
-    @staticmethod
-    def _ready(tier: Tier, keys: list[bytes]) -> int:
-        return _count(tier.watched.ready(keys), keys)
+        return self._ask(tier, 0, tier.ready, keys) if tier.is_slow else len(keys)
 
     def fetch(self, located: Located) -> None:
         """Have pages of a slow tier brought to memory."""
@@ -166,24 +122,12 @@ class TierChain:
 
     def get(self, located: Located) -> list[NDArray[np.uint8]]:
         """The leading pages that are at hand; to be released."""
-        return self._ask(located.tier, [], self._get, located.tier, located.keys)
-
-    def _get(self, tier: Tier, keys: list[bytes]) -> list[NDArray[np.uint8]]:
-        pages = list(tier.watched.get(keys))
-        if len(pages) > len(keys):
-            raise ValueError(f"gave {len(pages)} pages for {len(keys)} keys")
-        for page in pages:
-            self._check(page)
-        return pages
+        return self._ask(located.tier, [], located.tier.get, located.keys)
 
     def release(self, located: Located) -> None:
         """Pages that ``get`` gave are not needed any more."""
         if located.tier in self._tiers:
             self._ask(located.tier, None, located.tier.watched.release, located.keys)
-
-    def _check(self, page: NDArray[np.uint8]) -> None:
-        if page.dtype != np.uint8 or page.shape != (self._page_bytes,):
-            raise ValueError(f"gave {page.dtype} of shape {page.shape} for a page")
 
     @property
     def outlives(self) -> bool:
@@ -210,7 +154,7 @@ class TierChain:
     def _ask(self, tier: Tier, otherwise: T, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401
         try:
             return call(*args)
-        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+        except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
             self._leave_out(tier, error)
             return otherwise
 
@@ -221,7 +165,7 @@ class TierChain:
                 self._leave_out(tier, RuntimeError(reason))
                 return
 
-    def _leave_out(self, tier: Tier, error: Exception) -> None:
+    def _leave_out(self, tier: Tier, error: BaseException) -> None:
         if tier not in self._tiers:
             return
         _log.warning("KV tier %s failed and is left out: %r", tier.choice.name, error)
@@ -248,7 +192,7 @@ class TierChain:
             if tier is None:
                 try:
                     tier = self._make(choice, self._open)
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+                except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
                     _log.warning("KV tier %s does not come back: %r", choice.name, error)
                     self._count_fault(choice)
                     continue
@@ -298,9 +242,3 @@ class TierChain:
         for tier in self._tiers:
             self._close(tier.watched)
         self._tiers = []
-
-
-def _count(answer: object, keys: list[bytes]) -> int:
-    if not isinstance(answer, int) or not 0 <= answer <= len(keys):
-        raise ValueError(f"found {answer!r} of {len(keys)} pages")
-    return answer

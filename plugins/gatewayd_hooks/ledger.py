@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gatewayd_hooks.budgets import Arrears, Overrun
-from gatewayd_hooks.fence import StrategyHang
+from gatewayd_hooks.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.strategy import Kind
 
@@ -213,5 +213,12 @@ class Ledger:
                 raise StrategyHang(
                     account.kind, f"{account.name}.{account.method} hung at {hang}"
                 ) from None
+            except Exception:
+                raise
+            except BaseException as error:
+                # SystemExit and its like are for whoever owns the process, which no strategy does.
+                raise StrategyFault(
+                    account.kind, f"{account.name}.{account.method} raised {error!r}"
+                ) from error
 
         return call

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -60,6 +61,11 @@ def untyped_plan(slots: Any, tokens: Any) -> Plan:
     return Plan(slots, tokens)
 
 
+def interrupted() -> None:
+    """As if somebody had pressed Ctrl-C, but nobody has."""
+    raise KeyboardInterrupt
+
+
 BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
     "a scheduler raises": (Kind.SCHEDULER, "plan", lambda view: 1 / 0),
     "a scheduler grants too much": (
@@ -89,6 +95,13 @@ BREAKS: dict[str, tuple[Kind, str, Callable[..., Any]]] = {
         "plan",
         lambda view: untyped_plan(np.zeros(1), np.ones(1)),
     ),
+    "a scheduler calls sys.exit": (Kind.SCHEDULER, "plan", lambda view: sys.exit(3)),
+    "a preemption is interrupted": (
+        Kind.PREEMPTION,
+        "victim",
+        lambda view, candidates: interrupted(),
+    ),
+    "a prefix cache wants out": (Kind.PREFIX_CACHE, "match", lambda trail: sys.exit("no")),
     "an eviction gives up nothing": (Kind.EVICTION, "victim", lambda: None),
     "a preemption returns nothing": (Kind.PREEMPTION, "victim", lambda view, candidates: None),
     "a prefix cache matches nothing at all": (Kind.PREFIX_CACHE, "match", lambda trail: None),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import Any
 
 from gatewayd_engine.config import StrategyChoice
@@ -124,9 +123,13 @@ class Swaps:
             Whether it got the state of the one before.
 
         Raises:
-            SwapRefused: it cannot be loaded or opened, or cannot learn what the engine knows.
+            SwapRefused: it cannot be loaded or opened, or cannot learn what the engine knows; what
+                was there before goes on.
+            Exception: the engine is broken.
         """
         kind, strategies = Kind(command.kind), self._strategies
+        choice = command.choices[0] if command.choices else None
+        new, has_state = None, False
 
         def take(choice: StrategyChoice) -> Any:  # noqa: ANN401 - any kind
             found = opening.take(choice)
@@ -140,31 +143,28 @@ class Swaps:
                 strategies.put_chain(command.choices, take)
             elif kind is Kind.KV_TIER:
                 strategies.tiers.replace(command.choices, take)
-                self._placement.outside.follow_tiers()
             else:
-                return self._fill(kind, command.choices[0] if command.choices else None, take)
-        except SwapRefused:
-            raise
+                new = None if choice is None else take(choice)
+                has_state = self._hand_over(kind, choice, new)
         except Exception as error:
             raise SwapRefused(str(error) or type(error).__name__) from error
         finally:
             opening.close_rest()
-        return False
+        if kind is Kind.KV_TIER:
+            self._placement.outside.follow_tiers()
+        elif kind is not Kind.LOGITS_PROCESSOR:
+            self._fill(kind, choice, new, has_state)
+        return has_state
 
     def _fill(
-        self, kind: Kind, choice: StrategyChoice | None, take: Callable[[StrategyChoice], Any]
-    ) -> bool:
+        self,
+        kind: Kind,
+        choice: StrategyChoice | None,
+        new: Any,  # noqa: ANN401 - any kind
+        has_state: bool,
+    ) -> None:
         strategies = self._strategies
         before = strategies.chosen(kind)
-        new = watched = None
-        if choice is not None:
-            new = take(choice)
-            watched = strategies.ledger.watch(kind, choice.name, new)
-        try:
-            has_state = self._hand_over(kind, watched)
-        except BaseException:
-            strategies.close_one(kind, watched)
-            raise
         old = strategies.put(kind, choice, new)
         try:
             if has_state:
@@ -172,9 +172,8 @@ class Swaps:
             else:
                 self._placement.rebuild(kind)
         except Exception as error:
-            found = culprit(error, strategies.bound)
-            if found is None:
-                raise
+            # What is raised outside of its calls came with it too.
+            found = culprit(error, strategies.bound) or kind
             # Nobody knows what it did: the default serves one step, then the one before again.
             self._recovery.answer(found, error)
             if found is kind:
@@ -182,15 +181,22 @@ class Swaps:
                 raise SwapRefused(f"it cannot take over: {error}") from error
         finally:
             strategies.close_one(kind, old)
-        return has_state
 
-    def _hand_over(self, kind: Kind, new: Any) -> bool:  # noqa: ANN401 - any kind
+    def _hand_over(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> bool:  # noqa: ANN401
+        """Give a new strategy what the old one knows; whether it took it. Closed if it raises."""
         old = self._strategies.watched.get(kind)
-        if old is None or new is None or not hand_over(old, new):
+        if old is None or choice is None:
             return False
-        if kind is Kind.EVICTION:
-            # What is watched has the methods of the strategy, but not its place in the language.
-            has, had = new.__len__(), old.__len__()
-            if has != had:
-                raise StrategyFault(kind, f"took {has} of {had} pages over")
+        new = self._strategies.ledger.watch(kind, choice.name, strategy)
+        try:
+            if not hand_over(old, new):
+                return False
+            if kind is Kind.EVICTION:
+                # What is watched has the methods of the strategy, but is not called by `len`.
+                has, had = new.__len__(), old.__len__()
+                if has != had:
+                    raise StrategyFault(kind, f"took {has} of {had} pages over")
+        except BaseException:
+            self._strategies.close_one(kind, new)
+            raise
         return True

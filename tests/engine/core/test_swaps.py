@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import SetLimits
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.handover import State
@@ -171,6 +172,43 @@ def test_one_that_cannot_learn_what_the_engine_knows_gives_way_to_the_one_before
     assert type(engine.core.strategies.bound.get(kind)) is not type(new)
     engine.run()
     assert [engine.answers[i].tokens for i in ids] == undisturbed
+
+
+def breaking(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
+    """Let the engine's own code raise while a strategy takes over, so many times."""
+    follow = Pages.replace_eviction
+    left = iter(range(times))
+
+    def raises(self: Pages, plan: Any) -> None:
+        follow(self, plan)
+        if next(left, None) is not None:
+            raise ZeroDivisionError("cannot")
+
+    monkeypatch.setattr(Pages, "replace_eviction", raises)
+
+
+def test_what_the_engine_raises_while_one_takes_over_brings_the_one_before_back(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.generate(list(range(40, 140)), max_tokens=2)
+    breaking(monkeypatch, times=1)
+    with pytest.raises(SwapRefused, match="cannot take over: cannot"):
+        swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
+    assert answers(engine) == undisturbed
+    assert engine.core.strategies.names["eviction"] == "lru"
+    assert type(engine.core.strategies.bound[Kind.EVICTION]).__name__ == "Lru"
+
+
+def test_an_engine_that_cannot_go_back_either_says_nothing_of_a_refusal(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    engine.generate(list(range(40, 140)), max_tokens=2)
+    with monkeypatch.context() as context:
+        breaking(context, times=2)
+        with pytest.raises(ZeroDivisionError):
+            swap(engine, Kind.EVICTION, StrategyChoice("lfu"))
 
 
 def test_an_eviction_that_forgets_pages_while_taking_over_is_refused(

@@ -60,6 +60,8 @@ class Underway:
         if len(next_page) < size:
             return None
         for other in others:
+            if view.priority[other.slot] > view.priority[slot]:
+                continue  # a scheduler may let it get on as slowly as its class deserves
             if not np.array_equal(other.tokens[cached : cached + size], next_page):
                 continue
             most = min(num_tokens - 1, int(view.num_tokens[other.slot]))

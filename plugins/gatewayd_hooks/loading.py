@@ -6,7 +6,8 @@ becomes a ``PluginError`` with a reason.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -66,17 +67,24 @@ class PluginRow:
 
 
 class PluginHost:
-    """The plugins of one process.
+    """The plugins of one process; for several threads.
+
+    None of them waits for another's plugin, but to import the same one.
 
     Args:
         catalog: what may be chosen.
+        telltale: told which plugin is about to be loaded, and an empty name when it is.
     """
 
-    def __init__(self, catalog: Catalog) -> None:
+    def __init__(
+        self, catalog: Catalog, telltale: Callable[[str], None] = lambda plugin: None
+    ) -> None:
         self._catalog = catalog
+        self._telltale = telltale
         self._hooks = pluggy.PluginManager(PROJECT)
         self._hooks.add_hookspecs(hookspecs)
         self._plugins: dict[str, Any] = {}
+        self._lock = threading.Lock()  # of these two
         self._enabled: set[Entry] = set()
         self._summaries: dict[Entry, str] = {}
         self._failures: dict[Entry, str] = {}
@@ -91,7 +99,9 @@ class PluginHost:
 
         With one of their own, what one plugin raises does not keep the hook from the others.
         """
-        callers = {module: self._caller(hook, plugin) for module, plugin in self._plugins.items()}
+        with self._lock:
+            plugins = dict(self._plugins)
+        callers = {module: self._caller(hook, plugin) for module, plugin in plugins.items()}
         return {module: caller for module, caller in callers.items() if caller.get_hookimpls()}
 
     def info(self, kind: Kind, name: str) -> StrategyInfo[Any]:
@@ -187,11 +197,14 @@ class PluginHost:
 
     @contextmanager
     def _noting_failure(self, entry: Entry) -> Iterator[None]:
+        self._telltale(entry.plugin)
         try:
             yield
         except PluginError as error:
+            self._telltale("")
             self._failures[entry] = error.reason
             raise
+        self._telltale("")
         self._failures.pop(entry, None)
 
     def _info(self, entry: Entry, kind: Kind) -> StrategyInfo[Any]:
@@ -208,23 +221,30 @@ class PluginHost:
         return info
 
     def _caller(self, hook: str, plugin: Any) -> pluggy.HookCaller:  # noqa: ANN401
-        others = [other for other in self._plugins.values() if other is not plugin]
-        return self._hooks.subset_hook_caller(hook, remove_plugins=others)
+        with self._lock:
+            others = [other for other in self._plugins.values() if other is not plugin]
+            return self._hooks.subset_hook_caller(hook, remove_plugins=others)
 
     def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
         """Import and register a plugin, once even if it stands behind several names."""
         if entry.module not in self._plugins:
             with _fence(entry, f"import of {entry.module}"):
                 plugin = entry.load()
-            try:
-                with _fence(entry, "registration"):
-                    self._hooks.register(plugin, entry.module)
-                    self._refuse_unknown_hooks(entry, plugin)
-            except PluginError:
-                self._hooks.unregister(name=entry.module)
-                raise
-            self._plugins[entry.module] = plugin
+            with self._lock:
+                # Another thread may have been faster.
+                if entry.module not in self._plugins:
+                    self._register(entry, plugin)
         return self._plugins[entry.module]
+
+    def _register(self, entry: Entry, plugin: Any) -> None:  # noqa: ANN401 - a module or any object
+        try:
+            with _fence(entry, "registration"):
+                self._hooks.register(plugin, entry.module)
+                self._refuse_unknown_hooks(entry, plugin)
+        except PluginError:
+            self._hooks.unregister(name=entry.module)
+            raise
+        self._plugins[entry.module] = plugin
 
     def _refuse_unknown_hooks(self, entry: Entry, plugin: Any) -> None:  # noqa: ANN401
         known = [name for name in vars(hookspecs) if name.startswith("gatewayd_")]

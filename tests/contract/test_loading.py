@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from gatewayd_hooks import loading
+from gatewayd_hooks.catalog import Entry
 from gatewayd_hooks.errors import BadSettings, Conflict, LoadFailed, NotInstalled, SpecMismatch
 from gatewayd_hooks.loading import PluginRow
 from gatewayd_hooks.strategy import Kind
@@ -47,6 +50,49 @@ def test_every_strategy_is_an_object_of_its_own(install_mine: Callable[[str], No
     plugins = host()
     first, second = (plugins.strategy(Kind.SCHEDULER, "mine", {}) for _ in range(2))
     assert first is not second
+
+
+def test_threads_that_want_the_same_plugin_at_once_all_get_it(
+    install_mine: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install_mine(SOUND)
+    plugins, both = host(), threading.Barrier(2)
+    load = Entry.load
+
+    def together(entry: Entry) -> Any:
+        both.wait(5)
+        return load(entry)
+
+    monkeypatch.setattr(Entry, "load", together)
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(plugins.strategy, Kind.SCHEDULER, "mine", {}) for _ in range(2)]
+    assert [one.result().config.depth for one in made] == [1, 1]
+    assert row_of(plugins, "mine").state == "enabled"
+
+
+def test_a_thread_whose_plugin_does_not_come_back_keeps_no_other_from_its_own(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("slow", {"scheduler.slow": "slow_module"}, {"slow_module": SOUND})
+    install("sound", {"scheduler.mine": "sound_module"}, {"sound_module": SOUND})
+    plugins, may_load, loads = host(), threading.Event(), threading.Event()
+    load = Entry.load
+
+    def slowly(entry: Entry) -> Any:
+        if entry.name == "slow":
+            loads.set()
+            may_load.wait()
+        return load(entry)
+
+    monkeypatch.setattr(Entry, "load", slowly)
+    with ThreadPoolExecutor(2) as pool:
+        stuck = pool.submit(plugins.strategy, Kind.SCHEDULER, "slow", {})
+        assert loads.wait(5)
+        try:
+            assert pool.submit(plugins.strategy, Kind.SCHEDULER, "mine", {}).result(5)
+        finally:
+            may_load.set()
+        assert isinstance(stuck.exception(), LoadFailed)  # it offers "mine"
 
 
 def test_a_strategy_of_another_contract_is_refused_in_one_sentence(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gatewayd.engines.job import Job
@@ -58,6 +60,20 @@ class Backlog:
         low, high = _RETRY_SECONDS
         wait = min(high, max(low, self._last_wait_seconds))
         raise QueueFull(f"{reason}; try again later", retry_after=wait, by_tokens=by_tokens)
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Count a request that waits before its prompt can be encoded.
+
+        Raises:
+            QueueFull: as ``check`` does.
+        """
+        self.check(0)
+        self.num_requests += 1
+        try:
+            yield
+        finally:
+            self.num_requests -= 1
 
     def enter(self, job: Job) -> None:
         """The job waits from now on; no effect if it does already."""

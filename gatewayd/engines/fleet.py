@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
+from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
 from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.placing import submit_of, view_of
@@ -65,6 +66,7 @@ class EngineFleet:
         self._suspicion = Suspicion()
         self._is_draining = False
         self._was_ready = asyncio.Event()
+        self._is_settled = asyncio.Event()  # ready once, or nothing to wait for
 
     def start(self) -> None:
         """Start the engines; returns at once."""
@@ -87,12 +89,14 @@ class EngineFleet:
         for task in self._tasks:
             task.result()
         reason = self._replicas[-1].detail
+        self._is_settled.set()
         self._fail_all(EngineUnavailable(f"no engine serves: {reason}"))
         return reason
 
     def drain(self) -> None:
         """Take no further request; those that are here go on."""
         self._is_draining = True
+        self._is_settled.set()
 
     def cut(self) -> None:
         """Fail every request that is still here, because the daemon stops."""
@@ -121,15 +125,24 @@ class EngineFleet:
         Raises:
             InvalidRequest: it does not fit into a frame.
         """
-        if self._is_draining:
-            raise ServerStopping(_STOPPING)
-        if all(replica.is_over for replica in self._replicas):
-            raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
+        self._check_open()
         self.backlog.check(len(request.prompt))
         job = Job.make(next(self._numbers), request, sinks)
         self.backlog.enter(job)
         self._place(job)
         return JobHandle(self, job)
+
+    def _check_open(self) -> None:
+        if self._is_draining:
+            raise ServerStopping(_STOPPING)
+        if all(replica.is_over for replica in self._replicas):
+            raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
+
+    async def wait_model(self) -> None:
+        """See ``seam.Fleet``."""
+        with self.backlog.hold():
+            await self._is_settled.wait()
+        self._check_open()
 
     def cancel(self, job: Job, index: int | None) -> None:
         """Stop one choice of a job, or all."""
@@ -179,6 +192,7 @@ class EngineFleet:
     def on_ready(self, replica: Replica) -> None:
         """See ``ReplicaOwner``."""
         self._was_ready.set()
+        self._is_settled.set()
         self._place_pending()
 
     def on_step(self, replica: Replica, step: StepOutput) -> None:
@@ -274,22 +288,3 @@ class EngineFleet:
         for job in jobs:
             self.backlog.leave(job)
             job.fail(error)
-
-
-class JobHandle:
-    """Implements ``seam.Handle``."""
-
-    __slots__ = ("_fleet", "_job")
-
-    def __init__(self, fleet: EngineFleet, job: Job) -> None:
-        self._fleet = fleet
-        self._job = job
-
-    def cancel(self, choice: int | None = None) -> None:
-        """See ``seam.Handle``."""
-        self._fleet.cancel(self._job, choice)
-
-    @property
-    def replica(self) -> int | None:
-        """See ``seam.Handle``."""
-        return self._job.last_replica

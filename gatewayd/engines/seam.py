@@ -143,6 +143,14 @@ class Fleet(Protocol):
     def model(self) -> ModelInfo | None:
         """What is served; None until a replica was ready once."""
 
+    async def wait_model(self) -> None:
+        """Wait, as a request in the queue, until ``model`` is known.
+
+        Raises:
+            QueueFull: the cap on waiting requests is reached.
+            EngineUnavailable: no replica will become ready.
+        """
+
     @property
     def num_pending(self) -> int:
         """Sequences that no replica has: none is ready, or theirs was lost."""

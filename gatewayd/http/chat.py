@@ -26,7 +26,7 @@ class ChatRoute(GenerationRoute[ChatRequest]):
         """Render and encode the messages, check what the table cannot."""
         services = self._services
         name = services.check_model(request.model)
-        model = services.loaded_model()
+        model = await services.loaded_model()
         _check_fields(request)
         asked, param = request.max_completion_tokens, "max_completion_tokens"
         if asked is None:

@@ -38,7 +38,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         """Encode the prompts, check what the table cannot."""
         services = self._services
         name = services.check_model(request.model)
-        model = services.loaded_model()
+        model = await services.loaded_model()
         self._check_fields(request)
         prompts = await self._prompts(request, model)
         is_score = request.max_tokens == 0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from gatewayd.engines.seam import Fleet
-from gatewayd.errors import EngineUnavailable, ModelNotFound
+from gatewayd.errors import EngineUnavailable, ModelNotFound, QueueFull
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline import Pipeline
 from gatewayd.pipeline_observers import Observers
@@ -25,12 +27,14 @@ class Limits:
         num_choices: choices of all prompts of a request together.
         thread_bytes: larger bodies are parsed in a thread.
         ping_seconds: silence after which a stream gets a comment.
+        load_seconds: that a request waits while the model is loaded for the first time.
     """
 
     body_bytes: int = 8 * 1024 * 1024
     num_choices: int = 128
     thread_bytes: int = 256 * 1024
     ping_seconds: float = 15.0
+    load_seconds: float = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,15 +76,24 @@ class Services:
             fleet=self.fleet, metrics=self.metrics, observers=self.observers, clock=self.clock
         )
 
-    def loaded_model(self) -> ModelInfo:
-        """What the engines serve.
+    async def loaded_model(self) -> ModelInfo:
+        """What the engines serve; while they load it for the first time the request waits.
 
         Raises:
-            EngineUnavailable: no engine has been ready yet.
+            QueueFull: too many wait already.
+            EngineUnavailable: no engine will serve, or loading takes too long to wait for.
         """
+        if self.fleet.model is None:
+            try:
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(self.limits.load_seconds):
+                        await self.fleet.wait_model()
+            except QueueFull as error:
+                self.metrics.rejected(by_tokens=error.by_tokens)
+                raise
         model = self.fleet.model
         if model is None:
-            raise EngineUnavailable("the model is not loaded yet; try again", retry_after=2)
+            raise EngineUnavailable("the model is not loaded yet; try again", retry_after=5)
         return model
 
     def check_model(self, name: str | None) -> str:

@@ -40,7 +40,7 @@ class Tokenize:
         services = self._services
         request, ignored = await receive_request(services, TokenizeRequest, scope, receive)
         services.check_model(request.model)
-        model = services.loaded_model()
+        model = await services.loaded_model()
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
         _check_length(request)
@@ -97,7 +97,7 @@ class Detokenize:
         services = self._services
         request, ignored = await receive_request(services, DetokenizeRequest, scope, receive)
         services.check_model(request.model)
-        model, ids = services.loaded_model(), request.tokens
+        model, ids = await services.loaded_model(), request.tokens
         if len(ids) > model.max_model_len:
             raise InvalidRequest(
                 f"tokens has {len(ids)} ids; the maximum is the model's context, "

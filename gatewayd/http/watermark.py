@@ -62,5 +62,6 @@ class Detect:
                 "parts",
                 param=param,
             )
-        check_ids(ids, services.loaded_model().vocab_size, param)
+        model = await services.loaded_model()
+        check_ids(ids, model.vocab_size, param)
         return ids

@@ -145,6 +145,10 @@ class FakeFleet:
         self.is_ready = True
         self.num_pending = 0
 
+    async def wait_model(self) -> None:
+        while self.model is None:
+            await asyncio.sleep(0.005)
+
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
         if self.refusal is not None:
             raise self.refusal

@@ -12,7 +12,7 @@ import pytest
 
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.routing import FAULT_LIMIT
-from gatewayd.errors import NumericalError, QueueFull
+from gatewayd.errors import EngineUnavailable, NumericalError, QueueFull, ServerStopping
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
 
 Make = Callable[..., Awaitable[Any]]
@@ -215,3 +215,28 @@ async def test_a_broken_router_loses_no_request_and_is_asked_no_more(
     assert router.asked == FAULT_LIMIT
     assert "hung: router: test.route hung at" in caplog.text
     assert "router strategy test is quarantined" in caplog.text
+
+
+async def test_who_waits_for_the_model_is_counted_as_one_that_waits(make_fleet: Make) -> None:
+    setup = await make_fleet(limits=QueueLimits(2, 1000))
+    waiting = [asyncio.create_task(setup.fleet.wait_model()) for _ in range(2)]
+    await asyncio.sleep(0)
+    assert setup.fleet.backlog.num_requests == 2
+    with pytest.raises(QueueFull, match="2 requests are waiting"):
+        await setup.fleet.wait_model()
+    await asyncio.wait_for(asyncio.gather(*waiting), 20)
+    assert setup.fleet.model is not None
+    assert setup.fleet.backlog.num_requests == 0
+
+
+async def test_who_waits_for_the_model_is_told_that_it_will_not_come(make_fleet: Make) -> None:
+    failing, stopping = await make_fleet(FAKE_FAULTS="load_fatal"), await make_fleet()
+    waiting = [asyncio.create_task(setup.fleet.wait_model()) for setup in (failing, stopping)]
+    await asyncio.sleep(0)
+    stopping.fleet.drain()
+    await asyncio.wait_for(failing.fleet.wait_failed(), 20)
+    with pytest.raises(EngineUnavailable, match="no engine serves"):
+        await waiting[0]
+    with pytest.raises(ServerStopping):
+        await waiting[1]
+    assert failing.fleet.backlog.num_requests == 0

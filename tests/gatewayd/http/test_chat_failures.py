@@ -88,12 +88,33 @@ async def test_a_full_queue_and_a_missing_engine_say_when_to_come_back(text: Tex
             assert response.status_code == 503
             assert response.json()["error"]["code"] == code
             assert int(response.headers["retry-after"]) >= 1
-        fleet.refusal, fleet.model = None, None
-        loading = await gateway.http.post("/v1/chat/completions", json=CHAT)
-        assert loading.status_code == 503
-        assert "not loaded" in loading.json()["error"]["message"]
     assert not gateway.admitted
     assert not gateway.finished
+
+
+async def test_a_request_waits_while_the_model_is_loaded(text: TextModel) -> None:
+    fleet = FakeFleet(says(text.tokenizer.encode("hello")))
+    model, fleet.model = fleet.model, None
+    async with running(text, fleet) as gateway:
+        asked = asyncio.create_task(gateway.http.post("/v1/chat/completions", json=CHAT))
+        counted = asyncio.create_task(gateway.http.post("/tokenize", json={"prompt": "hi"}))
+        await asyncio.sleep(0.2)
+        assert not asked.done()
+        assert not counted.done()
+        fleet.model = model
+        assert (await asked).json()["choices"][0]["message"]["content"] == "hello"
+        assert (await counted).json()["count"] > 0
+
+
+async def test_a_request_does_not_wait_for_ever_while_the_model_is_loaded(text: TextModel) -> None:
+    fleet = FakeFleet()
+    fleet.model = None
+    async with running(text, fleet, limits=Limits(load_seconds=0.05)) as gateway:
+        for path, body in (("/v1/chat/completions", CHAT), ("/tokenize", {"prompt": "hi"})):
+            loading = await gateway.http.post(path, json=body)
+            assert loading.status_code == 503
+            assert "not loaded" in loading.json()["error"]["message"]
+            assert int(loading.headers["retry-after"]) >= 1
 
 
 async def test_a_silent_stream_is_kept_alive(text: TextModel) -> None:

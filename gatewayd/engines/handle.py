@@ -1,0 +1,33 @@
+"""What whoever has submitted a request holds of it."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from gatewayd.engines.job import Job
+
+
+class Canceller(Protocol):
+    """Who stops jobs."""
+
+    def cancel(self, job: Job, index: int | None) -> None:
+        """Stop one choice of a job, or all."""
+
+
+class JobHandle:
+    """Implements ``seam.Handle``."""
+
+    __slots__ = ("_fleet", "_job")
+
+    def __init__(self, fleet: Canceller, job: Job) -> None:
+        self._fleet = fleet
+        self._job = job
+
+    def cancel(self, choice: int | None = None) -> None:
+        """See ``seam.Handle``."""
+        self._fleet.cancel(self._job, choice)
+
+    @property
+    def replica(self) -> int | None:
+        """See ``seam.Handle``."""
+        return self._job.last_replica

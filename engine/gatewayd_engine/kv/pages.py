@@ -166,14 +166,24 @@ class Pages:
                 self._free.append(page)
 
     def replace_prefix_cache(self, plan: StepPlan) -> None:
-        """Another prefix cache, which knows nothing yet: cached pages become free.
+        """Another prefix cache, which knows nothing yet: cached pages are evicted and free.
+
+        What begins prefixes comes last, as the latest of what is kept elsewhere.
 
         Args:
             plan: with a fresh eviction too, for there is nothing to evict any more.
         """
+        if self.on_evict is not None:
+            cached = [p for p in range(self.num_pages) if self._known[p] and not self._refs[p]]
+            for page in sorted(cached, key=self._depth, reverse=True):
+                self.on_evict(page)
         self._known = bytearray(self.num_pages)
         self._origins = [None] * self.num_pages
         self.replace_eviction(plan)
+
+    def _depth(self, page: int) -> int:
+        origin = self._origins[page]
+        return 0 if origin is None else origin.depth
 
     def check(self, holders: Iterable[Iterable[int]]) -> None:
         """Verify the accounts against the pages that each sequence says it holds.

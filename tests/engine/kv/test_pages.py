@@ -128,7 +128,11 @@ class PagesMachine(RuleBasedStateMachine):
 
     @rule()
     def replace_prefix_cache(self) -> None:
+        given_up: list[int] = []
+        self.pages.on_evict = given_up.append
         self.pages.replace_prefix_cache(plan_of(self.forgotten.append))
+        self.pages.on_evict = None
+        assert sorted(given_up) == sorted(self.known - set(self.held))
         self.known.clear()
 
     @invariant()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
@@ -23,6 +24,17 @@ from gatewayd_hooks.logits import RequestRefused
 
 _MAX_DOUBLINGS = 16
 """Beyond any context; more would only overflow."""
+
+
+class _Beginning(NamedTuple):
+    """What others have computed of a sequence that is to be admitted."""
+
+    shared: list[int]
+    """Pages that hold it, in order."""
+    computed: int
+    """Tokens in them; the last page may hold another's behind them."""
+    continued: Match | None = None
+    """What was cached, if pages come back from outside behind it."""
 
 
 class Admission:
@@ -62,24 +74,9 @@ class Admission:
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
         num_tokens = int(view.num_tokens[slot])
-        more = False
-        if sequence.inherited:
-            shared, computed = sequence.inherited, sequence.prompt_len - 1
-        else:
-            match = self._prefixes.match(sequence, num_tokens)
-            shared, computed = list(match.pages), match.num_tokens
-            more = self._outside.has_more(sequence, match, num_tokens)
-            if more:
-                shared, computed = shared[: computed // size], computed // size * size
-        # Each preemption doubles the room to grow that a sequence waits for.
-        reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
-        reserved = min(reserved, -(-sequence.limit // size))
-        fits = self._fits(sequence, shared, computed, reserved)
-        if not fits and computed % size and not sequence.inherited:
-            # A page is kept until it is copied: there may be room without it.
-            shared, computed = shared[:-1], computed - computed % size
-            fits = self._fits(sequence, shared, computed, reserved)
-        if not fits:
+        reserved = self._reserve(sequence, num_tokens)
+        beginning = self._fitting(sequence, self._find(sequence, num_tokens), reserved)
+        if beginning is None:
             # With nobody running, only pages kept for forks can be in the way.
             if not queue.running and self.drop_inherited():
                 return self.admit(slot, grant)
@@ -90,9 +87,10 @@ class Admission:
         queue.row[slot] = sequence.row
         try:
             self._strategies.plan.dequeue(slot)
-            self._seat(sequence, shared, computed)
-            if more:
-                computed = self._bring(sequence, match, num_tokens)
+            computed = beginning.computed
+            self._seat(sequence, beginning.shared, computed)
+            if beginning.continued is not None:
+                computed = self._bring(sequence, beginning.continued, num_tokens)
             count = min(grant, num_tokens - computed)
             while len(sequence.pages) * size < computed + count:
                 self._take(sequence)
@@ -102,6 +100,38 @@ class Admission:
         self._prefixes.forget(sequence)
         self._note_admission(sequence, computed)
         return count
+
+    def _find(self, sequence: Sequence, num_tokens: int) -> _Beginning:
+        """What a waiting sequence need not compute."""
+        if sequence.inherited:
+            return _Beginning(sequence.inherited, sequence.prompt_len - 1)
+        match = self._prefixes.match(sequence, num_tokens)
+        if self._outside.has_more(sequence, match, num_tokens):
+            full = match.num_tokens // self._page_size
+            return _Beginning(list(match.pages)[:full], full * self._page_size, match)
+        return _Beginning(list(match.pages), match.num_tokens)
+
+    def _reserve(self, sequence: Sequence, num_tokens: int) -> int:
+        """Pages for all tokens of a sequence, and to grow into: twice as many each preemption."""
+        size = self._page_size
+        reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
+        return min(reserved, -(-sequence.limit // size))
+
+    def _fitting(
+        self, sequence: Sequence, beginning: _Beginning, reserved: int
+    ) -> _Beginning | None:
+        """As much of a beginning as there is room for; None if there is none."""
+        shared, computed, continued = beginning
+        if self._fits(sequence, shared, computed, reserved):
+            return beginning
+        part = computed % self._page_size
+        if not part or sequence.inherited:
+            return None
+        # A page is kept until it is copied: there may be room without it.
+        shared, computed = shared[:-1], computed - part
+        if self._fits(sequence, shared, computed, reserved):
+            return _Beginning(shared, computed, continued)
+        return None
 
     def _fits(self, sequence: Sequence, shared: list[int], computed: int, reserved: int) -> bool:
         """Whether the pages that a sequence needs beside shared ones are to be had."""
@@ -139,7 +169,10 @@ class Admission:
             for page in shared:
                 self._pages.share(page)
                 self._holdings.append(sequence, page)
-            self._prefixes.retain(sequence, shared[: computed // size])
+            full = shared[: computed // size]
+            self._prefixes.retain(sequence, full)
+            # A tier may have come after they were cached.
+            self._outside.note(sequence, len(full), set(full))
         queue.num_published[slot] = computed // size
         queue.view.num_computed[slot] = computed
         is_own = is_fork and self._holdings.is_own(sequence, computed)

@@ -136,7 +136,7 @@ class EngineCore:
         while len(self._queue):
             self._lives.forget(next(iter(self._queue)).id)
         try:
-            self._placement.outside.save(seconds)
+            self._placement.outside.save(seconds, partial(self._recovery.fenced, redo=True))
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything, and it is the end
             _log.warning("the KV cache is not kept: %r", error)
 
@@ -187,7 +187,7 @@ class EngineCore:
             accepted_tokens=speculation.accepted,
             accepted_at=list(speculation.accepted_at),
             swaps=placement.outside.swaps,
-            tier_hits=placement.outside.hits,
+            tier_hits=dict(placement.outside.hits),
         )
 
     def check(self) -> None:

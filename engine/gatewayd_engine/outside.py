@@ -5,6 +5,7 @@ Sequences that were swapped out, each with its own pages, and the KV tiers, whic
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Set
 
 from gatewayd_engine.content import Contents
@@ -23,6 +24,7 @@ class Outside:
     """Swapped sequences, and what the tiers have of waiting ones.
 
     Attributes:
+        hits: prompt tokens that were found in tiers, by tier, since the start.
         swaps: sequences swapped out, total since the start.
         kept_pages: pages that they take in the host's memory now.
     """
@@ -36,6 +38,7 @@ class Outside:
         self._copying = Line()
         pool.arrivals.on_copied = self._copying.add
         self._tiered: Tiered | None = None
+        self.hits: Counter[str] = Counter()
         self.swaps = 0
         self.kept_pages = 0
         self.follow_tiers()
@@ -46,12 +49,9 @@ class Outside:
         if not chain:
             self._pages.on_evict, self._tiered = None, None
         elif self._tiered is None:
-            self._tiered = Tiered(self._pool, self._pages, chain, self._contents, self._computing)
-
-    @property
-    def hits(self) -> dict[str, int]:
-        """Prompt tokens that were found, by tier, since the start."""
-        return {} if self._tiered is None else dict(self._tiered.hits)
+            self._tiered = Tiered(
+                self._pool, self._pages, chain, self._contents, self._computing, self.hits
+            )
 
     # Costs
 
@@ -99,7 +99,7 @@ class Outside:
 
     def note(self, sequence: Sequence, end: int, known: Set[int]) -> None:
         """The prefix cache maps to some of the first pages of a sequence from now on."""
-        if self._tiered is not None:
+        if self._tiered is not None and end:
             pages = sequence.pages[:end]
             self._tiered.note(sequence, {page: i for i, page in enumerate(pages) if page in known})
 
@@ -163,11 +163,11 @@ class Outside:
         """Set in motion what is to come in this step."""
         self._pool.arrivals.start()
 
-    def save(self, seconds: float) -> None:
-        """Have what is cached kept for a later engine."""
+    def save(self, seconds: float, fenced: Callable[[Callable[[], None]], object]) -> None:
+        """Have what is cached kept for a later engine; see ``Tiered.save``."""
         self._pool.arrivals.flush()
         if self._tiered is not None:
-            self._tiered.save(seconds)
+            self._tiered.save(seconds, fenced)
 
     def settle(self) -> None:
         """Wait for what is on its way: pages that it comes to are about to change hands."""

@@ -14,7 +14,8 @@ from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.sequence import Sequence
-from gatewayd_engine.tiers import Located, TierChain
+from gatewayd_engine.tier import Located
+from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.caching import Match
 
 _MOST_WAIT = 0.5
@@ -47,13 +48,17 @@ class Tiered:
         chain: the tiers.
         contents: names pages.
         computing: what tokens take.
-
-    Attributes:
-        hits: prompt tokens that were found, by tier, since the start.
+        hits: counts prompt tokens that are found, by tier.
     """
 
     def __init__(
-        self, pool: KvPool, pages: Pages, chain: TierChain, contents: Contents, computing: Line
+        self,
+        pool: KvPool,
+        pages: Pages,
+        chain: TierChain,
+        contents: Contents,
+        computing: Line,
+        hits: Counter[str],
     ) -> None:
         self._pool = pool
         self._pages = pages
@@ -64,7 +69,7 @@ class Tiered:
         self._located: dict[int, tuple[int, int, list[Located]]] = {}
         self._waits: dict[int, _Wait] = {}
         self._doubts = 0
-        self.hits: Counter[str] = Counter()
+        self._hits = hits
         pages.on_evict = self._write_back
 
     def forget(self, sequence: Sequence) -> None:
@@ -90,16 +95,25 @@ class Tiered:
         if key is not None:
             self._pool.arrivals.leave(page, partial(self._chain.put, key))
 
-    def save(self, seconds: float) -> None:
-        """Have the cached pages kept for a later process; afterwards nothing is cached."""
+    def save(self, seconds: float, fenced: Callable[[Callable[[], None]], object]) -> None:
+        """Have the cached pages kept for a later process; afterwards nothing is cached.
+
+        Args:
+            seconds: that it may take.
+            fenced: does something that calls strategies, and goes on with it after a fault.
+        """
         if not self._chain.outlives:
             return
         evicted: list[int] = []
         taken: list[int] = []
-        self._pages.on_evict = evicted.append
-        try:
+
+        def take_all() -> None:
             while self._pages.num_available:
                 taken.append(self._pages.take())
+
+        self._pages.on_evict = evicted.append
+        try:
+            fenced(take_all)
         finally:
             self._pages.on_evict = self._write_back
             self._pages.give_back(taken)
@@ -139,7 +153,7 @@ class Tiered:
                 pages += found
                 got.append(Located(one.tier, one.keys[: len(found)]))
                 if not sequence.was_counted:
-                    self.hits[one.tier.choice.name] += len(found) * self._pool.page_size
+                    self._hits[one.tier.choice.name] += len(found) * self._pool.page_size
             if len(found) < len(one.keys):
                 break
 

@@ -112,7 +112,8 @@ def test_tiers_are_swapped_while_requests_run(
     wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
 
     swap(engine, Kind.KV_TIER, host())
-    evict_all(engine)  # those from before have no names
+    evict_all(engine)  # those from before have no names, as nobody has used them since
+    assert engine.core.stats.tier_hits == {}
     assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
     evict_all(engine)
     swap(engine, Kind.KV_TIER, host(), disk(tmp_path))
@@ -128,6 +129,33 @@ def test_tiers_are_swapped_while_requests_run(
     evict_all(engine)
     assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
     assert engine.core._pages.on_evict is None
+    assert engine.core.stats.tier_hits == {"host": 96, "disk": 96}, "a count never falls"
+
+
+def test_a_tier_that_comes_late_gets_what_was_cached_before_and_is_used(
+    make_engine: Make, folder: Path
+) -> None:
+    engine = make_engine(folder, kv_pages=40, page_size=8)
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    swap(engine, Kind.KV_TIER, host())
+    assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+    evict_all(engine)
+    assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+    assert engine.core.stats.tier_hits == {"host": 96}
+
+
+@pytest.mark.parametrize("memory", ["64MiB", "40KiB"])
+def test_what_a_prefix_cache_knew_that_is_swapped_out_goes_to_the_tiers(
+    make_engine: Make, folder: Path, memory: str
+) -> None:
+    engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=[host(memory)])
+    wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
+    swap(engine, Kind.PREFIX_CACHE, StrategyChoice("radix"))
+    engine.core.check()
+    assert engine.core.stats.cached_pages == 0
+    assert engine.generate(PROMPT, max_tokens=8, ignore_eos=True) == wanted
+    found = engine.core.stats.tier_hits["host"]
+    assert found == 96 if memory == "64MiB" else 0 < found < 96, "the first pages are kept"
 
 
 # Waiting for a disk

@@ -10,6 +10,7 @@ import pytest
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kv.pages import Pages
+from gatewayd_evict_retention.strategy import Retention
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
@@ -66,6 +67,33 @@ def test_what_a_nearer_tier_has_and_what_runs_is_found_too(
     engine = make_engine(folder, **FIELDS, kv_tiers=[disk(tmp_path)])
     first_step(engine, other)
     assert engine.core.stats.tier_hits == {"disk": 56}
+
+
+@pytest.mark.parametrize("after", [0, 5])
+def test_an_eviction_that_fails_then_costs_nothing(
+    make_engine: Make,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    after: int,
+) -> None:
+    victim, calls = Retention.victim, iter(range(100))
+
+    def failing(self: Retention) -> int:
+        if next(calls) >= after:
+            raise RuntimeError("no more")
+        return victim(self)
+
+    monkeypatch.setattr(Retention, "victim", failing)
+    engine = make_engine(
+        folder, **FIELDS, kv_tiers=[disk(tmp_path)], eviction=StrategyChoice("retention")
+    )
+    engine.generate(PROMPT, max_tokens=8)
+    engine.core.save(20)
+    engine.core.check()
+    assert engine.core.stats.faults == 1
+    engine.core.strategies.close()
+    assert hits_of_the_next(make_engine, folder, tmp_path) == {"disk": 96}
 
 
 def test_without_a_tier_that_outlives_it_nothing_is_done(make_engine: Make, folder: Path) -> None:

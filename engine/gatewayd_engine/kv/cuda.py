@@ -2,6 +2,9 @@
 
 What is computed afterwards is queued behind the copies it depends on, by events. The host only
 looks, once a step, which copies have ended.
+
+The engine's core computes on a CPU and does not use this yet; one that computes on a GPU
+will, in place of ``arrivals``.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import Swap
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.tiering import host
 
 TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
 """Few pages, so that eviction and preemption have something to do."""
@@ -35,6 +36,7 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
         [StrategyChoice(name) for name in ALL[::-1]],
         [StrategyChoice("bias")],
     ],
+    Kind.KV_TIER: [[], [host("1MiB")], [host("64KiB")]],
 }
 
 

@@ -114,8 +114,8 @@ class Admission:
     def _reserve(self, sequence: Sequence, num_tokens: int) -> int:
         """Pages for all tokens of a sequence, and to grow into: twice as many each preemption."""
         size = self._page_size
-        reserved = -(-num_tokens // size) + 2 ** min(sequence.preemptions, _MAX_DOUBLINGS)
-        return min(reserved, -(-sequence.limit // size))
+        doubled = 1 << min(sequence.preemptions, _MAX_DOUBLINGS)
+        return min(-(-num_tokens // size) + doubled, -(-sequence.limit // size))
 
     def _fitting(
         self, sequence: Sequence, beginning: _Beginning, reserved: int

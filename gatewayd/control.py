@@ -232,7 +232,8 @@ class Control:
                 has_state = await self._swap_router(new)
             elif kind in ENGINE_KINDS:
                 choices = [StrategyChoice(name, settings) for name, settings in chosen]
-                has_state = await self._fleet.swaps.swap(kind, choices)
+                proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
+                has_state = await self._fleet.swaps.swap(kind, choices, is_proven=proven)
             else:
                 raise Refused(f"another {kind} needs a restart")
         except (PluginError, SwapRefused) as error:

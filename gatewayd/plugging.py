@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
+from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode
@@ -33,6 +34,14 @@ from gatewayd_hooks.watchdog import Watchdog
 _log = logging.getLogger(__name__)
 
 FAULT_LIMIT = 3
+_LIGHT = (
+    Kind.SCHEDULER,
+    Kind.PREFIX_CACHE,
+    Kind.EVICTION,
+    Kind.PREEMPTION,
+    Kind.SPEC_CONTROLLER,
+)
+"""Kinds whose strategies of this project read no file."""
 
 
 class Told:
@@ -154,6 +163,12 @@ class Plugged:
                 router.close()
             raise PluginError(f"{Kind.ROUTER}.{name}", f"cannot be opened: {error}") from error
         return router
+
+    def is_proven(self, kind: Kind, names: Sequence[str]) -> bool:
+        """Whether no engine has to try what fills a slot: it is ours and loads nothing."""
+        rows = self.host.report()
+        ours = {row.name for row in rows if (row.kind, row.distribution) == (kind, PROJECT)}
+        return not names or (kind in _LIGHT and ours.issuperset(names))
 
     def metrics(self, registry: CollectorRegistry) -> None:
         """Let observers add collectors."""

@@ -31,6 +31,7 @@ from gatewayd_engine.messages import (
 from gatewayd_engine.submission import Refused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.watchdog import Watchdog
 
 _HEARTBEAT_SECONDS = 0.5
@@ -88,7 +89,8 @@ def _load(stream: EngineSocket, config: EngineConfig) -> Engine:
             told = now
             stream.send(Loading(stage, fraction))
 
-    return assemble(config, PluginHost(Catalog.installed()), progress)
+    telltale = Marker.attached(config.marker).loading
+    return assemble(config, PluginHost(Catalog.installed(), telltale), progress)
 
 
 def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:

@@ -13,11 +13,11 @@ import logging
 from gatewayd.engines.owner import ReplicaOwner
 from gatewayd.engines.pulse import Pulse
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd.engines.setbacks import Setbacks
 from gatewayd.engines.setup import EngineSetup, Launch
 from gatewayd.engines.starting import (
     Ending,
     FencedProcess,
-    backoff,
     bury,
     ending,
     has_crashed,
@@ -49,7 +49,6 @@ from gatewayd_hooks.execution import EngineCommand
 _log = logging.getLogger(__name__)
 
 _TICK_SECONDS = 0.1
-MAX_FAILED_STARTS = 3
 
 
 class Replica:
@@ -149,20 +148,20 @@ class Replica:
             self.setup.close()
 
     async def _run(self) -> None:
-        failures = 0
+        setbacks = Setbacks()
         while not self._stop.is_set():
-            reason, had_served = await self._live()
+            reason, uptime = await self._live()
             if self._stop.is_set():
                 break
             self.restarts += 1
-            failures = 0 if had_served else failures + 1
+            setbacks.note(uptime)
             self.detail = reason
-            if failures >= MAX_FAILED_STARTS or self._is_final:
+            if setbacks.are_too_many or self._is_final:
                 _log.error("engine %d has failed: %s", self.index, reason)
                 self.state = ReplicaState.FAILED
                 return
             self.state = ReplicaState.RESTARTING
-            pause = backoff(failures)
+            pause = setbacks.pause()
             _log.warning("engine %d: %s; starting again in %.1f s", self.index, reason, pause)
             await self._sleep(pause)
         self.state = ReplicaState.STOPPED
@@ -179,21 +178,19 @@ class Replica:
         if self._save_seconds and self._process is not None:
             self._process.terminate()
 
-    async def _live(self) -> tuple[str, bool]:
-        """One engine's life: returns why it ended, and whether it was ready before."""
+    async def _live(self) -> tuple[str, float | None]:
+        """One engine's life: returns why it ended, and for how long it served, if ever."""
         launch = self._launch
-        self.detail = "starting"
-        self.stats = EngineStats()
+        self.detail, self.stats = "starting", EngineStats()
         self._pulse.begin()
         loss = self._loss = asyncio.get_running_loop().create_future()
-        command = EngineCommand(argv=launch.command, env=launch.env, replica=self.index)
         self.rows = []
         config = self.setup.begin()
         try:
             # In this thread: the kernel ends an engine with the thread that started it.
-            process = start(launch.executor, command)
+            process = start(launch.executor, EngineCommand(launch.command, launch.env, self.index))
         except Exception as error:  # noqa: BLE001 - an executor may be a plugin's
-            return f"could not be started: {error}", False
+            return f"could not be started: {error}", None
         self._process = process
         client = self._client = await EngineClient.connect(
             process.socket, self._on_event, self._on_stream_end
@@ -211,7 +208,7 @@ class Replica:
             if self._pulse.is_gone(self.model):
                 is_hung = True
                 self._lose(f"gave no sign of life for {self._pulse.silence:.0f} s")
-        had_served = self._pulse.has_served
+        uptime = self._pulse.uptime if self._pulse.has_served else None
         if self._stop.is_set():
             client.send(Shutdown(self._save_seconds))
         reason = loss.result()
@@ -219,9 +216,13 @@ class Replica:
         status = await bury(process, launch.patience, will, self._save_seconds)
         client.close()
         self._process = self._client = None
+        how = "" if is_hung or self._is_final else f" ({ending(status)})"
         if is_hung or has_crashed(status):
-            reason += self.setup.blame()
-        return (reason if is_hung or self._is_final else f"{reason} ({ending(status)})"), had_served
+            whose, is_unloadable = self.setup.blame()
+            reason += whose
+            # None has started with it yet: the configuration is wrong.
+            self._is_final |= is_unloadable and self.model is None
+        return reason + how, uptime
 
     def _on_event(self, event: Event) -> None:
         if self._loss is None or self._loss.done():

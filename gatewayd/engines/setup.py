@@ -69,20 +69,24 @@ class EngineSetup:
             if before.choices(kind) != self.config.choices(kind)
         ]
 
-    def blame(self) -> str:
-        """Whose call an engine did not survive, as the end of a sentence.
+    def blame(self) -> tuple[str, bool]:
+        """Whose call an engine did not survive: the next one starts without that strategy.
 
-        The next one starts without that strategy.
+        Returns:
+            The end of a sentence, and whether it was being loaded.
         """
-        name = self._marker.running()
+        loading = self._marker.loaded()
+        name = loading or self._marker.running()
         if name is None:
-            return ""
+            return "", False
         kind, _, strategy = name.partition(".")
         if [kind, strategy] not in self.config.quarantined:
             _log.error("%s is quarantined: an engine ended in it", name)
             quarantined = [*self.config.quarantined, [kind, strategy]]
             self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
-        return f" in {name}"
+        if loading:
+            return f" while loading {name}, which `gatewayd plugin doctor {name}` examines", True
+        return f" in {name}", False
 
     def close(self) -> None:
         """No engine starts any more."""

@@ -22,7 +22,10 @@ _BACKOFF_SECONDS = (1.0, 2.0, 4.0)
 _START_SECONDS = 10.0
 _REAP_SECONDS = 10.0
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
+_CRASHES |= {signal.SIGINT}  # engines ignore it, but Python ends by it after a KeyboardInterrupt
 """Signals by which a process ends through its own fault."""
+_LAST_SECONDS = 1.0
+"""For one whose connection has ended to end by itself: its exit status says why."""
 _METHODS = ("poll", "terminate", "abort", "kill")
 
 
@@ -123,8 +126,8 @@ def start(executor: ExecutorStrategy, command: EngineCommand) -> FencedProcess:
 
 
 def has_crashed(status: int | None) -> bool:
-    """Whether a process ended by a signal that its own fault brings about."""
-    return status is not None and -status in _CRASHES
+    """Whether a process ended by itself, or by a signal that its own fault brings about."""
+    return status is not None and (status >= 0 or -status in _CRASHES)
 
 
 class Ending(Enum):
@@ -153,7 +156,9 @@ async def bury(
     if ending is Ending.HUNG:
         process.abort()
         await wait_exit(process, patience.dump_seconds)
-    elif ending is not Ending.LOST:
+    elif ending is Ending.LOST:
+        await wait_exit(process, _LAST_SECONDS)
+    else:
         stop_seconds = patience.stop_seconds + more_seconds
         if ending is Ending.LOADING or await wait_exit(process, stop_seconds) is None:
             process.terminate()

@@ -28,18 +28,28 @@ class EngineSwaps:
         self._lock = asyncio.Lock()
         self._asking: Asking[Swapped] = Asking()
 
-    async def swap(self, kind: Kind, choices: list[StrategyChoice]) -> bool:
+    async def swap(
+        self, kind: Kind, choices: list[StrategyChoice], *, is_proven: bool = False
+    ) -> bool:
         """Fill a slot with other strategies.
+
+        Args:
+            kind: the slot.
+            choices: what fills it.
+            is_proven: whether they may wait for the next engine if none serves; that is how one
+                gets rid of a strategy in which engines die.
 
         Returns:
             Whether every engine handed the state over.
 
         Raises:
-            SwapRefused: no engine serves, one of them refuses, or none lives to confirm it.
+            SwapRefused: no engine serves, and they are not proven; or one of them refuses, or
+                none lives to confirm it.
         """
         async with self._lock:
             serving = [replica for replica in self._replicas if replica.can_serve]
-            if not serving:
+            may_wait = is_proven and not all(replica.is_over for replica in self._replicas)
+            if not serving and not may_wait:
                 raise SwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)
             answers = await asyncio.gather(
@@ -55,7 +65,7 @@ class EngineSwaps:
                         replica.send(Swap(0, kind.value, before))
                 raise SwapRefused(errors[0])
             told = [replica for replica, answer in zip(serving, answers, strict=True) if answer]
-            if not told:
+            if serving and not told:
                 # Nobody has shown that it can be used: the next engines keep what was before.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
                 raise SwapRefused(f"no engine survived the change of {kind.value} to {names}")
@@ -63,7 +73,7 @@ class EngineSwaps:
                 config = replica.setup.config.with_choices(kind, choices)
                 forgiven = [[kind.value, choice.name] for choice in choices]
                 replica.adopt(config.without_quarantine(forgiven), is_known=replica in told)
-            return all(answer.has_state for answer in answers if answer is not None)
+            return bool(told) and all(answer.has_state for answer in answers if answer is not None)
 
     def limit(self, limits: SetLimits) -> None:
         """Change limits of every engine."""

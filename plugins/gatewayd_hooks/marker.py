@@ -1,7 +1,8 @@
 """Memory in which one process tells another which strategy it is in, even when it hangs.
 
 The first byte is the number of the strategy that runs, 0 for none; the second that of one that is
-being opened in a thread beside it. Behind them are the names, by number. Whoever hangs deep inside
+being opened in a thread beside it. The name of a plugin that is being loaded follows, and behind it
+the other names, by number. Whoever hangs deep inside
 a library answers no signal and sends no message, but what it wrote before can still be read.
 """
 
@@ -11,6 +12,7 @@ import mmap
 import os
 
 _NAME_BYTES = 64
+_FLAGS = 2
 _MOST = 255
 """The last number stands for all strategies that found no other."""
 SIZE = _NAME_BYTES * (_MOST + 1)
@@ -70,6 +72,18 @@ class Marker:
             self.bytes[start : start + _NAME_BYTES] = encoded.ljust(_NAME_BYTES, b"\0")
         return self._numbers[name]
 
+    def loading(self, name: str) -> None:
+        """A plugin, ``<kind>.<name>``, is about to be loaded; empty when that is over."""
+        encoded = name.encode()[: _NAME_BYTES - _FLAGS]
+        self.bytes[_FLAGS:_NAME_BYTES] = encoded.ljust(_NAME_BYTES - _FLAGS, b"\0")
+
+    def loaded(self) -> str | None:
+        """The plugin that is being loaded, or was when its process ended; None for none."""
+        return self._text(_FLAGS, _NAME_BYTES) or None
+
+    def _text(self, start: int, end: int) -> str:
+        return bytes(self.bytes[start:end]).rstrip(b"\0").decode(errors="replace")
+
     def running(self) -> str | None:
         """The strategy that runs now, or ran last before its process ended; None for none.
 
@@ -79,7 +93,7 @@ class Marker:
         if not number:
             return None
         start = number * _NAME_BYTES
-        return bytes(self.bytes[start : start + _NAME_BYTES]).rstrip(b"\0").decode(errors="replace")
+        return self._text(start, start + _NAME_BYTES)
 
     def clear(self) -> None:
         """Nothing runs: for the next process."""

@@ -27,6 +27,23 @@ def test_what_a_process_wrote_is_there_when_it_has_gone() -> None:
     marker.close()
 
 
+def test_a_process_that_ends_while_it_loads_has_said_what() -> None:
+    marker = Marker.shared()
+    assert marker.loaded() is None
+    program = (
+        "import os, sys; from gatewayd_hooks.marker import Marker\n"
+        "marker = Marker.attached(sys.argv[1])\n"
+        "marker.loading('drafter.sound'); marker.loading('')\n"
+        "marker.loading('scheduler.' + 'x' * 60); os._exit(9)"
+    )
+    subprocess.run([sys.executable, "-c", program, marker.path], check=False)
+    assert marker.loaded() == "scheduler." + "x" * 52
+    assert marker.running() is None
+    marker.loading("")
+    assert marker.loaded() is None
+    marker.close()
+
+
 def test_out_of_reach_is_no_error_and_many_names_fit() -> None:
     marker = Marker.attached("/nowhere")
     numbers = [marker.number(f"scheduler.s{k}") for k in range(300)]

@@ -43,13 +43,20 @@ def gatewayd_schedulers():
 """
 
 
-def install(folder: Path, how: str) -> None:
-    """A distribution that offers the scheduler ``stuck``."""
-    (folder / "stuck_plugin.py").write_text(PLUGIN.replace("BREAK", how))
+def installed(folder: Path, how: str, at_import: str = "") -> dict[str, str]:
+    """A distribution that offers the scheduler ``stuck``, and the environment that chooses it."""
+    (folder / "stuck_plugin.py").write_text(PLUGIN.replace("BREAK", how) + at_import)
     info = folder / "stuck_plugin-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: stuck-plugin\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[gatewayd]\nscheduler.stuck = stuck_plugin\n")
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]),
+        "GATEWAYD_SCHEDULER__STRATEGY": "stuck",
+        "GATEWAYD_ENGINE__HANG_SECONDS": "1.0",
+        "GATEWAYD_ENGINE__STRATEGY_HANG_SECONDS": "0.3",
+        "GATEWAYD_ENGINE__THREADS": "1",
+    }
 
 
 @pytest.mark.parametrize(
@@ -57,23 +64,13 @@ def install(folder: Path, how: str) -> None:
     [
         ("sum(range(10**13))", "gave no sign of life for"),
         ("ctypes.string_at(1)", "killed by SIGSEGV"),
+        ("os._exit(3)", "in scheduler.stuck (exit status 3)"),
     ],
 )
 async def test_the_engine_is_replaced_and_the_strategy_is_named(
     start_daemon: Start, client: Any, tmp_path: Path, how: str, words: str
 ) -> None:
-    install(tmp_path, how)
-    path = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    daemon = start_daemon(
-        NANO,
-        env={
-            "PYTHONPATH": path,
-            "GATEWAYD_SCHEDULER__STRATEGY": "stuck",
-            "GATEWAYD_ENGINE__HANG_SECONDS": "1.0",
-            "GATEWAYD_ENGINE__STRATEGY_HANG_SECONDS": "0.3",
-            "GATEWAYD_ENGINE__THREADS": "1",
-        },
-    )
+    daemon = start_daemon(NANO, env=installed(tmp_path, how))
     answers = await asyncio.gather(
         *(client.complete(daemon, f"tell me {k}", 12, stream=False) for k in range(4))
     )
@@ -83,3 +80,35 @@ async def test_the_engine_is_replaced_and_the_strategy_is_named(
     assert daemon.said("scheduler.stuck is quarantined: an engine ended in it")
     assert daemon.said(words)
     assert daemon.readyz()[1]["replicas"][0]["restarts"] == 1
+
+
+async def test_one_that_wants_the_process_to_end_has_a_fault_and_no_more(
+    start_daemon: Start, client: Any, tmp_path: Path
+) -> None:
+    daemon = start_daemon(NANO, env=installed(tmp_path, "raise SystemExit(3)"))
+    for k in range(2):
+        answer = await client.complete(daemon, f"tell me {k}", 12, stream=False)
+        assert answer.error is None
+        assert answer.is_complete
+    assert daemon.said("SystemExit(3)")
+    assert daemon.readyz()[1]["replicas"][0]["restarts"] == 0
+
+
+@pytest.mark.parametrize(
+    ("at_import", "how"),
+    [
+        ("ctypes.string_at(1)\n", "killed by SIGSEGV"),
+        ("os._exit(0)\n", "exit status 0"),
+        ("raise KeyboardInterrupt\n", "killed by SIGINT"),
+    ],
+)
+def test_one_that_an_engine_does_not_survive_loading_is_named_at_once(
+    start_daemon: Start, tmp_path: Path, at_import: str, how: str
+) -> None:
+    daemon = start_daemon(NANO, env=installed(tmp_path, "pass", at_import), wait=False)
+    assert daemon.process.wait(60) == 1
+    assert daemon.said(
+        "while loading scheduler.stuck, which `gatewayd plugin doctor scheduler.stuck` examines "
+        f"({how})"
+    )
+    assert not daemon.said("starting again")

@@ -27,9 +27,11 @@ class Swaps:
 
     def __init__(self) -> None:
         self.made: list[tuple[str, list[str]]] = []
+        self.proven: list[bool] = []
 
-    async def swap(self, kind: str, choices: list[Any]) -> bool:
+    async def swap(self, kind: str, choices: list[Any], *, is_proven: bool) -> bool:
         """See ``EngineSwaps``."""
+        self.proven.append(is_proven)
         self.made.append((kind, [choice.name for choice in choices]))
         return False
 
@@ -85,6 +87,13 @@ async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
         await control.swap("kv_tier", ["host", "host"], {}, "me")
     assert str(refusal.value) == ("[kv_tier]: strategies is ['host', 'host']: host is named twice")
     assert not swaps.made
+
+
+async def test_what_is_ours_and_reads_no_file_needs_no_engine_to_try_it() -> None:
+    control, swaps = control_of(Config())
+    for kind, name in (("scheduler", "fcfs"), ("drafter", "ngram"), ("drafter", "none")):
+        await control.swap(kind, [name], {}, "me")
+    assert swaps.proven == [True, False, True]
 
 
 async def test_a_setting_that_needs_a_restart_stays_while_its_strategy_is_left_out() -> None:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
-from gatewayd.engines.starting import FencedProcess, GuardedExecutor, start
+from gatewayd.engines.patience import Patience
+from gatewayd.engines.starting import Ending, FencedProcess, GuardedExecutor, bury, start
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.fence import StrategyHang
 from gatewayd_hooks.ledger import Ledger
@@ -64,3 +68,18 @@ def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPat
         start(executor, COMMAND)
     assert time.monotonic() - began < 3
     assert ledger.costs()[Kind.EXECUTOR, "far"].calls == 1
+
+
+def test_one_that_has_let_go_may_still_say_how_it_ends() -> None:
+    ours, theirs = socket.socketpair()
+    program = "import os, sys, time; os.close(int(sys.argv[1])); time.sleep(0.2); sys.exit(7)"
+    with ours, theirs:
+        child = subprocess.Popen(
+            [sys.executable, "-c", program, str(theirs.fileno())], pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        assert not ours.recv(1)
+        child.socket = ours  # type: ignore[attr-defined]
+        child.abort = child.kill  # type: ignore[attr-defined]
+        process = FencedProcess(child)  # type: ignore[arg-type]
+        assert asyncio.run(bury(process, Patience(), Ending.LOST)) == 7

@@ -29,13 +29,14 @@ CONFIG = EngineConfig(
 class Engine:
     """An engine that dies of a swap, refuses it or makes it, as its part of a replica sees."""
 
-    can_serve = True
+    is_over = False
 
     def __init__(self, fate: str) -> None:
         self.setup = EngineSetup(CONFIG, 0)
         self.swaps: EngineSwaps
         self.told: list[list[StrategyChoice]] = []
         self._fate = fate
+        self.can_serve = fate != "restarts"
 
     def send(self, command: Command) -> None:
         """Answer as it must, a little later."""
@@ -57,13 +58,13 @@ class Engine:
             self.swaps.answered(Swapped(number, error, has_state=not error))
 
 
-def _swap(*fates: str) -> tuple[list[Engine], bool | str]:
+def _swap(*fates: str, is_proven: bool = False) -> tuple[list[Engine], bool | str]:
     engines = [Engine(fate) for fate in fates]
     swaps = EngineSwaps(cast(list[Replica], engines))
     for engine in engines:
         engine.swaps = swaps
     try:
-        return engines, asyncio.run(swaps.swap(Kind.DRAFTER, [NEW]))
+        return engines, asyncio.run(swaps.swap(Kind.DRAFTER, [NEW], is_proven=is_proven))
     except SwapRefused as refusal:
         return engines, str(refusal)
 
@@ -81,6 +82,16 @@ def test_the_next_engine_has_what_another_has_confirmed() -> None:
     engines, answer = _swap("dies", "swaps")
     assert answer is True
     assert [engine.setup.begin().choices(Kind.DRAFTER) for engine in engines] == [[NEW], [NEW]]
+
+
+def test_without_an_engine_only_what_is_proven_waits_for_the_next() -> None:
+    engines, answer = _swap("restarts", "restarts")
+    assert answer == "no engine is ready to try it; try again"
+    assert engines[0].setup.begin().choices(Kind.DRAFTER) == [OLD]
+    engines, answer = _swap("restarts", "restarts", is_proven=True)
+    assert answer is False
+    assert [engine.setup.begin().choices(Kind.DRAFTER) for engine in engines] == [[NEW], [NEW]]
+    assert not any(engine.told for engine in engines)
 
 
 def test_what_one_refuses_is_taken_back_everywhere() -> None:

@@ -87,6 +87,20 @@ class RowModel:
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
         """See ``DraftModel``."""
+        try:
+            return self._extend(rows, starts, counts, tokens)
+        except BaseException:
+            # Whoever has it next begins each row anew, and finds no half a copy.
+            self._attention.forget()
+            raise
+
+    def _extend(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+    ) -> torch.Tensor:
         ends = starts + counts
         for i, row in enumerate(rows.tolist()):
             self._rows.tokens[row, starts[i] : ends[i]] = tokens[i, : counts[i]]

@@ -69,6 +69,7 @@ class Strategies:
                 self._choices[kind] = DEFAULTS[kind]
         self._now = dict(self._choices)
         self._retries: set[Kind] = set()
+        self._resting: dict[Kind, Any] = {}
         self.num_faults = 0
         self.bound: dict[Kind, Any] = {}
         self.watched: dict[Kind, Any] = {}
@@ -141,13 +142,22 @@ class Strategies:
         )
 
     def fall_back(self, kind: Kind) -> None:
-        """Count a fault of a kind's strategy and let the default take its place."""
+        """Count a fault of a kind's strategy and let the default take its place.
+
+        One that comes back is closed only then, for the model it has loaded serves the fresh one.
+        """
         choice = self._choices[kind]
         if self._record(kind, "default" if choice is None else choice.name):
             self._choices[kind] = DEFAULTS[kind]
+            self._retries.discard(kind)
+            self.close_one(kind, self._resting.pop(kind, None))
         else:
             self._retries.add(kind)
-        self._replace(kind, DEFAULTS[kind])
+        old = self._exchange(kind, DEFAULTS[kind])
+        if kind in self._retries and kind not in self._resting:
+            self._resting[kind] = old
+        else:
+            self.close_one(kind, old)
 
     def _record(self, kind: Kind, name: str) -> bool:
         """Count a fault; whether the strategy is to be quarantined now."""
@@ -164,7 +174,10 @@ class Strategies:
 
     def bind_configured(self, kind: Kind) -> None:
         """Let a fresh instance of the configured strategy fill its slot again."""
-        self._replace(kind, self._choices[kind])
+        try:
+            self._replace(kind, self._choices[kind])
+        finally:
+            self.close_one(kind, self._resting.pop(kind, None))
 
     def renew_eviction(self) -> None:
         """A fresh instance of what evicts now, which knows no page."""
@@ -190,6 +203,7 @@ class Strategies:
         old = self.watched.get(kind)
         self._choices[kind] = choice
         self._retries.discard(kind)
+        self.close_one(kind, self._resting.pop(kind, None))
         if choice is not None:
             self._fence.forgive(kind, choice.name)
         self._seat(kind, choice, strategy)
@@ -253,11 +267,15 @@ class Strategies:
         return overruns
 
     def _replace(self, kind: Kind, choice: StrategyChoice | None) -> None:
+        self.close_one(kind, self._exchange(kind, choice))
+
+    def _exchange(self, kind: Kind, choice: StrategyChoice | None) -> Any:  # noqa: ANN401
+        """Fill a slot; what filled it before, watched and still open."""
         new = self.open(kind, choice)
         old = self.watched.get(kind)
         self._seat(kind, choice, new)
-        self.close_one(kind, old)
         self.plan = self._bind()
+        return old
 
     def _seat(self, kind: Kind, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
         self._now[kind] = choice
@@ -271,6 +289,6 @@ class Strategies:
     def close(self) -> None:
         """Close everything."""
         self.tiers.close()
-        for kind, watched in self.watched.items():
-            close(kind, watched)
+        for kind, watched in (*self.watched.items(), *self._resting.items()):
+            self.close_one(kind, watched)
         self.chain.close()

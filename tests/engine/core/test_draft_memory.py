@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ import torch
 from gatewayd_engine import embedded
 from gatewayd_engine.assembly import ConfigError
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.drafting import bytes_beside
+from gatewayd_engine.drafting import RowModel, bytes_beside
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
@@ -175,3 +176,69 @@ def test_pages_that_are_counted_by_hand_leave_memory_for_it(make_engine: Make) -
     engine = make_engine(draft_bytes=NEEDED, **sizes)
     swap(engine, Kind.DRAFTER, SMALL)
     assert (engine.info.num_pages, small(engine).max_model_len) == (256, 512)
+
+
+def test_after_a_fault_its_model_is_not_read_again(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = {**SIZES, "kv_bytes": NEEDED + 32 * PAGE}
+    plain = answers(make_engine(**sizes))
+    always = StrategyChoice("fixed", {"drafts": 4})
+    engine = make_engine(drafter=SMALL, spec_controller=always, **sizes)
+    model, extend, calls = small(engine), RowModel._extend, iter(range(1, 1000))
+
+    def fails(self: Any, *args: Any) -> Any:
+        logits = extend(self, *args)
+        if next(calls) in (6, 15):
+            raise RuntimeError("in the middle")
+        return logits
+
+    def no(*args: Any) -> Any:
+        raise AssertionError("read again")
+
+    with monkeypatch.context() as context:
+        context.setattr(RowModel, "_extend", fails)
+        context.setattr("gatewayd_engine.drafting.load", no)
+        assert answers(engine) == plain
+    assert engine.core.stats.faults == 2
+    assert small(engine) is model
+    assert engine.core.stats.accepted_tokens > 0
+
+
+def test_one_that_is_quarantined_gives_its_memory_back(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(kv_bytes=NEEDED + 32 * PAGE, drafter=SMALL, **SIZES)
+
+    def fails(self: Any, *args: Any) -> Any:
+        raise RuntimeError("always")
+
+    with monkeypatch.context() as context:
+        context.setattr(RowModel, "_extend", fails)
+        answers(engine)
+    assert engine.core.stats.faults == 3
+    assert Kind.DRAFTER not in engine.core.strategies.bound
+    swap(engine, Kind.DRAFTER, SMALL)
+    assert small(engine).max_model_len == 512
+
+
+def test_one_that_was_replaced_after_a_fault_gives_its_memory_back(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(kv_bytes=NEEDED + 32 * PAGE, drafter=SMALL, **SIZES)
+
+    def fails(self: Any, *args: Any) -> Any:
+        raise RuntimeError("once")
+
+    with monkeypatch.context() as context:
+        context.setattr(RowModel, "_extend", fails)
+        # What is logged is kept for the report of a test, and with it the frames of the fault.
+        context.setattr("gatewayd_engine.recovery._log", logging.Logger("nobody"))
+        engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True)
+        while not engine.core.stats.faults:
+            engine.step()
+        gone = weakref.ref(engine.core.strategies._resting[Kind.DRAFTER]._strategy._model)
+    swap(engine, Kind.DRAFTER)
+    assert gone() is None
+    engine.run()
+    assert Kind.DRAFTER not in engine.core.strategies.bound

@@ -18,6 +18,8 @@ from gatewayd_hooks.strategy import Kind
 
 SLOW_IMPORT_MS = 500
 _PROBE_SECONDS = 60
+_NO_MODULE = "ModuleNotFoundError"
+_ENDINGS = ("Hangs", "Crashes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,30 @@ def check(
         return [*(_absent(plugin, catalog) for plugin in missing), *checkups]
 
 
+def unimportable(
+    entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
+) -> Problem | None:
+    """Why a plugin cannot be imported, and what to do; None if it can.
+
+    Args:
+        entry: the plugin.
+        settings: of it.
+        search_path: for ``PYTHONPATH``, where it is not installed; then its author is asking.
+    """
+    found = _probe(entry, settings, search_path)
+    if "error" not in found or ("cause" not in found and found["error"] not in _ENDINGS):
+        return None
+    problem = next(_faults(entry, found, is_enabled=True))
+    own = entry.module.partition(":")[0].partition(".")[0]
+    missing = str(found.get("missing")).partition(".")[0]
+    if search_path is None or (found.get("cause") == _NO_MODULE and missing != own):
+        return problem
+    where = found.get("where", "what runs when it is imported")
+    if missing == own:
+        where = f"[project.entry-points.gatewayd] in pyproject.toml, or {where}"
+    return Problem(problem.text, f"correct {where}")
+
+
 def _absent(plugin: str, catalog: Catalog) -> Checkup:
     kind, _, _ = plugin.partition(".")
     names = [entry.plugin for entry in catalog.entries if entry.kind == kind]
@@ -134,12 +160,15 @@ def _examine(
     )
 
 
-def _probe(entry: Entry, settings: Mapping[str, Any]) -> dict[str, Any]:
+def _probe(
+    entry: Entry, settings: Mapping[str, Any], search_path: str | None = None
+) -> dict[str, Any]:
     """What ``probe`` finds, or how it ended without an answer."""
     try:
         done = subprocess.run(
             [sys.executable, "-m", "gatewayd.authoring.probe"],
             input=json.dumps({"entry": asdict(entry), "settings": settings}, default=str),
+            env=os.environ | ({} if search_path is None else {"PYTHONPATH": search_path}),
             capture_output=True,
             text=True,
             timeout=_PROBE_SECONDS,
@@ -180,11 +209,16 @@ def _faults(entry: Entry, found: Mapping[str, Any], is_enabled: bool) -> Iterato
             yield Problem(reason, advice, is_broken=False)
     elif error == "SpecMismatch":
         yield Problem(reason, f"pip install --upgrade {entry.distribution}, or another gatewayd")
-    elif found.get("cause") == "ModuleNotFoundError" and found.get("missing"):
+    elif found.get("cause") == _NO_MODULE and found.get("missing"):
         top = str(found["missing"]).partition(".")[0]
-        own = entry.module.partition(":")[0].partition(".")[0]
-        package = entry.distribution if top == own else top
-        yield Problem(reason, f"install {package} in this environment: pip install {package}")
+        if top == entry.module.partition(":")[0].partition(".")[0]:
+            yield Problem(
+                reason,
+                f"{entry.distribution} is installed without the module that its entry point names: "
+                f"pip install --force-reinstall {entry.distribution}, or tell its author",
+            )
+        else:
+            yield Problem(reason, f"install {top} in this environment: pip install {top}")
     elif "has no " in reason:
         yield Problem(reason, f"see gatewayd plugin test {entry.plugin}; its author must add it")
     else:

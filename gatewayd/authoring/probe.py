@@ -11,6 +11,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 from gatewayd.authoring.imports import strange_imports
@@ -30,7 +31,7 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
     Returns:
         ``import_ms``; ``heavy``, what its import brought along; ``requires_spec``; ``strange``,
         as ``strange_imports`` says; ``error`` and ``reason``, if it cannot be used; ``cause``,
-        the exception behind it.
+        the exception behind it; ``where``, the file and line that raised it.
     """
     found: dict[str, Any] = {"strange": strange_imports(entry.module)}
     before = set(sys.modules)
@@ -38,8 +39,7 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
     try:
         entry.load()
     except BaseException as error:  # noqa: BLE001 - told again by the host, with a reason
-        found["cause"] = type(error).__name__
-        found["missing"] = getattr(error, "name", None)
+        found |= _behind(error)
     found["import_ms"] = round((time.perf_counter() - began) * 1000, 1)
     found["heavy"] = [name for name in HEAVY if name in set(sys.modules) - before]
     host, kind = PluginHost(Catalog([entry])), Kind(entry.kind)
@@ -51,7 +51,23 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
             found |= {"error": "LoadFailed", "reason": failure.reason}
     except PluginError as error:
         found |= {"error": type(error).__name__, "reason": error.reason}
+        if isinstance(error.__cause__, ImportError | SyntaxError):
+            found |= _behind(error.__cause__)
     return found
+
+
+def _behind(error: BaseException) -> dict[str, Any]:
+    """What kept it from being imported, and where."""
+    if isinstance(error, SyntaxError):
+        where = f"{error.filename}:{error.lineno}"
+    else:
+        frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename[0] != "<"]
+        where = f"{frames[-1].filename}:{frames[-1].lineno}"
+    return {
+        "cause": type(error).__name__,
+        "missing": getattr(error, "name", None),
+        "where": where,
+    }
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from string import Template
 
 from gatewayd.authoring.kinds import BEGINNINGS, Beginning
 from gatewayd.authoring.kit import conformance_of
+from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import nearest
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
@@ -53,7 +54,7 @@ def project_name(kind: Kind, name: str) -> str:
     if len(name) > MOST_LETTERS:
         raise ScaffoldError(f"{name} has {len(name)} letters; at most {MOST_LETTERS} are allowed")
     if not _NAME.fullmatch(name):
-        better = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")
+        better = re.sub(r"[^a-z0-9]+", "_", name.lower()).lstrip("_0123456789").rstrip("_")
         hint = f"; how about {better}?" if _NAME.fullmatch(better) else ""
         raise ScaffoldError(
             f"{name!r} is no name: small letters, digits and single underscores between them "
@@ -74,9 +75,14 @@ def write(kind: Kind, name: str, parent: Path) -> Path:
         The project's folder.
 
     Raises:
-        ScaffoldError: the name is not allowed, the folder exists or cannot be written.
+        ScaffoldError: the name is not allowed or taken, the folder exists or cannot be written.
     """
     folder = parent / project_name(kind, name)
+    if owners := Catalog.installed().owners(kind, name):
+        raise ScaffoldError(
+            f"{kind}.{name} is offered by {owners[0].owner} already, and with two neither could be "
+            "chosen; take another name"
+        )
     files = render(kind, name)
     try:
         folder.mkdir(parents=True)

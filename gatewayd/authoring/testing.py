@@ -14,6 +14,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from gatewayd.authoring.health import unimportable
 from gatewayd.authoring.kit import PLUGINS, RECORD, conformance_of
 from gatewayd_hooks.catalog import GROUP, Catalog, Entry
 from gatewayd_hooks.errors import PluginError, nearest
@@ -112,11 +113,15 @@ def run(target: Target, settings: Mapping[str, Mapping[str, Any]]) -> Result:
         settings: of each plugin, by ``<kind>.<name>``; defaults where it is missing.
 
     Raises:
-        CannotTest: pytest or hypothesis is not installed.
+        CannotTest: pytest or hypothesis is not installed, or a plugin cannot be imported.
     """
     missing = [name for name in ("pytest", "hypothesis") if not importlib.util.find_spec(name)]
     if missing:
         raise CannotTest(f"the conformance kit needs {' and '.join(missing)}: pip install them")
+    path = None if target.folder is None else _search_path(_roots(target))
+    for entry in target.entries:
+        if problem := unimportable(entry, settings.get(entry.plugin, {}), path):
+            raise CannotTest(f"{entry.plugin} {problem.text}; {problem.advice}")
     tests: list[Test] = []
     covered: set[str] = set()
     output = ""
@@ -174,14 +179,17 @@ def _pytest(
     options: Sequence[str], target: Target, cwd: Path, told: Mapping[str, str] | None = None
 ) -> tuple[list[Test], str, set[str]]:
     """Run pytest; tests, its output if anything failed, and the kit's classes that ran."""
-    roots = [] if target.folder is None else [target.folder / "src", target.folder]
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as record:
         done = subprocess.run(
             [sys.executable, "-m", "pytest", *_OPTIONS, *options],
             cwd=cwd,
             env=os.environ
             | dict(told or {})
-            | {RECORD: record.name, "PYTHONPATH": _search_path(roots)},
+            | {
+                RECORD: record.name,
+                "PYTHONWARNINGS": _warnings(),
+                "PYTHONPATH": _search_path(_roots(target)),
+            },
             capture_output=True,
             text=True,
             check=False,
@@ -203,6 +211,16 @@ def _test(note: Mapping[str, Any]) -> Test:
         group = "Offer" if note["where"] == "TestOffer" else "Own tests"
     name = note["test"].removeprefix("test_").replace("_", " ")
     return Test(group, name, note["outcome"], note.get("seconds", 0.0), note["text"])
+
+
+def _roots(target: Target) -> list[Path]:
+    return [] if target.folder is None else [target.folder / "src", target.folder]
+
+
+def _warnings() -> str:
+    """Filters that keep pytest's plugins from telling an author of their own defaults."""
+    ours = "ignore:The configuration option"
+    return ",".join(filter(None, [os.environ.get("PYTHONWARNINGS"), ours]))
 
 
 def _search_path(roots: Sequence[Path]) -> str:

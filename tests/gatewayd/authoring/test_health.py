@@ -39,6 +39,7 @@ def gatewayd_stopping(reason): ...
 MODULES = {
     "sound": SOUND,
     "chatty": "print('{}')\n" + SOUND,
+    "gone": "",
     "lonely": "import nowhere.at_all\n",
     "raises": "raise RuntimeError('the moon is full')\n",
     "exits": "import sys; sys.exit('no')\n",
@@ -67,7 +68,8 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Checkup]:
     folder = tmp_path_factory.mktemp("modules")
     for name, source in MODULES.items():
         file = "torch.py" if name == "torch" else f"module_{name}.py"
-        (folder / file).write_text(source.replace("NAME", name))
+        if name != "gone":
+            (folder / file).write_text(source.replace("NAME", name))
     (folder / "module_watches.py").write_text(OBSERVER)
     (folder / "module_blind.py").write_text(OBSERVER.replace("stopping", "stoping"))
     entries = [entry(name) for name in MODULES if name != "torch"]
@@ -108,6 +110,7 @@ def test_what_the_configuration_chooses_is_marked(found: dict[str, Checkup]) -> 
     ("name", "text", "advice"),
     [
         ("lonely", "ModuleNotFoundError: No module named 'nowhere'", "pip install nowhere"),
+        ("gone", "No module named 'module_gone'", "dist-gone is installed without the module"),
         ("raises", "RuntimeError: the moon is full", "pip uninstall dist-raises until then"),
         ("exits", "raised SystemExit: no", "tell its author"),
         ("dies", "ends the process that loads it, with SIGKILL", "tell its author"),

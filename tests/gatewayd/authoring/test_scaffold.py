@@ -180,6 +180,8 @@ def test_a_kind_that_is_not_there_is_named_with_the_nearest(text: str, hint: str
     ("name", "reason"),
     [
         ("Fair-Share", "how about fair_share?"),
+        ("n2-gram3", "how about n2_gram3?"),
+        ("lru", "eviction.lru is offered by gatewayd"),
         ("2q", "how about q?"),
         ("a__b", "how about a_b?"),
         ("", "small letters"),

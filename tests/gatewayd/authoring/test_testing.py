@@ -73,11 +73,36 @@ def test_a_kit_test_that_is_overridden_is_ones_own(project: Path) -> None:
     assert names(result, "Own tests") == {"closing it unopened is harmless"}
 
 
-def test_a_file_that_cannot_be_imported_is_a_failure(project: Path) -> None:
-    change(project, "class XEviction:", "import nowhere\n\n\nclass XEviction:")
+@pytest.mark.parametrize(
+    ("file", "text", "sentence"),
+    [
+        ("src/*/strategy.py", "import nowhere", "No module named 'nowhere'.*pip install nowhere"),
+        ("src/*/strategy.py", "def (", r"SyntaxError: .*; correct .*/strategy\.py:1$"),
+        ("src/*/__init__.py", "raise RuntimeError('no')", r"no; correct .*/__init__\.py:1$"),
+        ("src/*/__init__.py", "import os; os._exit(3)", "with status 3; correct what runs"),
+    ],
+)
+def test_what_cannot_be_imported_is_said_in_one_sentence_at_once(
+    project: Path, file: str, text: str, sentence: str
+) -> None:
+    (path,) = project.glob(file)
+    path.write_text(f"{text}\n{path.read_text()}".replace("from __future__", "# from __future__"))
+    with pytest.raises(CannotTest, match=f"^eviction.x .*{sentence}"):
+        run(find(str(project)), {})
+
+
+def test_an_entry_point_without_its_module_is_said(project: Path) -> None:
+    change(project, "gatewayd_evict_x", "gatewayd_evict_y", "pyproject.toml")
+    with pytest.raises(CannotTest, match=r"No module named 'gatewayd_evict_y'; correct \[project"):
+        run(find(str(project)), {})
+
+
+def test_a_file_of_tests_that_cannot_be_imported_is_a_failure(project: Path) -> None:
+    (project / "tests" / "test_more.py").write_text("import nowhere\n")
     result = run(find(str(project)), {})
     assert not result.is_good
     assert "nowhere" in result.output
+    assert "asyncio_default_fixture_loop_scope" not in result.output
 
 
 def test_the_internals_of_gatewayd_are_out_of_bounds(project: Path) -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Console
+from rich.table import Column
 
 from gatewayd.config_load import ConfigError, Loaded, load
 
 FAILURE = 1
+_UNLIMITED = 10_000
 BAD_CONFIG = 78  # EX_CONFIG of sysexits.h; the unit does not restart after it
 
 ConfigFile = Annotated[
@@ -35,6 +38,17 @@ def load_config(file: Path | None, flags: Mapping[str, Any] | None = None) -> Lo
         for problem in error.problems[:-1]:
             typer.secho(f"gatewayd: {problem}", fg="red", err=True)
         fail(error.problems[-1], BAD_CONFIG)
+
+
+def console() -> Console:
+    """Where tables go: nothing is wrapped or cut for whoever is no terminal."""
+    found = Console(highlight=False)
+    return found if found.is_terminal else Console(highlight=False, width=_UNLIMITED)
+
+
+def whole(header: str, values: Iterable[str]) -> Column:
+    """A column that is not cut, however narrow the terminal is."""
+    return Column(header, no_wrap=True, min_width=max(map(len, values), default=0))
 
 
 def print_json(value: object) -> None:

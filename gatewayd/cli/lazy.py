@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import inspect
+import re
 from typing import Any, NamedTuple
 
 import typer
@@ -67,4 +69,14 @@ def load(name: str) -> Any:  # noqa: ANN401 - click's command
         found.command(name)(function)
     command = typer.main.get_command(found)
     command.name = name
+    _unwrap(command)
     return command
+
+
+def _unwrap(command: Any) -> None:  # noqa: ANN401 - click's command
+    """Join the lines of each paragraph of a help, which would be broken where the source is."""
+    if command.help:
+        paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(command.help))
+        command.help = "\n\n".join(" ".join(each.split()) for each in paragraphs)
+    for other in getattr(command, "commands", {}).values():
+        _unwrap(other)

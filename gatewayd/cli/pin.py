@@ -11,6 +11,7 @@ import typer
 from gatewayd.cli.common import ConfigFile, fail
 from gatewayd.cli.swap import Socket, ask
 
+_MOST_DAYS = 7
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -52,4 +53,7 @@ def _seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
     if found is None or not float(found[1]):
         fail(f"--for {text} is not a time such as 90s, 10m, 2h or 1d", 2)
-    return float(found[1]) * _UNITS[found[2]]
+    seconds = float(found[1]) * _UNITS[found[2]]
+    if seconds > _MOST_DAYS * _UNITS["d"]:
+        fail(f"--for {text} is too long: at most {_MOST_DAYS}d", 2)
+    return seconds

@@ -11,7 +11,16 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, fail, load_config, print_json
+from gatewayd.cli.common import (
+    FAILURE,
+    AsJson,
+    ConfigFile,
+    console,
+    fail,
+    load_config,
+    print_json,
+    whole,
+)
 
 if TYPE_CHECKING:
     from gatewayd.authoring.health import Checkup
@@ -51,12 +60,14 @@ def show(config: ConfigFile = None, as_json: AsJson = False) -> None:
     if as_json:
         print_json([asdict(row) | {"enabled": row.state == "enabled"} for row in rows])
         return
-    table = Table("kind", "name", "state", "from", "", box=None, pad_edge=False)
+    kinds, names = [row.kind for row in rows], [row.name for row in rows]
+    columns = (whole("kind", kinds), whole("name", names), "state", "from", "")
+    table = Table(*columns, box=None, pad_edge=False)
     for row in rows:
         state = f"[{_STYLES.get(row.state, 'dim')}]{row.state}[/]"
         origin = f"{row.distribution} {row.version}"
         table.add_row(row.kind, row.name, state, origin, row.reason or row.summary)
-    Console().print(table)
+    console().print(table)
 
 
 @app.command()
@@ -74,12 +85,12 @@ def new(
         folder = write(parse_kind(kind), name, path)
     except ScaffoldError as error:
         fail(str(error))
-    console = Console(highlight=False, soft_wrap=True)
+    out = Console(highlight=False, soft_wrap=True)
     for file in sorted(each for each in folder.rglob("*") if each.is_file()):
-        console.print(f"  {file}", markup=False)
-    console.print(f"\ngatewayd plugin test {folder}   [dim]# it passes already[/]")
-    console.print(f"pip install --editable {folder}")
-    console.print(f"gatewayd plugin doctor{'':<{len(str(folder))}}[dim]# is it found?[/]")
+        out.print(f"  {file}", markup=False)
+    out.print(f"\ngatewayd plugin test {folder}   [dim]# it passes already[/]")
+    out.print(f"pip install --editable {folder}")
+    out.print(f"gatewayd plugin doctor{'':<{len(str(folder))}}[dim]# is it found?[/]")
 
 
 @app.command("test")
@@ -110,22 +121,22 @@ def check(
 
 def _print(result: Result) -> None:
     """One line a test, in groups; what pytest says of those that failed; the sum."""
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(", ".join(result.plugins), markup=False, style="bold")
+    out = Console(highlight=False, soft_wrap=True)
+    out.print(", ".join(result.plugins), markup=False, style="bold")
     for group in dict.fromkeys(test.group for test in result.tests):
-        console.print(f"\n{group}", markup=False)
+        out.print(f"\n{group}", markup=False)
         for each in result.tests:
             if each.group == group:
-                console.print(f"  [{_STYLES[each.outcome]}]{each.outcome}[/]  ", end="")
+                out.print(f"  [{_STYLES[each.outcome]}]{each.outcome}[/]  ", end="")
                 seconds = f"  {each.seconds:.1f} s" if each.seconds >= 0.1 else ""
-                console.print(each.name + seconds, markup=False)
+                out.print(each.name + seconds, markup=False)
                 if each.text:
-                    console.print(f"          {each.text}", markup=False)
+                    out.print(f"          {each.text}", markup=False)
     if not result.is_good:
-        console.print(f"\n{result.output}", markup=False)
+        out.print(f"\n{result.output}", markup=False)
     counts = Counter(test.outcome for test in result.tests)
     summary = ", ".join(f"{number} {outcome}" for outcome, number in counts.items())
-    console.print(f"\n{summary or 'there are no tests'}", markup=False)
+    out.print(f"\n{summary or 'there are no tests'}", markup=False)
 
 
 @app.command()
@@ -151,7 +162,9 @@ def doctor(
         if plugin not in {*installed, *chosen}:
             fail(str(NotInstalled(plugin, installed)))
     settings = {plugin: settings_of(loaded, plugin) for plugin in installed}
-    checkups = check(catalog, chosen, settings, only=plugins)
+    # Each is loaded in a process of its own, and one that hangs takes its time.
+    with Console(stderr=True).status("loading plugins, each for at most a minute"):
+        checkups = check(catalog, chosen, settings, only=plugins)
     is_well = all(checkup.state != "failure" for checkup in checkups)
     if as_json:
         rows = [asdict(checkup) | {"state": checkup.state} for checkup in checkups]
@@ -164,7 +177,8 @@ def doctor(
 
 def _print_checkups(checkups: list[Checkup], spec_version: str) -> None:
     """A table, then what is wrong and what to do."""
-    table = Table("", "plugin", "from", "contract", "import", "", box=None, pad_edge=False)
+    plugins = whole("plugin", [each.plugin for each in checkups])
+    table = Table("", plugins, "from", "contract", "import", "", box=None, pad_edge=False)
     for each in checkups:
         took = "" if each.import_ms is None else f"{each.import_ms:.0f} ms"
         table.add_row(
@@ -175,12 +189,12 @@ def _print_checkups(checkups: list[Checkup], spec_version: str) -> None:
             took,
             "enabled" if each.is_enabled else "",
         )
-    console = Console(highlight=False, soft_wrap=True)
-    console.print(table)
+    out = console()
+    out.print(table)
     for each in checkups:
         for problem in each.problems:
-            console.print(f"\n{each.plugin}: {problem.text}", markup=False)
-            console.print(f"  {problem.advice}", markup=False)
+            out.print(f"\n{each.plugin}: {problem.text}", markup=False, soft_wrap=True)
+            out.print(f"  {problem.advice}", markup=False, soft_wrap=True)
     counts = Counter(each.state for each in checkups)
     summary = ", ".join(f"{number} {state}" for state, number in counts.items())
-    console.print(f"\ncontract {spec_version}: {summary}")
+    out.print(f"\ncontract {spec_version}: {summary}")

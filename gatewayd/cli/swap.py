@@ -7,15 +7,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from gatewayd.admin.client import AdminError, call
-from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json, whole
 
 Socket = Annotated[
     Path | None,
-    typer.Option("--socket", metavar="PATH", help="The daemon's; else [admin] socket."),
+    typer.Option("--socket", metavar="PATH", help="The daemon's; else \\[admin] socket."),
 ]
 _STYLES = {"active": "green", "quarantined": "red"}
 
@@ -26,9 +25,10 @@ def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson
     if as_json:
         print_json(found)
         return
+    rows = sorted(found["strategies"], key=lambda row: (row["kind"], row["name"]))
     table = Table(
-        "kind",
-        "name",
+        whole("kind", [row["kind"] for row in rows]),
+        whole("name", [row["name"] for row in rows]),
         "engine",
         "state",
         "faults",
@@ -39,7 +39,7 @@ def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson
         box=None,
         pad_edge=False,
     )
-    for row in sorted(found["strategies"], key=lambda row: (row["kind"], row["name"])):
+    for row in rows:
         each = 1000 * row["seconds"] / max(1, row["calls"])
         table.add_row(
             row["kind"],
@@ -52,7 +52,7 @@ def strategies(config: ConfigFile = None, socket: Socket = None, as_json: AsJson
             f"{1000 * row['longest']:.2f}",
             f"{row['seconds']:.3f}",
         )
-    Console().print(table)
+    console().print(table)
 
 
 def swap(
@@ -80,8 +80,11 @@ def swap(
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
     answer = ask(config, socket, "PUT", f"/admin/strategies/{kind}", body)
+    if not names or answer["names"] in ([], ["none"]):
+        typer.echo(f"{kind} is empty now")
+        return
     state = "with the state of the one before" if answer["has_state"] else "afresh"
-    typer.echo(f"{kind} is {', '.join(answer['names']) or 'empty'} now, {state}")
+    typer.echo(f"{kind} is {', '.join(answer['names'])} now, {state}")
 
 
 def ask(

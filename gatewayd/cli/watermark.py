@@ -46,9 +46,13 @@ def detect(
         fail("no strategy of [logits_processor] leaves a mark in answers", BAD_CONFIG)
     try:
         tokenizer = Tokenizer.from_folder(model_folder(settings))
+    except (OSError, ValueError) as error:
+        fail(str(error), BAD_CONFIG)
+    try:
         text = (sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()).decode()
     except (OSError, ValueError) as error:
-        fail(f"cannot read {file}: {error}" if isinstance(error, ValueError) else str(error))
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        fail(f"cannot read {file}: {reason}")
     ids = tokenizer.encode(text)
     found = detector.detect(ids, tenant)
     if as_json:

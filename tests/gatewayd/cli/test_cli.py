@@ -161,6 +161,50 @@ def test_plugin_lists_what_is_installed_and_what_is_enabled(words: tuple[str, ..
     assert ("scheduler", "priority") in {(r["kind"], r["name"]) for r in rows} - enabled
 
 
+@pytest.mark.parametrize("words", [("plugin", "list"), ("plugin", "doctor", "kv_tier.disk")])
+def test_nothing_is_cut_where_no_terminal_is(words: tuple[str, ...]) -> None:
+    done = _run(*words, COLUMNS="20")
+    (line,) = [line for line in done.stdout.splitlines() if "disk" in line]
+    assert "gatewayd 0.1.0" in line
+
+
+def test_kinds_and_names_are_whole_on_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from gatewayd.cli.common import whole
+
+    table = Table(whole("kind", ["logits_processor"]), whole("name", ["a_name"]), "long words")
+    table.add_row("logits_processor", "a_name", "many words " * 9)
+    console = Console(width=34)
+    with console.capture() as capture:
+        console.print(table)
+    assert "logits_processor" in capture.get()
+    assert "a_name" in capture.get()
+
+
+def test_help_shows_the_names_of_tables_and_breaks_no_sentence() -> None:
+    for command in ("swap", "pin", "strategies"):
+        assert "[admin] socket" in _run(command, "--help").stdout
+    assert "of /metrics, vllm:spec" in _run("spec", "estimate", "--help").stdout
+
+
+def test_pin_names_the_longest_time() -> None:
+    done = _run("pin", "x", "--for", "30d")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "--for 30d is too long: at most 7d" in done.stderr
+
+
+def test_watermark_detect_names_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    chosen = {
+        "GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": '["watermark"]',
+        "GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": "0123456789abcdef0123456789abcdef",
+    }
+    done = _run("watermark", "detect", tmp_path / "nope", **chosen)
+    assert done.returncode == 1
+    assert done.stderr == f"gatewayd: cannot read {tmp_path}/nope: No such file or directory\n"
+
+
 def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> None:
     done = _run("plugin", "new", "eviction", "mine", "--path", tmp_path)
     assert done.returncode == 0, done.stderr

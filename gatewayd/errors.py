@@ -16,6 +16,7 @@ GatewayError
 ├── QueueFull               503  overloaded
 ├── EngineUnavailable       503  engine_unavailable
 │   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
+├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were not numbers
 └── InternalError           500  internal_error
@@ -189,6 +190,13 @@ class ServerStopping(EngineUnavailable):
     """The daemon takes no more, or has cut what did not end in time."""
 
     code = "server_shutdown"
+
+
+class StrategyUnavailable(GatewayError):
+    """A logits processor that the request asks for has failed, or is out of service."""
+
+    status = 503
+    code = "strategy_unavailable"
 
 
 class EngineLost(GatewayError):

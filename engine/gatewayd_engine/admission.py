@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatewayd_engine.faults import RequestFault
+from gatewayd_engine.faults import OutOfService, RequestFault
 from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import Admitted
@@ -154,12 +154,9 @@ class Admission:
                 sequence.tokens[: sequence.prompt_len],
                 sequence.tokens[sequence.prompt_len : num_tokens],
             )
-        except Exception as error:
-            # Most likely it does not like the request's parameters: they are the client's.
-            if isinstance(error, RequestRefused):
-                raise RequestFault(slot, "invalid_request", str(error)) from error
-            sentence = f"a logits processor refused the request: {error}"
-            raise RequestFault(slot, "strategy_error", sentence) from error
+        except (RequestRefused, OutOfService) as error:
+            code = "invalid_request" if isinstance(error, RequestRefused) else "strategy_error"
+            raise RequestFault(slot, code, str(error)) from error
         is_fork = bool(sequence.inherited)
         if is_fork:
             sequence.inherited = []

@@ -10,7 +10,16 @@ from gatewayd_hooks.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.ledger import Account
 from gatewayd_hooks.strategy import Kind
 
-__all__ = ["RequestFault", "StrategyFault", "StrategyHang", "blame", "culprit"]
+__all__ = [
+    "OutOfService",
+    "RequestFault",
+    "StrategyFault",
+    "StrategyHang",
+    "blame",
+    "culprit",
+    "failure",
+    "told",
+]
 
 
 class RequestFault(Exception):
@@ -26,6 +35,10 @@ class RequestFault(Exception):
         self.slot = slot
         self.code = code
         self.sentence = sentence
+
+
+class OutOfService(Exception):
+    """A request asks for a processor that cannot serve it; the sentence is for its client."""
 
 
 class blame:
@@ -52,6 +65,17 @@ class blame:
         """
         if error is not None and not isinstance(error, StrategyFault | RequestFault):
             raise StrategyFault(self._kind, repr(error)) from error
+
+
+def failure(name: str) -> str:
+    """What a client is told of a logits processor; what it said itself is for the log."""
+    return f"the logits processor {name} failed; try again, or send the request without it"
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line: its type and what it says."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:

@@ -9,16 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.faults import StrategyHang
+from gatewayd_engine.faults import OutOfService, StrategyHang, failure, told
+from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_engine.rows import Rows
-from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor
+from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, RequestRefused
 
 _log = logging.getLogger(__name__)
-
-
-class Quarantined(Exception):
-    """A request asks for a processor that is out of service."""
 
 
 class Processors:
@@ -46,6 +43,7 @@ class Processors:
         self._names = tuple(names)
         self._processors = tuple(processors)
         self._record = record
+        self._rarely = Rarely()
         self._quarantined: set[int] = set()
         self._num_left = 0  # of the first of them, which only rows that run have
         self._params: dict[int, SamplingParams] = {}
@@ -105,14 +103,22 @@ class Processors:
         What this raises is no fault of a processor: it looks at the client's parameters.
 
         Raises:
-            Quarantined: the request asks for a processor that is out of service.
+            RequestRefused: a processor says that the request asks for what cannot be.
+            OutOfService: the request asks for a processor that is quarantined, or that raises
+                something else.
         """
         self._params[row] = params
         for i in range(self._num_left, len(self._processors)):
             if i in self._quarantined:
                 self._refuse(i, row, params, prompt, output)
-            else:
+                continue
+            try:
                 self._wants[i, row] = self._processors[i].admit(row, params, prompt, output)
+            except RequestRefused:
+                raise
+            except Exception as error:
+                self._say(i, "raised when it was given a request", error)
+                raise OutOfService(failure(self._names[i])) from error
 
     def _refuse(
         self,
@@ -128,10 +134,17 @@ class Processors:
             if asks:
                 self._processors[i].remove(row)
         except Exception as error:  # noqa: BLE001 - it may not stop those who do not ask for it
-            _log.warning("a quarantined logits processor raised: %r", error)
+            self._say(i, "is quarantined and raised", error)
             return
         if asks:
-            raise Quarantined(f"{self._names[i]} is out of service after repeated faults")
+            raise OutOfService(
+                f"the logits processor {self._names[i]} is out of service; "
+                "send the request without it"
+            )
+
+    def _say(self, i: int, what: str, error: Exception) -> None:
+        if self._rarely.may(words := f"logits processor {self._names[i]} {what}"):
+            _log.warning("%s: %s", words, told(error))
 
     def _note_fault(self, i: int, error: Exception) -> None:
         _log.warning("logits processor %s failed: %r", self._names[i], error)
@@ -168,8 +181,8 @@ class Processors:
             again: computes the same logits anew.
 
         Returns:
-            Lines on which a processor raised, with what it said; their logits are not to be
-            used.
+            Lines on which a processor raised, with a sentence for the client; their logits are
+            not to be used.
         """
         failed: dict[int, str] = {}
         for i, processor in enumerate(self._processors):
@@ -180,7 +193,7 @@ class Processors:
                 self._call(processor, logits, lines, rows)
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._note_fault(i, error)
-                hung = {i: str(error)} if isinstance(error, StrategyHang) else {}
+                hung = {i} if isinstance(error, StrategyHang) else set()
                 return self._apply_singly(logits, rows, again, hung)
         return failed
 
@@ -189,7 +202,7 @@ class Processors:
         logits: torch.Tensor,
         rows: NDArray[np.int64],
         again: Callable[[], torch.Tensor],
-        hung: dict[int, str],
+        hung: set[int],
     ) -> dict[int, str]:
         """Row by row; processors that hung, by their place, are not asked again."""
         logits.copy_(again())
@@ -199,14 +212,14 @@ class Processors:
                 if not self._wants[i, rows[line]]:
                     continue
                 if i in hung:
-                    failed[line] = f"logits processor {self._names[i]}: {hung[i]}"
+                    failed[line] = failure(self._names[i])
                     break
                 try:
                     self._call(processor, logits, np.array([line]), rows)
                 except Exception as error:  # noqa: BLE001 - fails this request alone
-                    failed[line] = f"logits processor {self._names[i]}: {error}"
+                    failed[line] = failure(self._names[i])
                     if isinstance(error, StrategyHang):
-                        hung[i] = str(error)
+                        hung.add(i)
                     break
         return failed
 
@@ -260,7 +273,7 @@ class Processors:
         """Tell the processors which tokens were sampled, once and for good.
 
         Returns:
-            Lines of which a processor lost count, with what it said.
+            Lines of which a processor lost count, with a sentence for the client.
         """
         failed: dict[int, str] = {}
         for i, processor in enumerate(self._processors):
@@ -272,8 +285,7 @@ class Processors:
                 processor.append(torch.from_numpy(rows[lines]), ids)
             except Exception as error:  # noqa: BLE001 - fails those who asked for it
                 self._note_fault(i, error)
-                sentence = f"logits processor {self._names[i]}: {error}"
-                failed.update(dict.fromkeys(lines.tolist(), sentence))
+                failed.update(dict.fromkeys(lines.tolist(), failure(self._names[i])))
         return failed
 
     @staticmethod

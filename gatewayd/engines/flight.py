@@ -12,8 +12,15 @@ from itertools import accumulate
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
-from gatewayd.errors import GatewayError, InternalError, InvalidRequest, NumericalError
+from gatewayd.errors import (
+    GatewayError,
+    InternalError,
+    InvalidRequest,
+    NumericalError,
+    StrategyUnavailable,
+)
 from gatewayd_engine.frames import FrameError
+from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import (
     ERROR,
     FINISH_REASONS,
@@ -39,6 +46,7 @@ class Flight:
         self._backlog = backlog
         self._abort = abort
         self._choices: dict[int, Choice] = {}
+        self._rarely = Rarely()
         self.num_waiting = 0
         self.queued_tokens = 0
         self.dropped_tokens = 0
@@ -137,11 +145,25 @@ class Flight:
         choice.is_over = True
         self.drop(choice)
         if finished.reason == ERROR:
-            error = _error(finished, choice.job.request.request_id)
+            error = self._error(finished, choice.job.request.request_id)
             self._call(choice, choice.sink.failed, error)
         else:
             reason = FINISH_REASONS[finished.reason]
             self._call(choice, choice.sink.finished, reason, finished.stop_token)
+
+    def _error(self, finished: Finished, request_id: str) -> GatewayError:
+        """The client's view of an engine's error; what is unknown is logged, not shown."""
+        code, message = finished.error or ("unknown", "")
+        if code == "numerical_error":
+            return NumericalError(message)
+        if code == "invalid_request":
+            return InvalidRequest(message)
+        if code == "strategy_error":
+            if self._rarely.may(message):
+                _log.error("requests are refused since request %s: %s", request_id, message)
+            return StrategyUnavailable(message)
+        _log.error("request %s failed in the engine: %s: %s", request_id, code, message)
+        return InternalError("the engine could not finish this request")
 
     def _call(self, choice: Choice, method: Callable[..., None], *args: object) -> None:
         if not choice.call(method, *args) and not choice.is_over:
@@ -178,14 +200,3 @@ def _by_sequence(logprobs: Sequence[TokenLogprobs]) -> dict[int, list[TokenLogpr
     for entry in logprobs:
         groups.setdefault(entry.sequence, []).append(entry)
     return groups
-
-
-def _error(finished: Finished, request_id: str) -> GatewayError:
-    """The client's view of an engine's error; what is unknown is logged, not shown."""
-    code, message = finished.error or ("unknown", "")
-    if code == "numerical_error":
-        return NumericalError(message)
-    if code == "invalid_request":
-        return InvalidRequest(message)
-    _log.error("request %s failed in the engine: %s: %s", request_id, code, message)
-    return InternalError("the engine could not finish this request")

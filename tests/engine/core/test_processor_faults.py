@@ -84,6 +84,7 @@ def test_a_processor_that_fails_again_and_again_is_quarantined(
     make_engine: Make,
     undisturbed: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
     method: str,
 ) -> None:
     engine = make_engine(fault_limit=3)
@@ -101,13 +102,18 @@ def test_a_processor_that_fails_again_and_again_is_quarantined(
     if method == "remove":
         assert errors == [None] * 3
     else:
-        assert errors == [("strategy_error", "logits processor bias: not to my taste")] * 3
+        sentence = "the logits processor bias failed; try again, or send the request without it"
+        assert errors == [("strategy_error", sentence)] * 3
     assert engine.core.stats.faults == 3
     monkeypatch.undo()
-    sentence = "bias is out of service after repeated faults"
-    assert ask() == ("strategy_error", f"a logits processor refused the request: {sentence}")
+    sentence = "the logits processor bias is out of service; send the request without it"
+    assert ask() == ("strategy_error", sentence)
     monkeypatch.setattr(bias, "admit", raises)
+    caplog.clear()
     assert answers(engine) == undisturbed  # nobody else notices
+    assert [r.getMessage() for r in caplog.records] == [
+        "logits processor bias is quarantined and raised: ValueError: not to my taste"
+    ]
     assert engine.core.stats.faults == 3
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
-from gatewayd_engine.messages import EngineStats, StepOutput, TokenLogprobs
+from gatewayd_engine.messages import ERROR, EngineStats, Finished, StepOutput, TokenLogprobs
 
 
 def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
@@ -42,3 +44,24 @@ def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request:
     flight.add(job)
     flight.deliver(StepOutput(stats=EngineStats(), preempted=[1, 99, 1]))
     assert [sink.calls for sink in sinks] == [[], ["preempted", "preempted"]]
+
+
+def test_a_processor_out_of_service_is_503_and_logged_once(
+    make_sink: type, make_request: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    words = "the logits processor shy is out of service; send the request without it"
+    for at in range(4):
+        sink = make_sink()
+        job = Job.make(at, make_request([7]), [sink])
+        job.choices[0].sequence = at
+        flight.add(job)
+        flight.deliver(
+            StepOutput(
+                stats=EngineStats(),
+                finished=[Finished(at, ERROR, error=("strategy_error", words))],
+            )
+        )
+        assert (sink.error.status, sink.error.code) == (503, "strategy_unavailable")
+        assert str(sink.error) == words
+    assert [words in record.getMessage() for record in caplog.records] == [True]

@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_hooks.logits import LogitsProcessor, SamplingView
+from gatewayd_hooks.logits import LogitsProcessor, RequestRefused, SamplingView
 from gatewayd_hooks.testing.fakes import engine_resources
 
 _VOCAB = 48
 _ROWS = 6
 _PROMPT = (5, 6, 5, 7, 30)
 _OUTPUT = (9, 5, 9, 12)
+_STRANGE = (True, False, -1, 0, 2**63 - 1, -1e300, 1e300, "", "no such thing")
 
 
 @dataclass
@@ -100,6 +101,22 @@ class LogitsProcessorConformance:
         with self.opened() as processor:
             if processor.admit(0, Sampling(), _ids(_PROMPT), _ids(())):
                 processor.remove(0)
+
+    def test_a_value_that_cannot_be_is_refused_as_the_clients(self) -> None:
+        """Whatever else is raised would look like a fault of the processor."""
+        with self.opened() as processor:
+            for params in self.requests():
+                for name, value in ((name, value) for name in params.extra for value in _STRANGE):
+                    strange = Sampling(extra={**params.extra, name: value})
+                    try:
+                        if processor.admit(0, strange, _ids(_PROMPT), _ids(())):
+                            processor.remove(0)
+                    except RequestRefused:
+                        continue
+                    except Exception as error:  # noqa: BLE001 - it may raise anything
+                        pytest.fail(
+                            f"extra_args.{name} {value!r}: raise RequestRefused, not {error!r}"
+                        )
 
     def test_something_changes_for_those_who_asked(self) -> None:
         with self.opened() as processor:

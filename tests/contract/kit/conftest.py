@@ -51,7 +51,7 @@ def verdict() -> Callable[..., list[str]]:
             return strategy
 
         case = type("Case", (conformance,), {"make": make})()
-        tests = [test for test in vars(conformance) if test.startswith("test_")]
+        tests = [test for test in dir(conformance) if test.startswith("test_")]
         return [test for test in tests if fails(case, test)]
 
     return judge

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gatewayd_hooks.logits import RequestRefused
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.logits import LogitsProcessorConformance
+from gatewayd_hooks.testing.logits import LogitsProcessorConformance, Sampling
 
 Verdict = Callable[..., list[str]]
 
@@ -75,3 +76,29 @@ def notes_the_first_row_only(processor: Any) -> None:
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:
     assert verdict(LogitsProcessorConformance, Kind.LOGITS_PROCESSOR, "penalties", broken)
+
+
+class AsksByName(LogitsProcessorConformance):
+    """Requests with a parameter of the processor's own."""
+
+    def requests(self) -> list[Sampling]:
+        return [Sampling(frequency_penalty=0.7, extra={"bonus": 1.5})]
+
+
+@pytest.mark.parametrize(("error", "is_right"), [(RequestRefused, True), (ValueError, False)])
+def test_a_value_of_the_clients_is_refused_by_the_error_of_its_own(
+    verdict: Verdict, error: type[Exception], is_right: bool
+) -> None:
+    def picky(processor: Any) -> None:
+        admit = processor.admit
+
+        def broken(row: int, params: Any, prompt: Any, output: Any) -> Any:
+            if isinstance(params.extra.get("bonus"), str):
+                raise error("bonus is no number")
+            return admit(row, params, prompt, output)
+
+        processor.admit = broken
+
+    broken = verdict(AsksByName, Kind.LOGITS_PROCESSOR, "penalties", picky)
+    name = "test_a_value_that_cannot_be_is_refused_as_the_clients"
+    assert broken == ([] if is_right else [name])

@@ -221,9 +221,9 @@ class GenerationTable(RequestTable):
     kv_retention: Annotated[
         KvRetention | None,
         Field(
-            description="How long the prompt's cache is wanted: `priority` from 0 to 100 (50 is "
-            "usual) for `seconds` after its last use, at most 86400 (300); for eviction "
-            "`retention`."
+            description="How long the prompt's cache is wanted: `priority`, required, from 0 to "
+            "100 (50 is usual) for `seconds` after its last use, over 0 and at most 86400 (300 "
+            "without it); for eviction `retention`."
         ),
     ] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None

@@ -6,6 +6,7 @@ import json
 import sys
 from pathlib import Path
 
+from gatewayd import logs
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
@@ -97,6 +98,8 @@ def engine_config(config: Config) -> EngineConfig:
         strategy_budget_ms=engine.strategy_budget_ms,
         strategy_hang_seconds=engine.strategy_hang_seconds,
         load_seconds=engine.load_seconds,
+        log_level=config.log.level,
+        log_json=not logs.is_text(config.log),
     )
 
 

@@ -19,7 +19,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     """Send every logger's records to ``stream``, standard error by default."""
     handler = _StandardError() if stream is None else logging.StreamHandler(stream)
     stream = handler.stream
-    is_text = table.format == "text" or (table.format == "auto" and stream.isatty())
+    is_text = _is_text(table, stream)
     stamp = structlog.processors.TimeStamper(fmt="%H:%M:%S" if is_text else "iso", utc=not is_text)
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
@@ -40,6 +40,15 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         root.removeHandler(old)
     root.addHandler(handler)
     set_level(table.level)
+
+
+def is_text(table: LogTable) -> bool:
+    """Whether lines on standard error are for people; otherwise they are JSON."""
+    return _is_text(table, sys.stderr)
+
+
+def _is_text(table: LogTable, stream: TextIO) -> bool:
+    return table.format == "text" or (table.format == "auto" and stream.isatty())
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

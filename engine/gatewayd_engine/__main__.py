@@ -7,6 +7,7 @@ import signal
 import sys
 
 from gatewayd_engine.frames import EngineSocket
+from gatewayd_engine.logs import configure
 from gatewayd_engine.threads import settle
 
 
@@ -21,6 +22,7 @@ def main() -> int:
         config = stream.read_config()
     except EOFError:
         return 0
+    configure(config)
     threads = settle(config.threads)
 
     import torch

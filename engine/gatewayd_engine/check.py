@@ -50,8 +50,13 @@ def check(plan: Plan, queue: Queue) -> None:
     Raises:
         StrategyFault: it breaks a rule, which the message names.
     """
+    if not isinstance(plan, Plan):
+        _refuse(f"returned {plan!r:.80} from plan, not a Plan")
     view = queue.view
     slots, tokens = plan.slots, plan.tokens
+    for column in (slots, tokens):
+        if not isinstance(column, np.ndarray) or column.dtype.kind not in "iu":
+            _refuse(f"returned a Plan with {column!r:.80}, not an array of integers")
     if slots.shape != tokens.shape or slots.ndim != 1:
         _refuse(f"slots {slots.shape} and tokens {tokens.shape} differ in shape")
     if not len(slots):

@@ -70,6 +70,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """The same for ``open``, which may load a model."""
     quarantined: list[list[str]] = []
     """Kind and name of strategies that have ended an engine: their defaults serve."""
+    log_level: str = "info"
+    log_json: bool = False
+    """Whether log lines are JSON objects, as the daemon's are."""
     replica: int = 0
     """Which of the daemon's engines it is."""
     marker: str = ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import logging
 import traceback
 from collections.abc import Mapping
 from types import TracebackType
@@ -17,9 +19,13 @@ __all__ = [
     "StrategyHang",
     "blame",
     "culprit",
+    "deed",
     "failure",
+    "tell_fault",
     "told",
 ]
+
+_log = logging.getLogger(__name__)
 
 
 class RequestFault(Exception):
@@ -76,6 +82,69 @@ def told(error: BaseException) -> str:
     """An exception in one line: its type and what it says."""
     words = " ".join(str(error).split())
     return f"{type(error).__name__}: {words}" if words else type(error).__name__
+
+
+def tell_fault(who: str, error: BaseException, strategy: object, count: int, limit: int) -> None:
+    """Write a fault to the log, in one line.
+
+    Args:
+        who: the strategy, and the distribution that it came in.
+        error: what came of it.
+        strategy: itself, as far as known.
+        count: its faults so far.
+        limit: the fault at which it is quarantined.
+    """
+    is_last = count == limit
+    _log.log(
+        logging.ERROR if is_last else logging.WARNING,
+        "%s %s (fault %d of %d)%s",
+        who,
+        deed(error, strategy),
+        count,
+        limit,
+        "; it is quarantined until `gatewayd swap` chooses it again" if is_last else "",
+    )
+
+
+def deed(error: BaseException, strategy: object = None) -> str:
+    """What a strategy did, and where, in one line for the log.
+
+    Args:
+        error: what came of it.
+        strategy: named as the place when it did not raise.
+    """
+    is_named = isinstance(error, StrategyFault)
+    cause = (error.__cause__ if is_named else None) or error
+    if place := _place_of_raise(cause):
+        return f"raised {told(cause)} at {place}"
+    what = f"gave what cannot be used, {told(cause)}"
+    if isinstance(cause, StrategyFault):
+        what = " ".join(cause.reason.split())
+    if isinstance(cause, StrategyHang) or strategy is None:
+        return what
+    return f"{what}; it is {_place_of_class(type(strategy))}"
+
+
+def _place_of_raise(error: BaseException) -> str:
+    """Where in a plugin's own code something was raised; empty if it was elsewhere."""
+    package, place, is_next = None, "", False
+    for frame, line in traceback.walk_tb(error.__traceback__):
+        if isinstance(frame.f_locals.get("account"), Account):
+            package, place, is_next = None, "", True
+            continue
+        name = str(frame.f_globals.get("__name__")).partition(".")[0]
+        if is_next:
+            package, is_next = name, False
+        if package is not None and name == package:
+            place = f"{frame.f_code.co_filename}:{line}"
+    return place
+
+
+def _place_of_class(of: type) -> str:
+    try:
+        return f"{of.__name__} at {inspect.getsourcefile(of)}:{inspect.getsourcelines(of)[1]}"
+    except (OSError, TypeError):
+        return of.__name__
 
 
 def culprit(error: BaseException, bound: Mapping[Kind, object]) -> Kind | None:

@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import sys
 import time
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any
+
+from gatewayd_engine.config import EngineConfig
 
 _QUIET_SECONDS = 60.0
 
@@ -27,3 +35,54 @@ class Rarely:
         self._until = {other: until for other, until in self._until.items() if until > now}
         self._until[words] = now + self._seconds
         return True
+
+
+class Lines(logging.Formatter):
+    """One line for each record, with the engine's number.
+
+    Args:
+        engine: which of the daemon's engines this is.
+        is_json: whether lines are JSON objects with the daemon's names; otherwise they are text.
+    """
+
+    def __init__(self, engine: int, *, is_json: bool) -> None:
+        super().__init__("%(asctime)s [%(levelname)s] %(message)s", "%H:%M:%S")
+        self._engine = engine
+        self._is_json = is_json
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line without its traceback."""
+        record.levelname = record.levelname.lower()
+        record.message = f"engine {self._engine}: {record.message}"
+        return super().formatMessage(record)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The whole line."""
+        if not self._is_json:
+            return super().format(record)
+        moment = datetime.fromtimestamp(record.created, UTC).isoformat()
+        line: dict[str, Any] = {
+            "event": f"engine {self._engine}: {record.getMessage()}",
+            "engine": self._engine,
+            "logger": record.name,
+            "level": record.levelname.lower(),
+            "timestamp": moment.replace("+00:00", "Z"),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False)
+
+
+def configure(config: EngineConfig) -> None:
+    """Send every logger's records, warnings and what ends the process to standard error."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(Lines(config.replica, is_json=config.log_json))
+    logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
+    logging.captureWarnings(True)
+    sys.excepthook = _last_words
+
+
+def _last_words(
+    kind: type[BaseException], error: BaseException, trace: TracebackType | None
+) -> None:
+    logging.getLogger(__name__).critical("it ends", exc_info=(kind, error, trace))

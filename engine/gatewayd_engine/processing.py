@@ -38,7 +38,7 @@ class Processors:
         names: Sequence[str],
         processors: Sequence[LogitsProcessor],
         max_running: int,
-        record: Callable[[str], bool],
+        record: Callable[[str, BaseException], bool],
     ) -> None:
         self._names = tuple(names)
         self._processors = tuple(processors)
@@ -147,8 +147,7 @@ class Processors:
             _log.warning("%s: %s", words, told(error))
 
     def _note_fault(self, i: int, error: Exception) -> None:
-        _log.warning("logits processor %s failed: %r", self._names[i], error)
-        if self._record(self._names[i]):
+        if self._record(self._names[i], error):
             self._quarantined.add(i)
 
     @torch.inference_mode()

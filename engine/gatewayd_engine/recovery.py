@@ -83,8 +83,7 @@ class Recovery:
     def answer(self, kind: Kind, error: BaseException) -> None:
         """The default takes over from a strategy that raised."""
         for _ in range(_MAX_REDOS):
-            _log.warning("%s strategy failed, the default takes over: %r", kind, error)
-            self._strategies.fall_back(kind)
+            self._strategies.fall_back(kind, error)
             try:
                 self._rebuild(kind)
             except BaseException as another:

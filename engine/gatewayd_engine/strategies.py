@@ -9,6 +9,7 @@ from typing import Any
 
 from gatewayd_engine.chain import Chain
 from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.faults import StrategyFault, tell_fault
 from gatewayd_engine.fingerprint import fingerprint
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.opening import Opener, close
@@ -62,6 +63,7 @@ class Strategies:
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
         }
+        self._owner = host.owner
         self._fence = Fence(config.fault_limit)
         for kind, choice in self._choices.items():
             if choice is not None and [kind, choice.name] in config.quarantined:
@@ -141,13 +143,13 @@ class Strategies:
             processors=self.chain.watched,
         )
 
-    def fall_back(self, kind: Kind) -> None:
+    def fall_back(self, kind: Kind, error: BaseException) -> None:
         """Count a fault of a kind's strategy and let the default take its place.
 
         One that comes back is closed only then, for the model it has loaded serves the fresh one.
         """
         choice = self._choices[kind]
-        if self._record(kind, "default" if choice is None else choice.name):
+        if self._record(kind, "default" if choice is None else choice.name, error):
             self._choices[kind] = DEFAULTS[kind]
             self._retries.discard(kind)
             self.close_one(kind, self._resting.pop(kind, None))
@@ -159,12 +161,13 @@ class Strategies:
         else:
             self.close_one(kind, old)
 
-    def _record(self, kind: Kind, name: str) -> bool:
+    def _record(self, kind: Kind, name: str, error: BaseException) -> bool:
         """Count a fault; whether the strategy is to be quarantined now."""
         self.num_faults += 1
         is_last = self._fence.record(kind, name)
-        if is_last:
-            _log.error("%s strategy %s is quarantined: too many faults", kind, name)
+        who = f"{kind}.{name} ({self._owner(kind, name)})"
+        count = self._fence.faults(kind, name)
+        tell_fault(who, error, self.bound.get(kind), count, self._fence.limit)
         return is_last
 
     def take_retries(self) -> set[Kind]:
@@ -257,8 +260,8 @@ class Strategies:
                 continue
             now = self._now.get(overrun.kind)
             if overrun.kind is Kind.LOGITS_PROCESSOR:
-                _log.warning("logits processor too slow: %s", overrun.reason)
-                if self._record(overrun.kind, overrun.name):
+                fault = StrategyFault(overrun.kind, overrun.reason)
+                if self._record(overrun.kind, overrun.name, fault):
                     self.processors.quarantine(overrun.name)
             elif overrun.kind is Kind.KV_TIER:
                 self.tiers.fail(overrun.name, overrun.reason)

@@ -6,7 +6,6 @@ lost but its pages; a fresh one comes back before the next step, until it has ha
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from typing import Any, TypeVar
@@ -16,11 +15,11 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.tier import Located, Tier
+from gatewayd_hooks.fence import StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 
 T = TypeVar("T")
-_log = logging.getLogger(__name__)
 
 
 class TierChain:
@@ -43,7 +42,7 @@ class TierChain:
         choices: Sequence[StrategyChoice],
         open_: Callable[[StrategyChoice], Any],
         close: Callable[[Any], None],
-        record: Callable[[str], bool],
+        record: Callable[[str, BaseException], bool],
         ledger: Ledger,
         page_bytes: int,
     ) -> None:
@@ -162,20 +161,19 @@ class TierChain:
         """A tier has failed in another way."""
         for tier in self._tiers:
             if tier.choice.name == name:
-                self._leave_out(tier, RuntimeError(reason))
+                self._leave_out(tier, StrategyFault(Kind.KV_TIER, reason))
                 return
 
     def _leave_out(self, tier: Tier, error: BaseException) -> None:
         if tier not in self._tiers:
             return
-        _log.warning("KV tier %s failed and is left out: %r", tier.choice.name, error)
         self._tiers = [other for other in self._tiers if other is not tier]
         self.version += 1
-        self._count_fault(tier.choice)
+        self._count_fault(tier.choice, error)
         self._close(tier.watched)
 
-    def _count_fault(self, choice: StrategyChoice) -> None:
-        if self._record(choice.name):
+    def _count_fault(self, choice: StrategyChoice, error: BaseException) -> None:
+        if self._record(choice.name, error):
             self._choices = [other for other in self._choices if other is not choice]
         else:
             self._broken = True
@@ -193,8 +191,7 @@ class TierChain:
                 try:
                     tier = self._make(choice, self._open)
                 except BaseException as error:  # noqa: BLE001 - a plugin may raise anything
-                    _log.warning("KV tier %s does not come back: %r", choice.name, error)
-                    self._count_fault(choice)
+                    self._count_fault(choice, error)
                     continue
             tiers.append(tier)
         self._tiers = tiers

@@ -12,11 +12,13 @@ class StrategyFault(Exception):
 
     Attributes:
         kind: which slot it fills.
+        reason: what it did.
     """
 
     def __init__(self, kind: Kind, reason: str) -> None:
         super().__init__(f"{kind}: {reason}")
         self.kind = kind
+        self.reason = reason
 
 
 class StrategyHang(StrategyFault):

@@ -174,6 +174,10 @@ class PluginHost:
                 failures.append(LoadFailure(Kind.OBSERVER, name, error.reason))
         return failures
 
+    def owner(self, kind: Kind, name: str) -> str:
+        """The distribution that offers a plugin, with its version."""
+        return " and ".join(entry.owner for entry in self._catalog.owners(kind, name)) or "unknown"
+
     def report(self) -> list[PluginRow]:
         """Every installed plugin and what became of it; loads nothing."""
         return [self._row(entry) for entry in self._catalog.entries]

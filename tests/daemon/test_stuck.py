@@ -82,15 +82,30 @@ async def test_the_engine_is_replaced_and_the_strategy_is_named(
     assert daemon.readyz()[1]["replicas"][0]["restarts"] == 1
 
 
-async def test_one_that_wants_the_process_to_end_has_a_fault_and_no_more(
-    start_daemon: Start, client: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("how", "said"),
+    [
+        (
+            "raise SystemExit('line one\\nline two')",
+            "raised SystemExit: line one line two at {}:22",
+        ),
+        ("return 'junk'", "returned 'junk' from plan, not a Plan; it is Stuck at {}:14"),
+    ],
+)
+async def test_one_that_is_at_fault_is_named_in_one_line_and_nothing_else_happens(
+    start_daemon: Start, client: Any, tmp_path: Path, how: str, said: str
 ) -> None:
-    daemon = start_daemon(NANO, env=installed(tmp_path, "raise SystemExit(3)"))
+    daemon = start_daemon(NANO, env=installed(tmp_path, how))
     for k in range(2):
         answer = await client.complete(daemon, f"tell me {k}", 12, stream=False)
         assert answer.error is None
         assert answer.is_complete
-    assert daemon.said("SystemExit(3)")
+    (first, *_) = [event for event in daemon.events() if "(fault 1 of 3)" in event["event"]]
+    said = said.format(tmp_path / "stuck_plugin.py")
+    assert first["event"] == f"engine 0: scheduler.stuck (stuck-plugin 1) {said} (fault 1 of 3)"
+    assert (first["engine"], first["level"]) == (0, "warning")
+    assert first["timestamp"].endswith("Z")
+    assert all(line.startswith("{") for line in daemon.log.read_text().splitlines())
     assert daemon.readyz()[1]["replicas"][0]["restarts"] == 0
 
 

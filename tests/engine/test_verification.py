@@ -61,7 +61,7 @@ def drawn(sampling: dict[str, Any]) -> tuple[Tokens, np.ndarray]:
         ),
         logits,
         rows,
-        Processors([], [], DRAWS, lambda name: False),
+        Processors([], [], DRAWS, lambda name, error: False),
         Choice(rows),
     )
     tokens = verification.run()

@@ -208,10 +208,10 @@ def test_a_broken_strategy_loses_nothing(
 
     fall_back = strategies.fall_back
 
-    def falling(fallen: Kind) -> None:
+    def falling(fallen: Kind, error: BaseException) -> None:
         nonlocal is_default
         is_default = True
-        fall_back(fallen)
+        fall_back(fallen, error)
         is_default = False
 
     monkeypatch.setattr(strategies, "fall_back", falling)

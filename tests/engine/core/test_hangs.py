@@ -105,7 +105,7 @@ def test_a_strategy_that_hangs_is_interrupted_and_loses_nothing(
     assert time.monotonic() - began < 15
     assert engine.core.stats.faults == 1
     assert f".{method} hung at " in caplog.text
-    assert f"{kind} strategy failed" in caplog.text
+    assert f"{kind}." in caplog.text
 
 
 def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
@@ -113,6 +113,7 @@ def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
     undisturbed: list[list[int]],
     monkeypatch: pytest.MonkeyPatch,
     watched: Callable[[Any], None],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr("gatewayd_logits_bias.strategy.Bias.apply", sleeps)
     engine = make_engine()
@@ -127,10 +128,11 @@ def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
     for k, i in enumerate(ids):
         if k < 4:
             assert done[i].finished.error[0] == "strategy_error"
-            assert "bias.apply hung" in done[i].finished.error[1]
+            assert "the logits processor bias failed" in done[i].finished.error[1]
         else:
             assert done[i].tokens == undisturbed[k]
     assert engine.core.stats.faults == 1
+    assert "bias.apply hung at " in caplog.text
 
 
 @pytest.mark.parametrize("broken", [sleeps, spins])
@@ -171,7 +173,7 @@ def test_a_drafter_or_controller_that_hangs_costs_no_token(
     assert time.monotonic() - began < 15
     assert engine.core.stats.faults == 1
     assert f"scripted.{method} hung at " in caplog.text
-    assert f"{kind} strategy failed" in caplog.text
+    assert f"{kind}." in caplog.text
     # The configured ones are back.
     assert {kind: type(one).__name__ for kind, one in engine.core.strategies.bound.items()}[
         kind

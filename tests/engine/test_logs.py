@@ -1,0 +1,41 @@
+"""What the engine writes: one line a record, like the daemon's, and not too often."""
+
+from __future__ import annotations
+
+import json
+import logging
+
+import pytest
+
+from gatewayd_engine import logs
+
+
+def _record(words: str, error: BaseException | None = None) -> logging.LogRecord:
+    trace = None if error is None else (type(error), error, error.__traceback__)
+    return logging.LogRecord("gatewayd_engine.x", logging.WARNING, "f", 1, words, (), trace)
+
+
+def test_a_json_line_has_the_daemons_names_and_the_engines_number() -> None:
+    line = logs.Lines(3, is_json=True).format(_record("one\ntwo", ValueError("no")))
+    assert "\n" not in line
+    told = json.loads(line)
+    assert (told["event"], told["engine"]) == ("engine 3: one\ntwo", 3)
+    assert (told["level"], told["logger"]) == ("warning", "gatewayd_engine.x")
+    assert told["timestamp"].endswith("Z")
+    assert "ValueError: no" in told["exception"]
+
+
+def test_a_line_for_people_is_text() -> None:
+    line = logs.Lines(3, is_json=False).format(_record("one"))
+    assert line.endswith(" [warning] engine 3: one")
+
+
+def test_the_same_words_come_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr("gatewayd_engine.logs.time.monotonic", lambda: now)
+    rarely = logs.Rarely(60.0)
+    assert [rarely.may("a"), rarely.may("a"), rarely.may("b")] == [True, False, True]
+    now = 159.0
+    assert not rarely.may("a")
+    now = 160.0
+    assert [rarely.may("a"), rarely.may("a")] == [True, False]

@@ -152,6 +152,8 @@ class Contexts:
         self._prefixes.clear()
         self._buffers.blank()
         self._owners = self._ends = self._limits = np.zeros(0, np.int64)
+        # A step in which nobody decodes goes on from here as it is.
+        self._order, self._left_out = [], np.zeros(0, np.int64)
 
     def _reconcile(self, batch: StepBatch, owners: list[int], ends: list[int]) -> None:
         """Drop copies that are not wanted any more, make those that are missing."""

@@ -50,6 +50,27 @@ def test_a_processor_that_raises_fails_those_who_asked_for_it(
         assert done[ids[k]].tokens == undisturbed[k]
 
 
+def test_who_comes_next_with_a_cached_beginning_is_well(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    prompt = list(range(40, 110))  # four pages and a chunk of six tokens behind them
+    wanted = engine.generate(prompt, max_tokens=8, ignore_eos=True)
+    bias = engine.core.strategies.processors._processors[1]
+
+    def raises(*args: Any) -> None:
+        raise ValueError("not to my taste")
+
+    (failing,) = engine.submit(PROMPTS[0], max_tokens=8, logit_bias=[(9, 0.0)])
+    engine.step()
+    engine.step()
+    monkeypatch.setattr(bias, "apply", raises)
+    engine.run()
+    assert engine.answers[failing].finished.error[0] == "strategy_error"
+    # No step without a failure comes before the chunk, alone in its own.
+    assert engine.generate(prompt, max_tokens=8, ignore_eos=True) == wanted
+
+
 @pytest.mark.parametrize("method", ["admit", "remove", "append"])
 def test_a_processor_that_raises_anywhere_hurts_nobody_else(
     make_engine: Make,

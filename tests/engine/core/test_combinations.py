@@ -74,12 +74,15 @@ class Combination:
         seed: of what is asked when.
         is_shaken: sequences are preempted that need not be, and the cache is evicted.
         inline_bytes: from which size on pages come back beside the layers.
+        has_doomed: requests come in between on which a logits processor raises, until it is out
+            of service; those are refused.
     """
 
     fields: dict[str, Any]
     seed: int
     is_shaken: bool = False
     inline_bytes: int = 1 << 20
+    has_doomed: bool = False
 
     @classmethod
     def drawn(cls, seed: int, path: Path) -> Combination:
@@ -121,7 +124,8 @@ class Combination:
             "max_running": dice.choice([3, 8, 64]),
             "max_batch_tokens": dice.choice([32, 100, 512]),
         }
-        return cls(fields, seed, dice.random() < 0.5, dice.choice([0, 1 << 20]))
+        is_shaken, inline_bytes = dice.random() < 0.5, dice.choice([0, 1 << 20])
+        return cls(fields, seed, is_shaken, inline_bytes, dice.random() < 0.5)
 
     def check(self, make_engine: Make, expected: Expected, each: int = 1) -> None:
         """Prompts twice and in each way, in a random order, some while others run.
@@ -135,13 +139,18 @@ class Combination:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(arrivals, "_INLINE_BYTES", self.inline_bytes)
             engine = make_engine(**self.fields)
+            bias = engine.core.strategies.processors._processors[1]
+            patch.setattr(bias, "apply", _raises)
             asked = self._ask(engine, dice, expected, each)
             done = engine.run()
-            assert engine.core.stats.faults == 0
+            assert engine.core.stats.faults == 0 or self.has_doomed
             engine.core.check()
-        for i, tokens in asked.items():
-            assert done[i].finished.error is None
-            assert done[i].tokens == tokens, self
+        for i, answer in done.items():
+            if i in asked:
+                assert answer.finished.error is None
+                assert answer.tokens == asked[i], self
+            else:
+                assert answer.finished.error[0] == "strategy_error"
         engine.core.strategies.close()
 
     def _ask(
@@ -162,6 +171,8 @@ class Combination:
             )
             said = [expected.greedy[k]] * n if way is None else expected.seeded[way]
             asked.update(zip(ids, said, strict=False))
+            if self.has_doomed and dice.random() < 0.3:
+                engine.submit(PROMPTS[k], max_tokens=LENGTH, logit_bias=[(9, 0.0)])
             for _ in range(dice.randrange(4)):
                 if self.is_shaken and dice.random() < 0.3:
                     self._shake(engine, dice)
@@ -176,6 +187,10 @@ class Combination:
             return
         mode = dice.choice(list(PreemptionMode))
         engine.core._placement.preempt(Victim(dice.choice(running), mode))
+
+
+def _raises(*args: Any) -> None:
+    raise ValueError("not to my taste")
 
 
 @pytest.fixture(scope="session")

@@ -83,6 +83,9 @@ class FreeFleet:
         self._is_ticking = False
         self._loop: asyncio.AbstractEventLoop | None = None
 
+    async def wait_model(self) -> None:
+        """It is there."""
+
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> FreeHandle:
         """Run a request from the next turn on."""
         mine = [Running(sink, request.params.max_tokens) for sink in sinks]

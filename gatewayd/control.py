@@ -260,7 +260,7 @@ class Control:
             PluginError: it cannot be loaded, or refuses its settings.
             Refused: it needs a restart.
         """
-        info = self._plugged.host.info(kind, name)
+        info = self._plugged.info(kind, name, settings)
         # Also one that was left out meanwhile is held to what it was first used with.
         before = self._first.get((kind, name), settings)
         plugin = f"{kind}.{name}"

@@ -13,6 +13,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gatewayd import slots
+from gatewayd.authoring.health import unimportable
 from gatewayd.config import Config
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.starting import GuardedExecutor
@@ -28,7 +29,7 @@ from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode
-from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
@@ -148,6 +149,19 @@ class Plugged:
             plugged.close()
             raise
         return plugged
+
+    def info(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> StrategyInfo[Any]:
+        """What a plugin offers; one that nobody has imported yet is tried elsewhere before.
+
+        A plugin that crashes when it is imported must not take the daemon with it.
+
+        Raises:
+            PluginError: it cannot be loaded.
+        """
+        entry = self.host.stranger(kind, name)
+        if entry is not None and (problem := unimportable(entry, settings)):
+            raise PluginError(entry.plugin, f"{problem.text}; {problem.advice}")
+        return self.host.info(kind, name)
 
     def open_router(self, name: str, settings: Mapping[str, Any]) -> RouterStrategy:
         """Build and open another router; not in the event loop, for it may take long.

@@ -114,6 +114,16 @@ class PluginHost:
         with self._noting_failure(entry):
             return self._info(entry, kind)
 
+    def stranger(self, kind: Kind, name: str) -> Entry | None:
+        """A plugin of another project that this process has not imported; None if it is none.
+
+        Raises:
+            PluginError: it is not installed.
+        """
+        entry = self._catalog.find(kind, name)
+        is_known = entry.distribution == PROJECT or entry.module in self._plugins
+        return None if is_known else entry
+
     def strategy(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:  # noqa: ANN401
         """Build a strategy; it is not opened.
 

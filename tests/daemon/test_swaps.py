@@ -19,6 +19,7 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import AdminError, call
+from tests.daemon.test_stuck import installed
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
@@ -98,6 +99,22 @@ def test_a_strategy_is_swapped_refused_listed_and_comes_back_after_a_loss(nano: 
     figures = httpx.get(f"{nano.url}/metrics").text
     assert 'gatewayd_strategy_swaps_total{kind="scheduler"} 1.0' in figures
     assert "gatewayd_strategy_seconds_total" in figures
+
+
+@pytest.mark.parametrize("at_import", ["ctypes.string_at(1)\n", "os._exit(0)\n"])
+def test_a_plugin_that_crashes_when_it_is_imported_is_refused(
+    start_daemon: Start, tmp_path: Path, at_import: str
+) -> None:
+    path = tmp_path / "admin.sock"
+    env = installed(tmp_path, "pass", at_import) | {
+        "GATEWAYD_SCHEDULER__STRATEGY": "fcfs",
+        "GATEWAYD_ADMIN__SOCKET": str(path),
+    }
+    daemon = start_daemon(NANO, env=env)
+    with pytest.raises(AdminError, match="stuck ends the process that loads it, with "):
+        swap(path, "scheduler", "stuck")
+    assert daemon.readyz()[0] == 200
+    assert daemon.stop() == 0
 
 
 def test_limits_are_bounded_by_those_of_the_start(nano: Any) -> None:

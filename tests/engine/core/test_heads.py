@@ -90,7 +90,7 @@ def tokens_per_verification(engine: Any) -> float:
 
 
 def test_several_tokens_come_of_each_verification(make_engine: Make) -> None:
-    prompts = chats(64)
+    prompts = chats(32)
     gained = {}
     for kind in KINDS:
         engine = speculating(make_engine, kind, max_running=16)

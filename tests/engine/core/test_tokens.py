@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine import embedded
 
-NUM_PROMPTS = 200
+MANY = pytest.mark.parametrize("num_prompts", [50, pytest.param(200, marks=pytest.mark.slow)])
 NEW_TOKENS = 12
 ARCHITECTURES = (
     "llama", "llama3", "mistral", "qwen2", "qwen3", "phi3", "gemma2", "mixtral", "qwen3_moe",
@@ -58,6 +58,7 @@ def compare(
         assert got == tokens, f"prompt {i} of {len(prompts[i])} tokens"
 
 
+@MANY
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 def test_tokens_equal_transformers(
     architecture: str,
@@ -65,6 +66,7 @@ def test_tokens_equal_transformers(
     make_engine: Callable[..., Any],
     oracle: Callable[[Path], Any],
     prompts: Callable[..., list[list[int]]],
+    num_prompts: int,
 ) -> None:
     folder = checkpoint(architecture)
     # So few pages that sequences must make room for one another.
@@ -72,15 +74,17 @@ def test_tokens_equal_transformers(
     # Among the prompts of seed 0 one visits two experts whose scores differ by 5e-6: there the
     # order of additions decides, in transformers as here.
     seed = 1 if architecture == "qwen3_moe" else 0
-    mixed = prompts(NUM_PROMPTS, 320, 160, seed)
+    mixed = prompts(num_prompts, 320, 160, seed)
     compare(engine, oracle(folder), mixed, NEW_TOKENS, must_preempt=True)
 
 
+@MANY
 def test_nano_tokens_equal_transformers(
     make_engine: Callable[..., Any],
     oracle: Callable[[Path], Any],
     prompts: Callable[..., list[list[int]]],
+    num_prompts: int,
 ) -> None:
     folder = embedded.folder("nano")
     engine = make_engine(folder, page_size=2, kv_pages=400, max_batch_tokens=64, max_running=16)
-    compare(engine, oracle(folder), prompts(NUM_PROMPTS, 4096, 200), 16, must_preempt=True)
+    compare(engine, oracle(folder), prompts(num_prompts, 4096, 200), 16, must_preempt=True)

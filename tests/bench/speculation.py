@@ -13,18 +13,17 @@ import argparse
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from tests.bench import report
 from tests.bench.inprocess import Drive, Job, make_core
+from tests.bench.speculated import Compared, Step, rate
 
 # The engine's threads come before numpy's.
 # isort: split
 import numpy as np
 from tokenizers import Tokenizer
 
-from gatewayd.bench.speedup import estimate
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.embedded import folder
 
@@ -52,35 +51,6 @@ QUESTIONS = ("Show me the source of {}.", "What does {} do?", "How do I call {}?
 LEAST_COPYING, LEAST_ADAPTIVE = 1.5, 0.97
 
 
-@dataclass(slots=True)
-class Record:
-    """What the steps of a run were like.
-
-    Attributes:
-        depths: of the drafts of each sequence in each step, 0 where it had none.
-        accepted: how many of them were kept.
-        drafting: seconds of each step.
-        steps: seconds of each step without that.
-    """
-
-    depths: list[int] = field(default_factory=list)
-    accepted: list[int] = field(default_factory=list)
-    drafting: list[float] = field(default_factory=list)
-    steps: list[float] = field(default_factory=list)
-
-    @property
-    def acceptance(self) -> float:
-        """Part of the drafts that were looked at and kept."""
-        depths, accepted = np.array(self.depths), np.array(self.accepted)
-        tried = accepted.sum() + np.count_nonzero(accepted < depths)
-        return float(accepted.sum() / max(tried, 1))
-
-    @property
-    def tokens_per_step(self) -> float:
-        """Of one sequence."""
-        return 1 + float(np.mean(self.accepted))
-
-
 class Observed:
     """A core whose decoding steps are written down."""
 
@@ -91,7 +61,6 @@ class Observed:
             max_running=max(batch, 4),
             prefix_cache=None,
         )
-        self.record = Record()
         self.drive = Drive(self.core)
         self._batch: Any = None
         run = self.core._runner.run
@@ -103,10 +72,10 @@ class Observed:
 
         self.core._runner.run = watched  # type: ignore[method-assign]
 
-    def run(self, jobs: Sequence[Job]) -> tuple[list[list[int]], float]:
-        """All jobs at once; their tokens, and tokens per second once all decode."""
+    def run(self, jobs: Sequence[Job]) -> tuple[list[list[int]], list[Step]]:
+        """All jobs at once: their tokens, and the steps once all decode."""
         sequences = [self.drive.submit(job) for job in jobs]
-        decoding, tokens = 0.0, 0
+        steps = []
         while self.core.has_work:
             before = sum(len(self.drive.tokens[s]) for s in sequences)
             began = time.perf_counter()
@@ -114,23 +83,20 @@ class Observed:
             seconds = time.perf_counter() - began
             batch, result = self._batch
             if batch.num_decode == len(batch):
-                decoding += seconds
-                tokens += sum(len(self.drive.tokens[s]) for s in sequences) - before
-                self._write(batch, result, seconds)
-        return [self.drive.tokens.pop(s) for s in sequences], tokens / decoding
+                tokens = sum(len(self.drive.tokens[s]) for s in sequences) - before
+                steps.append(self._step(batch, result, seconds, tokens))
+        return [self.drive.tokens.pop(s) for s in sequences], steps
 
-    def _write(self, batch: Any, result: Any, seconds: float) -> None:
+    def _step(self, batch: Any, result: Any, seconds: float, tokens: int) -> Step:
         depths = np.zeros(len(batch), np.int64)
         if batch.drafts is not None:
             width = batch.drafts.tokens.shape[1] + 1
             _, deep = batch.drafts.lineage(width)
             own = np.arange(width) <= batch.drafts.counts[:, None]
             depths = (deep * own).max(1)
-        self.record.depths += depths[result.tokens.lines].tolist()
-        self.record.accepted += (result.tokens.counts - 1).tolist()
         drafting = self.core._speculation._seconds
-        self.record.drafting.append(drafting)
-        self.record.steps.append(seconds - drafting)
+        lines, accepted = result.tokens.lines, result.tokens.counts - 1
+        return Step(seconds, drafting, tokens, depths[lines], accepted)
 
 
 def chats(tokenizer: Tokenizer, count: int, *, copying: bool) -> list[list[int]]:
@@ -163,42 +129,31 @@ def _prompt(tokenizer: Tokenizer, turns: Sequence[str]) -> list[int]:
 
 def compare(
     drafter: str, controller: StrategyChoice, jobs: list[Job], batch: int, rounds: int
-) -> tuple[float, Record, Record]:
-    """How much faster than without drafts, and what steps were like with and without."""
-    none = Observed(None, StrategyChoice("fixed"), batch)
-    ours = Observed(drafter, controller, batch)
+) -> Compared:
+    """The jobs in groups of ``batch``, with drafts and without by turns."""
+    sides = (
+        Observed(None, StrategyChoice("fixed"), batch),
+        Observed(drafter, controller, batch),
+    )
     groups = [jobs[first : first + batch] for first in range(0, len(jobs), batch)]
-    none.run(groups[0])
-    ours.run(groups[0])
-    none.record, ours.record = Record(), Record()
-    ratios = []
-    for number in range(rounds):
-        for group in groups:
-            runs = [none, ours] if number % 2 else [ours, none]
-            found = {run: run.run(group) for run in runs}
-            if found[none][0] != found[ours][0]:
+    for side in sides:
+        side.run(groups[0])
+    best: tuple[list[Step], list[Step]] = ([], [])
+    for group in groups:
+        found: tuple[list[list[Step]], list[list[Step]]] = ([], [])
+        for number in range(rounds):
+            answers: list[list[list[int]]] = [[], []]
+            for which in (0, 1) if number % 2 else (1, 0):
+                answers[which], steps = sides[which].run(group)
+                found[which].append(steps)
+            if answers[0] != answers[1]:
                 raise RuntimeError(f"{drafter} changed the tokens")
-            ratios.append(found[ours][1] / found[none][1])
-    if ours.core.stats.faults:
+        for which in (0, 1):
+            quickest: list[Step] = max(found[which], key=rate)
+            best[which].extend(quickest)
+    if sides[1].core.stats.faults:
         raise RuntimeError(f"{drafter} failed")
-    return report.median(ratios), ours.record, none.record
-
-
-def predict(ours: Record, none: Record) -> tuple[float, float]:
-    """Tokens of a step and speed-up by the formula, from acceptance and measured times.
-
-    Each step's own number of drafts is taken: a drafter may guess less than it may.
-    """
-    acceptance = ours.acceptance
-    tokens = float(np.mean([estimate(acceptance, k, 0.0).tokens_per_step for k in ours.depths]))
-    seconds = _typical(ours.drafting) + _typical(ours.steps)
-    return tokens, tokens * _typical(none.steps) / seconds
-
-
-def _typical(seconds: Sequence[float]) -> float:
-    """The mean without the slowest tenth: steps differ, and hiccups are no steps."""
-    ordered = np.sort(np.array(seconds))
-    return float(ordered[: max(1, len(ordered) * 9 // 10)].mean())
+    return Compared(*best)
 
 
 def main() -> int:
@@ -224,42 +179,49 @@ def main() -> int:
         for name, jobs in sets.items():
             for batch in args.batches:
                 some = jobs[:6] if batch == 1 else jobs
-                ratio, ours, none = compare(drafter, fixed, some, batch, args.rounds)
-                tokens, speed_up = predict(ours, none)
+                found = compare(drafter, fixed, some, batch, args.rounds)
+                predicted = found.predict()
                 what = f"{drafter}, {name}, batch {batch}"
                 details.append(
                     {
                         "what": what,
-                        "acceptance": ours.acceptance,
-                        "drafts": float(np.mean(ours.depths)),
-                        "tokens_per_step": ours.tokens_per_step,
-                        "predicted_tokens_per_step": tokens,
-                        "speed_up": ratio,
-                        "predicted_speed_up": speed_up,
-                        "guessing": _typical(ours.drafting) / _typical(none.steps),
-                        "verifying": _typical(ours.steps) / _typical(none.steps),
+                        "acceptance": found.acceptance,
+                        "drafts": found.drafts,
+                        "tokens_per_step": found.tokens_per_step,
+                        "speed_up": found.speed_up,
+                        **predicted,
                     }
                 )
                 print(details[-1], file=sys.stderr, flush=True)
-                copies = drafter == "ngram" and name == "copying" and batch == 1
                 findings += [
                     report.Finding(
-                        f"{what}: tokens/step", "tokens", ours.tokens_per_step, tokens, "formula"
+                        f"{what}: tokens/step",
+                        "tokens",
+                        found.tokens_per_step,
+                        predicted["predicted_tokens_per_step"],
+                        "formula",
                     ),
-                    report.Finding(f"{what}: speed-up", "x", ratio, speed_up, "formula"),
+                    report.Finding(
+                        f"{what}: speed-up",
+                        "x",
+                        found.speed_up,
+                        predicted["predicted_speed_up"],
+                        "formula",
+                    ),
                 ]
+                copies = drafter == "ngram" and name == "copying" and batch == 1
                 if copies:
                     findings.append(
-                        report.Finding(what, "x", ratio, 1.0, "no drafts", LEAST_COPYING)
+                        report.Finding(what, "x", found.speed_up, 1.0, "no drafts", LEAST_COPYING)
                     )
         for batch in args.sweep:
             some = (sets["chat"] * -(-batch // 16))[: max(batch, 4)]
-            ratio, _, _ = compare(drafter, StrategyChoice("adaptive"), some, batch, args.rounds)
+            found = compare(drafter, StrategyChoice("adaptive"), some, batch, args.rounds)
             findings.append(
                 report.Finding(
                     f"{drafter}, adaptive, chat, batch {batch}",
                     "x",
-                    ratio,
+                    found.speed_up,
                     1.0,
                     "no drafts",
                     LEAST_ADAPTIVE,

@@ -245,7 +245,7 @@ def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, 
         "spec_controller": StrategyChoice("fixed", {"drafts": 6}),
         "kv_pages": 40,
     }
-    Combination(fields, 1).check(make_engine, expected, each=2)
+    Combination(fields, 1).check(make_engine, expected, each=4)
 
 
 @pytest.mark.parametrize("seed", range(6))

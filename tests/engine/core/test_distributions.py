@@ -135,7 +135,7 @@ def test_a_hundred_thousand_draws(
     assert stats_.accepted_tokens > 0.05 * stats_.draft_tokens > 1000
 
 
-@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("drafter", ["eagle", "ngram"])
 def test_the_answers_are_all_there_is(wanted: dict[tuple[int, ...], float]) -> None:
     assert len(wanted) == len(list(itertools.product(range(TOP_K), repeat=LENGTH)))
     assert sum(wanted.values()) == pytest.approx(1)

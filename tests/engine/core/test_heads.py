@@ -53,11 +53,11 @@ def answers(engine: Any, prompts: Sequence[list[int]], **fields: Any) -> list[li
 def test_answers_are_those_without_drafts(
     make_engine: Make, kind: str, fields: dict[str, Any], at_once: int
 ) -> None:
-    prompts = chats(16)[: 4 if at_once == 1 else 16]
+    prompts = chats(16)[: 3 if at_once == 1 else 10]
     plain = answers(make_engine(max_running=at_once), prompts, **fields)
     engine = speculating(make_engine, kind, max_running=at_once)
     assert answers(engine, prompts, **fields) == plain
-    assert engine.core.stats.accepted_tokens > 20
+    assert engine.core.stats.accepted_tokens > 4
 
 
 @pytest.mark.parametrize("kind", KINDS)

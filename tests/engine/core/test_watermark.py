@@ -71,7 +71,10 @@ def detector() -> MarkDetector:
     return MarkDetector(WatermarkConfig(secret=SECRET))
 
 
-@pytest.mark.parametrize(("drafter", "texts"), [(None, TEXTS), ("ngram", TEXTS[:2])])
+@pytest.mark.parametrize(
+    ("drafter", "texts"),
+    [(None, TEXTS[1:4]), ("ngram", TEXTS[:2]), pytest.param(None, TEXTS, marks=pytest.mark.slow)],
+)
 def test_every_answer_of_200_tokens_is_marked_for_its_tenant_alone(
     make_engine: Make, detector: MarkDetector, drafter: str | None, texts: tuple[str, ...]
 ) -> None:

@@ -19,16 +19,6 @@ def queue_of(config: PriorityConfig | None = None, **sizes: int) -> FakeQueue:
     return FakeQueue(scheduler, resources)
 
 
-def granted(queue: FakeQueue) -> dict[FakeSequence, int]:
-    """Tokens of the next step, in the order of the plan."""
-    live = {sequence.slot: sequence for sequence in queue.running + queue.waiting}
-    plan = queue.step()
-    return {
-        live[slot]: count
-        for slot, count in zip(plan.slots.tolist(), plan.tokens.tolist(), strict=True)
-    }
-
-
 @dataclass
 class Load:
     """Keeps some sequences of each class waiting, and counts what is computed."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,9 +11,9 @@ import torch
 from gatewayd_draft_model.config import DraftModelConfig
 from gatewayd_draft_model.strategy import SmallModel
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.speculation import DraftBatch
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
+from tests.plugins.drafting import batch_of
 
 
 class Bigrams:
@@ -55,22 +54,6 @@ class TestSmallModel(DrafterConformance):
             vocab_size=16,
             load_model=lambda folder: Bigrams(16, 4, 80),
         )
-
-
-def batch_of(rows: Sequence[Sequence[int]], limit: int, temperature: float = 0.0) -> DraftBatch:
-    """Rows 0, 1, ... with these tokens, which may all have as many drafts."""
-    n = len(rows)
-    tokens = np.zeros((n, 96), np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = row
-    return DraftBatch(
-        np.arange(n),
-        np.array([len(row) for row in rows]),
-        np.full(n, limit),
-        tokens,
-        np.full(n, temperature, np.float32),
-        np.random.default_rng(0).random((n, limit)),
-    )
 
 
 def small_model(model: Bigrams, **settings: Any) -> SmallModel:

@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from gatewayd_hooks.scheduling import QueueView
-from gatewayd_hooks.testing.fakes import FakeQueue, FakeSequence, engine_resources
+from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
+from tests.plugins.queues import granted
 
 
 def queue_of(chunk: int = 0, patience: float = 0.0, **sizes: int) -> FakeQueue:
@@ -17,16 +18,6 @@ def queue_of(chunk: int = 0, patience: float = 0.0, **sizes: int) -> FakeQueue:
     scheduler = Fcfs(FcfsConfig(max_prefill_chunk=chunk, prefix_patience=patience))
     scheduler.open(resources)
     return FakeQueue(scheduler, resources)
-
-
-def granted(queue: FakeQueue) -> dict[FakeSequence, int]:
-    """Tokens of the next step, in the order of the plan."""
-    live = {sequence.slot: sequence for sequence in queue.running + queue.waiting}
-    plan = queue.step()
-    return {
-        live[slot]: count
-        for slot, count in zip(plan.slots.tolist(), plan.tokens.tolist(), strict=True)
-    }
 
 
 def test_arrivals_are_admitted_in_order_until_the_budget_is_used_up() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import numpy as np
 import pytest
 
@@ -14,9 +12,10 @@ from gatewayd_draft_lookahead.strategy import Lookahead
 from gatewayd_draft_ngram.config import NgramConfig
 from gatewayd_draft_ngram.strategy import Ngram
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.speculation import Choices, DraftBatch
+from gatewayd_hooks.speculation import Choices
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
+from tests.plugins.drafting import batch_of
 
 
 class TestNgram(DrafterConformance):
@@ -42,22 +41,6 @@ class TestForced(DrafterConformance):
         return engine_resources(
             max_running=4, max_model_len=96, vocab_size=16, forced=lambda row: [row, 3, 5]
         )
-
-
-def batch_of(rows: Sequence[Sequence[int]], limit: int, temperature: float = 0.0) -> DraftBatch:
-    """Rows 0, 1, ... with these tokens, which may all have as many drafts."""
-    n = len(rows)
-    tokens = np.zeros((n, 96), np.int32)
-    for i, row in enumerate(rows):
-        tokens[i, : len(row)] = row
-    return DraftBatch(
-        np.arange(n),
-        np.array([len(row) for row in rows]),
-        np.full(n, limit),
-        tokens,
-        np.full(n, temperature, np.float32),
-        np.random.default_rng(0).random((n, limit)),
-    )
 
 
 @pytest.mark.parametrize(

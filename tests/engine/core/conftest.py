@@ -16,6 +16,7 @@ from gatewayd_engine import embedded
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
+from gatewayd_engine.kv import arrivals
 from gatewayd_engine.messages import (
     Admitted,
     Finished,
@@ -155,6 +156,19 @@ def make_engine() -> Iterator[MakeEngine]:
     for harness in opened:
         harness.core.check()
         harness.core.strategies.close()
+
+
+@pytest.fixture
+def folder(checkpoint: Callable[[str], Path]) -> Path:
+    """The checkpoint of tests that look at pages."""
+    return checkpoint("llama")
+
+
+@pytest.fixture(params=[1 << 20, 0], ids=["inline", "thread"])
+def inline_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Copies made at once, or layer by layer in a thread."""
+    monkeypatch.setattr(arrivals, "_INLINE_BYTES", request.param)
+    return int(request.param)
 
 
 @pytest.fixture(scope="session")

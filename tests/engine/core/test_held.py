@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,7 @@ from gatewayd_engine import held
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.scheduling import Priority
 from gatewayd_hooks.waiting import WaitingLine
-from gatewayd_tier_disk.store import Store
-from tests.engine.core.tiering import disk, evict_all
+from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
 
 Make = Callable[..., Any]
 SHARED = [300 + i * 7 % 3001 for i in range(1000)]
@@ -216,14 +214,8 @@ def test_those_who_wait_for_a_tier_leave_the_step_to_others(
     prompt = [*SHARED[:160], *unrelated(1, 100)]
     engine.generate(SHARED[:161], max_tokens=1)
     evict_all(engine)
-    engine.core.strategies.tiers._tiers[0].strategy.flush()
-    read = Store.read
-
-    def slow(self: Any, name: bytes) -> bytes | None:
-        time.sleep(0.02)
-        return read(self, name)
-
-    monkeypatch.setattr(Store, "read", slow)
+    flush(engine)
+    slow_reads(monkeypatch, 0.02)
     (waits,) = engine.submit(prompt, max_tokens=4, ignore_eos=True)
     (other,) = engine.submit(unrelated(2), max_tokens=4, ignore_eos=True)
     assert [a.sequence for a in engine.step().admitted] == [other]
@@ -244,14 +236,8 @@ def test_however_many_wait_for_a_tier_all_are_held(
     for prompt in prompts:
         engine.generate(prompt, max_tokens=1)
     evict_all(engine)
-    engine.core.strategies.tiers._tiers[0].strategy.flush()
-    read = Store.read
-
-    def slow(self: Any, name: bytes) -> bytes | None:
-        time.sleep(0.005)
-        return read(self, name)
-
-    monkeypatch.setattr(Store, "read", slow)
+    flush(engine)
+    slow_reads(monkeypatch, 0.005)
     waits = [engine.submit(prompt, max_tokens=1)[0] for prompt in prompts]
     engine.step()
     (other,) = engine.submit(unrelated(50), max_tokens=1)

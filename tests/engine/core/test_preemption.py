@@ -32,11 +32,6 @@ def storm_in(engine: Any) -> tuple[list[list[int]], int]:
 
 
 @pytest.fixture
-def folder(checkpoint: Callable[[str], Path]) -> Path:
-    return checkpoint("llama")
-
-
-@pytest.fixture
 def calm(make_engine: Make, folder: Path) -> list[list[int]]:
     """Answers without a preemption."""
     engine = make_engine(folder, kv_pages=400, max_running=NUM, prefix_cache=None)

@@ -24,18 +24,6 @@ NUM, NEW = 12, 60
 PROMPTS = [[2 + i, *range(10, 28 + i % 5)] for i in range(NUM)]
 
 
-@pytest.fixture
-def folder(checkpoint: Callable[[str], Path]) -> Path:
-    return checkpoint("llama")
-
-
-@pytest.fixture(params=[1 << 20, 0], ids=["inline", "thread"])
-def inline_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Copies made at once, or layer by layer in a thread."""
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", request.param)
-    return int(request.param)
-
-
 def preempt(engine: Any, sequence_id: int, mode: PreemptionMode = PreemptionMode.SWAP) -> None:
     sequence = engine.core._queue.find(sequence_id)
     engine.core._placement.preempt(Victim(sequence.slot, mode))

@@ -13,14 +13,9 @@ import pytest
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.swapping import swap
-from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
+from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, flush, host, slow_reads
 
 Make = Callable[..., Any]
-
-
-@pytest.fixture
-def folder(checkpoint: Callable[[str], Path]) -> Path:
-    return checkpoint("llama")
 
 
 def broken_find(tier: Any) -> None:
@@ -161,28 +156,14 @@ def test_what_a_prefix_cache_knew_that_is_swapped_out_goes_to_the_tiers(
 # Waiting for a disk
 
 
-def slow_reader(engine: Any, monkeypatch: pytest.MonkeyPatch, seconds: float) -> list[float]:
-    from gatewayd_tier_disk.store import Store
-
-    read, reads = Store.read, []
-
-    def slow(self: Any, name: bytes) -> bytes | None:
-        time.sleep(seconds)
-        reads.append(time.perf_counter())
-        return read(self, name)
-
-    monkeypatch.setattr(Store, "read", slow)
-    return reads
-
-
 def test_others_go_on_while_pages_are_read(
     make_engine: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     engine = make_engine(folder, kv_pages=80, page_size=8, kv_tiers=[disk(tmp_path)])
     one = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
     evict_all(engine)
-    engine.core.strategies.tiers._tiers[0].strategy.flush()
-    slow_reader(engine, monkeypatch, 0.01)
+    flush(engine)
+    slow_reads(monkeypatch, 0.01)
     (waits,) = engine.submit(PROMPT, max_tokens=8, ignore_eos=True)
     (other,) = engine.submit([3, 4, 5], max_tokens=60, ignore_eos=True)
     engine.step()
@@ -215,8 +196,8 @@ def test_a_disk_that_hangs_is_not_waited_for_for_ever(
     engine = make_engine(folder, kv_pages=80, page_size=8, kv_tiers=[disk(tmp_path)])
     wanted = engine.generate(PROMPT, max_tokens=8, ignore_eos=True)
     evict_all(engine)
-    engine.core.strategies.tiers._tiers[0].strategy.flush()
-    slow_reader(engine, monkeypatch, 1.5)
+    flush(engine)
+    slow_reads(monkeypatch, 1.5)
     began = time.perf_counter()
     i = first_step(engine, PROMPT)
     assert 0.4 < time.perf_counter() - began < 1.4

@@ -17,11 +17,6 @@ Make = Callable[..., Any]
 FIELDS: dict[str, Any] = {"kv_pages": 40, "page_size": 8}
 
 
-@pytest.fixture
-def folder(checkpoint: Callable[[str], Path]) -> Path:
-    return checkpoint("llama")
-
-
 def hits_of_the_next(make_engine: Make, folder: Path, path: Path) -> dict[str, int]:
     """What another engine finds of ``PROMPT``, and that its answer is that of computing."""
     engine = make_engine(folder, **FIELDS, kv_tiers=[disk(path)])

@@ -19,18 +19,6 @@ Make = Callable[..., Any]
 CACHES = [StrategyChoice("hash"), StrategyChoice("radix")]
 
 
-@pytest.fixture
-def folder(checkpoint: Callable[[str], Path]) -> Path:
-    return checkpoint("llama")
-
-
-@pytest.fixture(params=[1 << 20, 0], ids=["inline", "thread"])
-def inline_bytes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Copies made at once, or layer by layer in a thread."""
-    monkeypatch.setattr(arrivals, "_INLINE_BYTES", request.param)
-    return int(request.param)
-
-
 CHAINS: dict[str, Callable[[Path], list[StrategyChoice]]] = {
     "host": lambda path: [host()],
     "disk": lambda path: [disk(path)],

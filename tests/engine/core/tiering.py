@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_tier_disk.store import Store
 
 PROMPT = list(range(5, 105))
 
@@ -24,6 +28,22 @@ def evict_all(engine: Any) -> None:
     taken = [pages.take() for _ in range(pages.num_available)]
     engine.core._placement._holdings._pool.data[taken] = 7.0
     pages.give_back(taken)
+
+
+def flush(engine: Any) -> None:
+    """What was given up is on the disk."""
+    engine.core.strategies.tiers._tiers[0].strategy.flush()
+
+
+def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The disk gives a page after so long."""
+    read = Store.read
+
+    def slow(self: Store, name: bytes) -> bytes | None:
+        time.sleep(seconds)
+        return read(self, name)
+
+    monkeypatch.setattr(Store, "read", slow)
 
 
 def first_step(engine: Any, prompt: list[int], **fields: Any) -> int:

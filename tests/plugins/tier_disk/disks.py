@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 
 from gatewayd_hooks.kv_tiers import KEY_BYTES
@@ -51,3 +53,14 @@ def fetched(disk: Disk, number: int) -> NDArray[np.uint8] | None:
         time.sleep(0.0002)
     found = disk.get(keys)
     return found[0] if found else None
+
+
+def slow_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The device takes its time for each page."""
+    write = os.pwrite
+
+    def slow(fd: int, data: Any, at: int) -> int:
+        time.sleep(0.05)
+        return write(fd, data, at)
+
+    monkeypatch.setattr(os, "pwrite", slow)

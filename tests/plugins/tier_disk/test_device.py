@@ -18,6 +18,7 @@ from tests.plugins.tier_disk.disks import (
     fetched,
     key,
     page,
+    slow_writes,
 )
 
 
@@ -73,13 +74,7 @@ def test_a_slow_device_makes_nobody_wait(
     make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = make(memory=10 * PAGE_BYTES)
-    write = os.pwrite
-
-    def slow(fd: int, data: Any, at: int) -> int:
-        time.sleep(0.05)
-        return write(fd, data, at)
-
-    monkeypatch.setattr(os, "pwrite", slow)
+    slow_writes(monkeypatch)
     began = time.monotonic()
     for number in range(30):
         disk.put(key(number), page(number))

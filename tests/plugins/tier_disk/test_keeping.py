@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from gatewayd_tier_disk.strategy import Disk
-from tests.plugins.tier_disk.disks import PAGE_BYTES, fetched, files, key, page
+from tests.plugins.tier_disk.disks import PAGE_BYTES, fetched, files, key, page, slow_writes
 
 
 def given(numbers: range) -> Iterator[tuple[bytes, NDArray[np.uint8]]]:
@@ -67,13 +65,7 @@ def test_a_slow_device_ends_it_in_time_and_the_first_are_kept(
     make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = make(memory=4 * PAGE_BYTES)
-    write = os.pwrite
-
-    def slow(fd: int, data: Any, at: int) -> int:
-        time.sleep(0.05)
-        return write(fd, data, at)
-
-    monkeypatch.setattr(os, "pwrite", slow)
+    slow_writes(monkeypatch)
     began = time.monotonic()
     disk.keep(given(range(100)), 0.5)
     assert 0.4 < time.monotonic() - began < 0.9

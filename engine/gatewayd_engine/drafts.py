@@ -13,7 +13,7 @@ from gatewayd_hooks.speculation import Drafts
 _SUM_TOLERANCE = 1e-3
 
 
-def check_decision(asked: NDArray[np.int64], limits: NDArray[np.int64], budget: int) -> None:
+def check_decision(asked: NDArray[np.int64], limits: NDArray[np.int64], budget: int) -> bool:
     """Verify how many drafts a controller gives.
 
     Args:
@@ -21,17 +21,21 @@ def check_decision(asked: NDArray[np.int64], limits: NDArray[np.int64], budget: 
         limits: what each row can use, shape ``[n]``.
         budget: for all of them.
 
+    Returns:
+        Whether it gives any.
+
     Raises:
         ValueError: it breaks a rule, which the message names.
     """
     if asked.shape != limits.shape or asked.dtype.kind not in "iu":
         _refuse(f"decided {asked.dtype} of shape {asked.shape} for {len(limits)} rows")
     if not asked.any():
-        return
+        return False
     if (asked < 0).any() or (asked > np.maximum(limits, 0)).any():
         _refuse("gave a row fewer drafts than none or more than it can use")
     if int(asked.sum()) > budget:
         _refuse(f"gave {int(asked.sum())} drafts, over the budget of {budget}")
+    return True
 
 
 def check_drafts(

@@ -78,31 +78,33 @@ class Speculation:
             return None
         began = time.perf_counter()
         view = self._queue.view
-        is_last = view.num_computed[slots] + counts == view.num_tokens[slots]
+        lengths = view.num_tokens[slots].astype(np.int64)
+        is_last = view.num_computed[slots] + counts == lengths
         lines = np.flatnonzero((counts == 1) & is_last)
-        lengths = view.num_tokens[slots[lines]].astype(np.int64)
-        # The last token needs no draft: it comes with the one before it.
-        limits = self._queue.limit[slots[lines]].astype(np.int64) - lengths - 1
         drafts = None
         if len(lines):
-            asked = self._decide(slots[lines], limits, int(counts.sum()))
-            if asked.any():
+            lengths = lengths[lines]
+            asked = self._decide(slots[lines], lengths, int(counts.sum()))
+            if asked is not None:
                 drafts = self._propose(slots, lines, lengths, asked)
         self._seconds = time.perf_counter() - began
         return drafts
 
     def _decide(
-        self, slots: NDArray[np.int32], limits: NDArray[np.int64], num_tokens: int
-    ) -> NDArray[np.int64]:
-        """How many drafts the controller gives to each of these sequences."""
+        self, slots: NDArray[np.int32], lengths: NDArray[np.int64], num_tokens: int
+    ) -> NDArray[np.int64] | None:
+        """How many drafts the controller gives to each of these sequences; None if to nobody."""
         controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
+        # The last token needs no draft: it comes with the one before it.
+        limits = self._queue.limit[slots] - lengths - 1
         rows = self._queue.row[slots].astype(np.int64)
         self._introduce(Kind.SPEC_CONTROLLER, slots, rows)
         budget = max(self._queue.view.token_budget - num_tokens, 0)
         view = SpecView(_shown(rows), _shown(limits), budget, num_tokens)
         with blame(Kind.SPEC_CONTROLLER):
             asked = controller.decide(view)
-            check_decision(asked, limits, budget)
+            if not check_decision(asked, limits, budget):
+                return None
             decided = asked.astype(np.int64)
         self._asked[rows] = decided
         return decided
@@ -132,7 +134,9 @@ class Speculation:
             limits=_shown(asked),
             tokens=tokens,
             temperature=np.where(is_fixed, np.float32(0), columns.temperature[rows]),
-            uniform=uniform(columns.seed[rows][:, None], lengths[:, None] + np.arange(most), DRAFT),
+            uniform=np.zeros((len(rows), most))
+            if is_fixed.all()
+            else uniform(columns.seed[rows][:, None], lengths[:, None] + np.arange(most), DRAFT),
         )
         with blame(Kind.DRAFTER):
             drafts = drafter.propose(batch)
@@ -207,14 +211,14 @@ class Speculation:
         """
         if not self.is_on:
             return
-        tokens = result.tokens
-        decoded = tokens.lines < batch.num_decode
-        lines = tokens.lines[decoded]
+        lines, counts = result.tokens.lines, result.tokens.counts
+        if batch.num_decode < len(batch):
+            decoded = lines < batch.num_decode
+            lines, counts = lines[decoded], counts[decoded]
         if not len(lines):
             return
-        drafts = batch.drafts
+        drafts, accepted = batch.drafts, counts - 1
         drafted = np.zeros(len(lines), np.int64) if drafts is None else drafts.counts[lines]
-        accepted = tokens.counts[decoded] - 1
         if drafts is not None:
             self._count(drafted, accepted)
         controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]

@@ -33,8 +33,9 @@ class StepCost:
         self._at = np.where(
             index <= _EXACT, index, _EXACT * _RATIO ** (index - float(_EXACT))
         ).astype(np.float64)
-        self._seconds = np.zeros(_SIZES)
-        self._known: NDArray[np.int64] = np.zeros(0, np.int64)
+        # A list: one size is noted in every step, all are looked at in few.
+        self._seconds = [0.0] * _SIZES
+        self._known: list[int] = []
         self.slowness = 1.0
 
     def note(self, num_tokens: int, seconds: float) -> None:
@@ -42,7 +43,7 @@ class StepCost:
         i = self._index(num_tokens)
         if not self._seconds[i]:
             self._seconds[i] = seconds / self.slowness
-            self._known = np.flatnonzero(self._seconds)
+            self._known = [j for j in range(_SIZES) if self._seconds[j]]
             return
         ratio = min(seconds / (self._seconds[i] * self.slowness), _OUTLIER)
         factor = 1 + (_SLOWER if ratio > 1 else _FASTER) * (ratio - 1)
@@ -59,12 +60,11 @@ class StepCost:
         Beyond the largest that was seen a token is taken to cost nothing more: so it is tried,
         and known from then on.
         """
-        known = self._known
-        if not len(known):
+        if not self._known:
             return np.ones_like(num_tokens)
         # A larger step is never faster; where it seems so, both are the same within the noise.
-        rising = np.maximum.accumulate(self._seconds[known])
-        return self.slowness * np.interp(num_tokens, self._at[known], rising)
+        rising = np.maximum.accumulate([self._seconds[i] for i in self._known])
+        return self.slowness * np.interp(num_tokens, self._at[self._known], rising)
 
     @staticmethod
     def _index(num_tokens: int) -> int:

@@ -27,8 +27,6 @@ _DECAY = 0.95
 """Of what is known of a sequence, at each draft that was looked at."""
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
-_REST = 8
-"""Steps for which a decision against drafts holds: looking at it costs time as well."""
 _PROBED = 8
 """Drafts of a try in all, unless that is less than two for each."""
 _FIRST_PROBE = 8
@@ -54,8 +52,7 @@ class Adaptive:
         self._draft_seconds: float | None = None
         self._cost = StepCost()
         self._until_probe = self._probe_interval = _FIRST_PROBE
-        self._rest = 0
-        self._rested = 0
+        self._settled: int | None = None
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -78,12 +75,15 @@ class Adaptive:
     def admit(self, row: int) -> None:
         """Think of a new sequence what is known of all."""
         self._tried[row] = self._kept[row] = 0.0
+        self._settled = None
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
         """Choose the drafts that raise the expected tokens per second most."""
-        if self._rest > 0 and view.num_tokens == self._rested:
-            self._rest -= 1
+        self._until_probe -= 1
+        if self._until_probe > 0 and view.num_tokens == self._settled:
+            # Nothing is learnt of drafts before the next try; thinking again costs time as well.
             return np.zeros(len(view.rows), np.int64)
+        self._settled = None
         if not self._cost.knows(view.num_tokens):
             # First what the step costs without drafts: that is what they must be better than.
             return np.zeros(len(view.rows), np.int64)
@@ -91,13 +91,10 @@ class Adaptive:
         drafts = self._best(view, limits)
         if drafts.any():
             self._until_probe = self._probe_interval = _FIRST_PROBE
-            self._rest = 0
             return drafts
-        self._until_probe -= _REST
-        self._rest, self._rested = _REST - 1, view.num_tokens
         if self._until_probe > 0:
+            self._settled = view.num_tokens
             return drafts
-        self._rest = 0
         self._probe_interval = min(2 * self._probe_interval, _LAST_PROBE)
         self._until_probe = self._probe_interval
         return self._probe(view, limits)
@@ -133,14 +130,13 @@ class Adaptive:
     def report(self, report: SpecReport) -> None:
         """Learn acceptance and cost."""
         self._cost.note(report.num_tokens, report.step_seconds)
-        asked = report.asked > 0
-        if not asked.any():
+        if not report.asked.any():
             return
         seconds = report.draft_seconds / self._cost.slowness
         before = seconds if self._draft_seconds is None else self._draft_seconds
         self._draft_seconds = before + 0.15 * (min(seconds, 4 * before) - before)
         drafted = report.drafted > 0
-        hit = np.count_nonzero(drafted) / np.count_nonzero(asked)
+        hit = np.count_nonzero(drafted) / np.count_nonzero(report.asked)
         self._hit += 0.1 * (hit - self._hit)
         # The first draft that is not kept was looked at as well; those behind it were not.
         kept = report.accepted[drafted]

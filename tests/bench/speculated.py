@@ -32,7 +32,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """Both sides, each with the quickest round of every group of jobs: hiccups only slow down."""
+    """Both sides of a comparison."""
 
     none: list[Step]
     ours: list[Step]

@@ -92,6 +92,29 @@ def test_a_machine_that_was_slow_for_a_while_is_given_another_chance() -> None:
     assert np.mean(drafts[-200:]) > 4
 
 
+def test_a_decision_against_drafts_is_not_that_of_the_next_sequence() -> None:
+    controller = Adaptive(AdaptiveConfig())
+    controller.open(engine_resources(max_running=2))
+
+    def step(row: int, *, right: bool) -> int:
+        rows = np.array([row])
+        asked = controller.decide(SpecView(rows, np.array([20]), 512, 1))
+        count = int(asked[0])
+        took = 1e-3 + 2e-4 * (1 + count)
+        controller.report(SpecReport(rows, asked, asked, asked * right, 1 + count, 1e-5, took))
+        return count
+
+    for row in (0, 1):
+        controller.admit(row)
+    for _ in range(200):
+        step(1, right=True)
+    refused = next(i for i in range(50) if step(0, right=False) == 0)
+    assert refused > 0
+    assert step(0, right=False) == 0
+    controller.admit(0)
+    assert step(0, right=True) > 0
+
+
 def test_guessing_that_takes_longer_than_it_saves_ends() -> None:
     with_drafts, without = played(0.7, 2e-5, 1, steps=1_500, draft_seconds=4e-3)
     assert with_drafts >= 0.95 * without

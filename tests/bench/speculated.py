@@ -13,7 +13,7 @@ from gatewayd.bench.speedup import estimate
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A step in which everybody decodes.
+    """A step in which a full batch decodes.
 
     Attributes:
         seconds: all that it took.
@@ -62,27 +62,19 @@ class Compared:
     def predict(self) -> dict[str, float]:
         """Tokens of a step and speed-up by the formula, from acceptance and measured times.
 
-        Each step's own number of drafts is taken, and the time of a step without drafts for as
-        many sequences.
+        Each sequence's own number of drafts is taken.
         """
-        by_size: dict[int, list[float]] = {}
-        for step in self.none:
-            by_size.setdefault(len(step.depths), []).append(step.seconds)
-        sizes = sorted(by_size)
-        means = [float(np.mean(by_size[size])) for size in sizes]
-        plain = [float(np.interp(len(step.depths), sizes, means)) for step in self.ours]
-        tokens = [
-            float(np.mean([estimate(self.acceptance, k, 0.0).tokens_per_step for k in step.depths]))
-            for step in self.ours
-        ]
-        lines = [len(step.depths) for step in self.ours]
-        seconds = sum(step.seconds for step in self.ours)
-        drafting = sum(step.drafting for step in self.ours)
+        depths, counts = np.unique(_flat(self.ours)[0], return_counts=True)
+        tokens = [estimate(self.acceptance, k, 0.0).tokens_per_step for k in depths.tolist()]
+        tokens_per_step = float(np.average(tokens, weights=counts))
+        plain = float(np.mean([step.seconds for step in self.none]))
+        seconds = float(np.mean([step.seconds for step in self.ours])) / plain
+        drafting = float(np.mean([step.drafting for step in self.ours])) / plain
         return {
-            "predicted_tokens_per_step": float(np.average(tokens, weights=lines)),
-            "predicted_speed_up": float(np.dot(tokens, plain)) / seconds,
-            "guessing": drafting / sum(plain),
-            "verifying": (seconds - drafting) / sum(plain),
+            "predicted_tokens_per_step": tokens_per_step,
+            "predicted_speed_up": tokens_per_step / seconds,
+            "guessing": drafting,
+            "verifying": seconds - drafting,
         }
 
 

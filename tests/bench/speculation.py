@@ -59,11 +59,12 @@ class Observed:
         self.core = make_core(
             drafter=None if drafter is None else StrategyChoice(drafter),
             spec_controller=controller,
-            max_running=max(batch, 4),
+            max_running=batch,
             prefix_cache=None,
             threads=1,
         )
         self.drive = Drive(self.core)
+        self._size = batch
         self._batch: Any = None
         run = self.core._runner.run
 
@@ -75,18 +76,24 @@ class Observed:
         self.core._runner.run = watched  # type: ignore[method-assign]
 
     def steps(self, jobs: Sequence[Job]) -> Generator[Step | None, None, list[list[int]]]:
-        """All jobs at once, step by step; None until all decode. Returns their tokens."""
+        """All jobs, a full batch at any time; None for steps in which not all of it decodes.
+
+        Returns their tokens.
+        """
         sequences = [self.drive.submit(job) for job in jobs]
         while self.core.has_work:
-            before = sum(len(self.drive.tokens[s]) for s in sequences)
+            before = self._count(sequences)
             began = time.perf_counter()
             self.drive.step()
             seconds = time.perf_counter() - began
             batch, result = self._batch
-            tokens = sum(len(self.drive.tokens[s]) for s in sequences) - before
-            decodes = batch.num_decode == len(batch)
-            yield self._step(batch, result, seconds, tokens) if decodes else None
+            tokens = self._count(sequences) - before
+            is_full = batch.num_decode == len(batch) == self._size
+            yield self._step(batch, result, seconds, tokens) if is_full else None
         return [self.drive.tokens.pop(s) for s in sequences]
+
+    def _count(self, sequences: Sequence[int]) -> int:
+        return sum(len(self.drive.tokens[s]) for s in sequences)
 
     def _step(self, batch: Any, result: Any, seconds: float, tokens: int) -> Step:
         depths = np.zeros(len(batch), np.int64)
@@ -128,11 +135,16 @@ def _prompt(tokenizer: Tokenizer, turns: Sequence[str]) -> list[int]:
     return ids
 
 
+def _some(jobs: list[Job], batch: int) -> list[Job]:
+    """So many that a batch is full for an answer at least."""
+    wanted = max(6, 2 * batch)
+    return (jobs * -(-wanted // len(jobs)))[:wanted]
+
+
 def compare(
     drafter: str, controller: StrategyChoice, jobs: list[Job], batch: int, rounds: int
 ) -> Compared:
-    """The jobs in groups of ``batch``, with drafts and without."""
-    groups = [jobs[first : first + batch] for first in range(0, len(jobs), batch)]
+    """The jobs, ``batch`` at a time, with drafts and without."""
     none, ours = [], []
     for number in range(rounds):
         # Where an engine's memory lies makes a difference of a few percent: whichever is made
@@ -142,11 +154,10 @@ def compare(
             lambda: Observed(drafter, controller, batch),
         ]
         made = {i: makers[i]() for i in ((0, 1), (1, 0))[number % 2]}
-        by_turns(made[0], made[1], groups[0])
-        for group in groups:
-            found = by_turns(made[0], made[1], group)
-            none += found[0]
-            ours += found[1]
+        by_turns(made[0], made[1], jobs[:batch])
+        found = by_turns(made[0], made[1], jobs)
+        none += found[0]
+        ours += found[1]
         if made[1].core.stats.faults:
             raise RuntimeError(f"{drafter} failed")
     return Compared(none, ours)
@@ -201,7 +212,7 @@ def main() -> int:
         fixed = StrategyChoice("fixed", {"drafts": DRAFTS[drafter]})
         for name, jobs in sets.items():
             for batch in args.batches:
-                some = jobs[:6] if batch == 1 else jobs
+                some = _some(jobs, batch)
                 found = compare(drafter, fixed, some, batch, args.rounds)
                 predicted = found.predict()
                 what = f"{drafter}, {name}, batch {batch}"
@@ -238,7 +249,7 @@ def main() -> int:
                         report.Finding(what, "x", found.speed_up, 1.0, "no drafts", LEAST_COPYING)
                     )
         for batch in args.sweep:
-            some = (sets["chat"] * -(-batch // 16))[: max(batch, 4)]
+            some = _some(sets["chat"], batch)
             found = compare(drafter, StrategyChoice("adaptive"), some, batch, args.rounds)
             findings.append(
                 report.Finding(

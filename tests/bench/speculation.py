@@ -27,6 +27,8 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.embedded import folder
+from gatewayd_engine.messages import Swap
+from gatewayd_hooks.strategy import Kind
 
 DRAFTS = {"ngram": 6, "lookahead": 10, "draft_model": 3, "medusa": 5, "eagle": 4}
 """Drafts of a fixed run: nodes, for those that guess trees."""
@@ -53,11 +55,10 @@ LEAST_COPYING, LEAST_ADAPTIVE = 1.5, 0.97
 
 
 class Observed:
-    """A core whose decoding steps are written down."""
+    """A core whose decoding steps are written down; it begins without a drafter."""
 
-    def __init__(self, drafter: str | None, controller: StrategyChoice, batch: int) -> None:
+    def __init__(self, controller: StrategyChoice, batch: int) -> None:
         self.core = make_core(
-            drafter=None if drafter is None else StrategyChoice(drafter),
             spec_controller=controller,
             max_running=batch,
             prefix_cache=None,
@@ -74,6 +75,15 @@ class Observed:
             return result
 
         self.core._runner.run = watched  # type: ignore[method-assign]
+
+    def draft_with(self, *drafters: str) -> None:
+        """Have another drafter from now on, or none."""
+        choices = [StrategyChoice(name) for name in drafters]
+        self.core.swaps.begin(Swap(1, Kind.DRAFTER.value, choices))
+        while not (answers := self.core.swaps.settle()):
+            time.sleep(0.001)
+        if answers[0].error:
+            raise RuntimeError(answers[0].error)
 
     def steps(self, jobs: Sequence[Job]) -> Generator[Step | None, None, list[list[int]]]:
         """All jobs, a full batch at any time; None for steps in which not all of it decodes.
@@ -146,20 +156,18 @@ def compare(
 ) -> Compared:
     """The jobs, ``batch`` at a time, with drafts and without."""
     none, ours = [], []
-    for number in range(rounds):
-        # Where an engine's memory lies makes a difference of a few percent: whichever is made
-        # first has worse luck, so each is as often.
-        makers = [
-            lambda: Observed(None, StrategyChoice("fixed"), batch),
-            lambda: Observed(drafter, controller, batch),
-        ]
-        made = {i: makers[i]() for i in ((0, 1), (1, 0))[number % 2]}
-        by_turns(made[0], made[1], jobs[:batch])
-        found = by_turns(made[0], made[1], jobs)
+    # Where an engine's memory lies makes a difference of some percent, so each is either side.
+    engines = [Observed(controller, batch) for _ in range(2)]
+    for number in range(2 * rounds):
+        without, with_drafts = engines if number % 2 else engines[::-1]
+        without.draft_with()
+        with_drafts.draft_with(drafter)
+        by_turns(without, with_drafts, jobs[:batch])
+        found = by_turns(without, with_drafts, jobs)
         none += found[0]
         ours += found[1]
-        if made[1].core.stats.faults:
-            raise RuntimeError(f"{drafter} failed")
+    if any(engine.core.stats.faults for engine in engines):
+        raise RuntimeError(f"{drafter} failed")
     return Compared(none, ours)
 
 
@@ -196,7 +204,7 @@ def main() -> int:
     parser.add_argument("--drafters", nargs="*", default=list(DRAFTS))
     parser.add_argument("--batches", nargs="*", type=int, default=[1, 16])
     parser.add_argument("--sweep", nargs="*", type=int, default=[1, 2, 4, 8, 16, 32, 64])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--tokens", type=int, default=120)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--strict", action="store_true")

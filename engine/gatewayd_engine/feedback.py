@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -11,17 +11,36 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import blame
+from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.speculation import Choices, FeatureDrafter, Features, LearningDrafter
 from gatewayd_hooks.strategy import Kind
 
+_MOST_WAITING = 32
+"""Steps whose hidden states wait to be shown together: it costs nearly the same as for one."""
+
+
+class _Seen(NamedTuple):
+    """Tokens of a step, each of shape ``[n]``, and their hidden states."""
+
+    slots: NDArray[np.int32]
+    sequences: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    positions: NDArray[np.int64]
+    ids: NDArray[np.int64]
+    hidden: torch.Tensor
+
 
 class Feedback:
     """For drafters that want any.
 
+    Hidden states are shown when the drafter is to guess, and while it is not, for many steps at
+    once.
+
     Args:
         strategies: has the drafter.
+        queue: knows whose rows are still theirs.
         introduce: tells it which of some slots' rows, both of shape ``[n]``, have another sequence
             than it knows.
     """
@@ -29,12 +48,15 @@ class Feedback:
     def __init__(
         self,
         strategies: Strategies,
+        queue: Queue,
         introduce: Callable[[NDArray[np.int32], NDArray[np.int64]], None],
     ) -> None:
         self._strategies = strategies
+        self._queue = queue
         self._introduce = introduce
         self._looked_at: object = None
         self._learns = self._observes = False
+        self._waiting: list[_Seen] = []
 
     def give(self, batch: StepBatch, result: StepResult) -> None:
         """Show it a step."""
@@ -43,10 +65,38 @@ class Feedback:
             self._looked_at = drafter
             self._learns = isinstance(drafter, LearningDrafter)
             self._observes = isinstance(drafter, FeatureDrafter)
+            self._waiting = []
         if self._learns:
             self._teach(batch, result)
-        if self._observes:
-            self._show_features(batch, result)
+        if self._observes and result.hidden is not None:
+            # A sequence that comes back begins at a chunk: what is shown at once stays in order.
+            if batch.num_decode < len(batch) or len(self._waiting) == _MOST_WAITING:
+                self.show()
+            self._waiting.append(_see(batch, result, result.hidden))
+
+    def show(self) -> None:
+        """Show it the hidden states of tokens that are settled, of sequences that still run."""
+        waiting, self._waiting = self._waiting, []
+        if not waiting:
+            return
+        queue = self._queue
+        slots = np.concatenate([seen.slots for seen in waiting])
+        sequences = np.concatenate([seen.sequences for seen in waiting])
+        rows = np.concatenate([seen.rows for seen in waiting])
+        runs = np.flatnonzero((queue.ids[slots] == sequences) & (queue.row[slots] == rows))
+        order = runs[np.argsort(rows[runs], kind="stable")]
+        if not len(order):
+            return
+        positions = np.concatenate([seen.positions for seen in waiting])
+        ids = np.concatenate([seen.ids for seen in waiting])
+        hidden = torch.cat([seen.hidden for seen in waiting])
+        _, first = np.unique(rows[order], return_index=True)
+        self._introduce(slots[order[first]], rows[order[first]])
+        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
+        with blame(Kind.DRAFTER):
+            drafter.observe(
+                Features(rows[order], positions[order], ids[order], hidden[torch.from_numpy(order)])
+            )
 
     def _teach(self, batch: StepBatch, result: StepResult) -> None:
         """What the model said to the drafts."""
@@ -64,27 +114,29 @@ class Feedback:
                 )
             )
 
-    def _show_features(self, batch: StepBatch, result: StepResult) -> None:
-        """The hidden states of tokens that are settled."""
-        if result.hidden is None:
-            return
-        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
-        self._introduce(batch.slots, batch.rows)
-        settled = batch.settled
-        first = batch.last - batch.counts + 1
-        offset = np.arange(len(batch.ids)) - np.repeat(first, batch.counts)
-        is_kept = offset < np.repeat(settled, batch.counts)
-        if batch.drafts is not None:
-            tokens = result.tokens
-            width = tokens.nodes.shape[1]
-            own = (np.arange(width) > 0) & (np.arange(width) < tokens.counts[:, None])
-            line, rank = np.nonzero(own)
-            of = tokens.lines[line]
-            is_kept[first[of] + settled[of] - 1 + tokens.nodes[line, rank]] = True
-        kept = np.flatnonzero(is_kept)
-        row = np.repeat(batch.rows, batch.counts)[kept]
-        hidden = result.hidden
-        if len(kept) < len(hidden):
-            hidden = hidden[torch.from_numpy(kept)]
-        with blame(Kind.DRAFTER):
-            drafter.observe(Features(row, batch.positions[kept], batch.ids[kept], hidden))
+
+def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
+    """Leave out drafts that were not kept."""
+    if len(batch.ids) == len(batch):
+        return _Seen(batch.slots, batch.sequences, batch.rows, batch.positions, batch.ids, hidden)
+    first = batch.last - batch.counts + 1
+    settled = batch.settled
+    offset = np.arange(len(batch.ids)) - np.repeat(first, batch.counts)
+    is_kept = offset < np.repeat(settled, batch.counts)
+    if batch.drafts is not None:
+        tokens = result.tokens
+        width = tokens.nodes.shape[1]
+        own = (np.arange(width) > 0) & (np.arange(width) < tokens.counts[:, None])
+        line, rank = np.nonzero(own)
+        of = tokens.lines[line]
+        is_kept[first[of] + settled[of] - 1 + tokens.nodes[line, rank]] = True
+    kept = np.flatnonzero(is_kept)
+    line = np.repeat(np.arange(len(batch)), batch.counts)[kept]
+    return _Seen(
+        batch.slots[line],
+        batch.sequences[line],
+        batch.rows[line],
+        batch.positions[kept],
+        batch.ids[kept],
+        hidden[torch.from_numpy(kept)],
+    )

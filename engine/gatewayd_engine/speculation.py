@@ -52,7 +52,7 @@ class Speculation:
         self._known: dict[Kind, object] = {}
         self._asked = np.zeros(len(rows.seed), np.int64)
         self._seconds = 0.0
-        self._feedback = Feedback(strategies, partial(self._introduce, Kind.DRAFTER))
+        self._feedback = Feedback(strategies, queue, partial(self._introduce, Kind.DRAFTER))
         self.num_drafts = self.drafted = self.accepted = 0
         self.accepted_at = [0] * _MOST_REPORTED
 
@@ -117,6 +117,7 @@ class Speculation:
         asked: NDArray[np.int64],
     ) -> DraftLines | None:
         """Let the drafter guess; what it has drawn and what there is no page for is settled."""
+        self._feedback.show()
         drafter: DrafterStrategy = self._strategies.watched[Kind.DRAFTER]
         wants = np.flatnonzero(asked)
         lines, lengths, asked = lines[wants], lengths[wants], asked[wants]

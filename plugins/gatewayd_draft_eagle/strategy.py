@@ -67,13 +67,15 @@ class Eagle:
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
         """Keep the last of each row, as far as the window reaches."""
-        last = np.full(len(self._held), _NOTHING, np.int64)
-        np.maximum.at(last, features.rows, features.positions)
-        near = np.flatnonzero(features.positions > last[features.rows] - self._window)
-        rows, positions = features.rows[near], features.positions[near]
+        rows, positions, hidden = features.rows, features.positions, features.hidden
+        if len(rows) > self._window:
+            last = np.full(len(self._held), _NOTHING, np.int64)
+            np.maximum.at(last, rows, positions)
+            near = np.flatnonzero(positions > last[rows] - self._window)
+            rows, positions = rows[near], positions[near]
+            hidden = hidden[torch.from_numpy(near)]
         places = positions % self._window
         self._held[rows, places] = positions
-        hidden = features.hidden[torch.from_numpy(near)]
         self._features[torch.from_numpy(rows), torch.from_numpy(places)] = hidden
 
     @torch.inference_mode()

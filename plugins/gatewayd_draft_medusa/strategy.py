@@ -62,10 +62,13 @@ class Medusa:
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
         """Keep the last of each row."""
-        rows, from_end = np.unique(features.rows[::-1], return_index=True)
-        at = len(features.rows) - 1 - from_end
+        is_last = np.append(features.rows[1:] != features.rows[:-1], True)
+        at = np.flatnonzero(is_last)
+        rows, hidden = features.rows[at], features.hidden
+        if len(at) < len(hidden):
+            hidden = hidden[torch.from_numpy(at)]
         self._position[rows] = features.positions[at]
-        self._last[torch.from_numpy(rows)] = features.hidden[torch.from_numpy(at)]
+        self._last[torch.from_numpy(rows)] = hidden
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:

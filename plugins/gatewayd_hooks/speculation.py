@@ -156,7 +156,7 @@ class Features(NamedTuple):
     """Hidden states of tokens whose place in their sequences is settled.
 
     Attributes:
-        rows: whose they are, shape ``[n]``.
+        rows: whose they are, those of a row together, shape ``[n]``.
         positions: which token of the row, ascending within a row, shape ``[n]``.
         ids: the tokens, shape ``[n]``.
         hidden: after the model's final norm, shape ``[n, hidden_size]``. What the model says
@@ -174,7 +174,10 @@ class FeatureDrafter(Protocol):
     """A drafter that also looks at the model's hidden states (Medusa, EAGLE)."""
 
     def observe(self, features: Features) -> None:
-        """Take what a step has computed; rows of sequences found in the cache begin late."""
+        """Take what steps have computed; rows of sequences found in the cache begin late.
+
+        It is called before ``propose``, and now and then while there is nothing to propose.
+        """
 
 
 class Choices(NamedTuple):

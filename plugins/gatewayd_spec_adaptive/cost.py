@@ -1,4 +1,4 @@
-"""How long steps take, by the tokens they compute: learnt, never assumed."""
+"""How long something takes, by its size: learnt, never assumed."""
 
 from __future__ import annotations
 
@@ -58,12 +58,13 @@ class StepCost:
         """Expected seconds of steps now, shape ``[n]``; sizes never seen lie between others.
 
         Beyond the largest that was seen a token is taken to cost nothing more: so it is tried,
-        and known from then on.
+        and known from then on. As long as nothing was seen, nothing costs anything.
         """
         if not self._known:
-            return np.ones_like(num_tokens)
-        # A larger step is never faster; where it seems so, both are the same within the noise.
-        rising = np.maximum.accumulate([self._seconds[i] for i in self._known])
+            return np.zeros_like(num_tokens)
+        # A smaller step is never slower; where it seems so, a hiccup was all that was seen of it.
+        known = np.array([self._seconds[i] for i in self._known])
+        rising = np.minimum.accumulate(known[::-1])[::-1]
         return self.slowness * np.interp(num_tokens, self._at[self._known], rising)
 
     @staticmethod

@@ -5,6 +5,10 @@ sequence is kept only if all before it are, so it brings ``acceptance ** depth``
 what a step with one token more takes. Drafts are taken in the order of what they bring while the
 rate rises (goodput: Liu et al. 2024, arXiv 2406.14066). Both sides are measured all the time: so
 a full batch, where every token costs, ends speculation by itself.
+
+Expectations can be wrong, and to learn costs time too. So a purse is kept of the time that drafts
+may lose: a small part of all time flows into it, what a step with drafts has lost is taken from
+it, and there are no drafts while it is empty.
 """
 
 from __future__ import annotations
@@ -27,12 +31,18 @@ _DECAY = 0.95
 """Of what is known of a sequence, at each draft that was looked at."""
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
-_PROBED = 8
+_PROBED = 4
 """Drafts of a try in all, unless that is less than two for each."""
-_FIRST_PROBE = 8
-_LAST_PROBE = 256
-"""Steps without drafts until they are tried again; doubled at each try that does not pay."""
-_FORM = "adaptive/1"
+_PROBE_EVERY = 8
+"""Least steps without drafts until they are tried again."""
+_FRESH = 32
+"""Steps with drafts until one goes without, to see what it takes now."""
+_INCOME = 0.005
+"""Part of the time that drafts may lose."""
+_FIRST_SAVED, _MOST_SAVED = 1.0, 4.0
+_MOST_LOST = 3.0
+"""Steps without drafts that the purse holds, and that one step may take from it: a hiccup."""
+_FORM = "adaptive/2"
 
 
 class Adaptive:
@@ -48,10 +58,11 @@ class Adaptive:
         self._tried = np.zeros(rows)
         self._kept = np.zeros(rows)
         self._all_tried, self._all_kept = 4.0, 3.0
-        self._hit = 1.0
-        self._draft_seconds: float | None = None
-        self._cost = StepCost()
-        self._until_probe = self._probe_interval = _FIRST_PROBE
+        # Of the drafts that were asked for, the part that came, by depth.
+        self._came = np.ones(len(self._depths))
+        self._step_cost, self._guess_cost = StepCost(), StepCost()
+        self._purse = _FIRST_SAVED
+        self._idle = self._busy = 0
         self._settled: int | None = None
 
     def close(self) -> None:
@@ -59,17 +70,17 @@ class Adaptive:
 
     def export_state(self) -> State:
         """Give away what is known of all sequences and of steps; rows are introduced anew."""
-        acceptance = (self._all_tried, self._all_kept, self._hit)
-        probes = (self._until_probe, self._probe_interval)
-        return State(_FORM, (acceptance, probes, self._draft_seconds, self._cost))
+        acceptance = (self._all_tried, self._all_kept, self._came)
+        return State(_FORM, (acceptance, self._purse, self._step_cost, self._guess_cost))
 
     def import_state(self, state: State) -> bool:
         """Go on with what another has measured."""
         if state.form != _FORM:
             return False
-        acceptance, probes, self._draft_seconds, self._cost = state.content
-        self._all_tried, self._all_kept, self._hit = acceptance
-        self._until_probe, self._probe_interval = probes
+        acceptance, self._purse, self._step_cost, self._guess_cost = state.content
+        self._all_tried, self._all_kept, came = acceptance
+        common = min(len(came), len(self._came))
+        self._came[:common] = came[:common]
         return True
 
     def admit(self, row: int) -> None:
@@ -79,46 +90,51 @@ class Adaptive:
 
     def decide(self, view: SpecView) -> NDArray[np.int64]:
         """Choose the drafts that raise the expected tokens per second most."""
-        self._until_probe -= 1
-        if self._until_probe > 0 and view.num_tokens == self._settled:
+        self._idle += 1
+        is_known = view.num_tokens == self._settled and self._idle < _PROBE_EVERY
+        if self._purse < 0 or is_known or self._busy == _FRESH:
             # Nothing is learnt of drafts before the next try; thinking again costs time as well.
+            self._busy = 0
             return np.zeros(len(view.rows), np.int64)
         self._settled = None
-        if not self._cost.knows(view.num_tokens):
+        if not self._step_cost.knows(view.num_tokens):
             # First what the step costs without drafts: that is what they must be better than.
             return np.zeros(len(view.rows), np.int64)
         limits = np.minimum(view.limits, self._config.max_drafts)
         drafts = self._best(view, limits)
-        if drafts.any():
-            self._until_probe = self._probe_interval = _FIRST_PROBE
-            return drafts
-        if self._until_probe > 0:
+        if not drafts.any() and self._idle >= _PROBE_EVERY:
+            drafts = self._probe(view, limits)
+        elif not drafts.any():
             self._settled = view.num_tokens
             return drafts
-        self._probe_interval = min(2 * self._probe_interval, _LAST_PROBE)
-        self._until_probe = self._probe_interval
-        return self._probe(view, limits)
+        self._idle = 0
+        self._busy += 1
+        return drafts
 
     def _best(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
-        n = len(view.rows)
+        n, most = len(view.rows), len(self._depths)
         share = self._all_kept / self._all_tried
         alpha = (self._kept[view.rows] + _PRIOR * share) / (self._tried[view.rows] + _PRIOR)
-        gains = alpha[:, None] ** self._depths
+        # A draft comes only if all before it do.
+        comes = np.minimum.accumulate(self._came)
+        gains = alpha[:, None] ** self._depths * comes
         gains[self._depths > limits[:, None]] = 0.0
         flat = gains.ravel()
         order = np.argsort(-flat, kind="stable")[: max(view.budget, 0)]
         order = order[flat[order] > 0.0]
         if not len(order):
             return np.zeros(n, np.int64)
-        expected = n + self._hit * np.concatenate([[0.0], np.cumsum(flat[order])])
-        computed = view.num_tokens + self._hit * np.arange(len(order) + 1.0)
-        seconds = self._cost.seconds(computed)
-        seconds[1:] += (self._draft_seconds or 0.0) * self._cost.slowness
-        rate = expected / seconds
+        depth = order % most
+        kept = np.concatenate([[0.0], np.cumsum(flat[order])])
+        came = np.concatenate([[0.0], np.cumsum(comes[depth])])
+        seconds = self._step_cost.seconds(view.num_tokens + came)
+        # Guessing takes as long as the deepest guess.
+        seconds[1:] += self._guess_cost.seconds(np.maximum.accumulate(depth) + 1.0)
+        rate = (n + kept) / seconds
         best = int(rate.argmax())
         if rate[best] <= rate[0] * (1 + self._config.margin):
             return np.zeros(n, np.int64)
-        return np.bincount(order[:best] // gains.shape[1], minlength=n).astype(np.int64)
+        return np.bincount(order[:best] // most, minlength=n).astype(np.int64)
 
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
         """Some drafts for everyone, to see whether they are kept and what they cost."""
@@ -129,15 +145,31 @@ class Adaptive:
 
     def report(self, report: SpecReport) -> None:
         """Learn acceptance and cost."""
-        self._cost.note(report.num_tokens, report.step_seconds)
-        if not report.asked.any():
-            return
-        seconds = report.draft_seconds / self._cost.slowness
-        before = seconds if self._draft_seconds is None else self._draft_seconds
-        self._draft_seconds = before + 0.15 * (min(seconds, 4 * before) - before)
+        self._purse = min(self._purse + _INCOME, _MOST_SAVED)
+        most = int(report.asked.max(initial=0))
+        if most:
+            self._purse -= self._lost(report)
+            self._guess_cost.note(most, report.draft_seconds)
+            self._learn(report, most)
+        self._step_cost.note(report.num_tokens, report.step_seconds)
+
+    def _lost(self, report: SpecReport) -> float:
+        """What drafts have lost, in steps without them; less than 0 if they have gained."""
+        n, drafted = len(report.rows), int(report.drafted.sum())
+        plain, decode = self._step_cost.seconds(np.array([report.num_tokens - drafted, n], float))
+        if plain <= 0.0:
+            return 0.0
+        # Each token that was kept saves its part of a step in which nothing else is computed.
+        worth = plain + decode * float(report.accepted.sum()) / n
+        lost = (report.step_seconds + report.draft_seconds - worth) / plain
+        return min(float(lost), _MOST_LOST)
+
+    def _learn(self, report: SpecReport, most: int) -> None:
+        depths = self._depths[:most, None]
+        asked = np.count_nonzero(report.asked >= depths, axis=1)
+        came = np.count_nonzero(report.drafted >= depths, axis=1) / asked
+        self._came[:most] += 0.1 * (came - self._came[:most])
         drafted = report.drafted > 0
-        hit = np.count_nonzero(drafted) / np.count_nonzero(report.asked)
-        self._hit += 0.1 * (hit - self._hit)
         # The first draft that is not kept was looked at as well; those behind it were not.
         kept = report.accepted[drafted]
         tried = np.minimum(kept + 1, report.drafted[drafted])

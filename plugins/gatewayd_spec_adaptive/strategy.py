@@ -31,8 +31,8 @@ _DECAY = 0.95
 """Of what is known of a sequence, at each draft that was looked at."""
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
-_PROBED = 4
-"""Drafts of a try in all, unless that is less than two for each."""
+_PROBED_ROWS, _PROBED_DRAFTS = 8, 8
+"""Sequences of a try, by turns, and drafts of them in all; each gets two to four."""
 _PROBE_EVERY = 8
 """Least steps without drafts until they are tried again."""
 _FRESH = 32
@@ -62,7 +62,7 @@ class Adaptive:
         self._came = np.ones(len(self._depths))
         self._step_cost, self._guess_cost = StepCost(), StepCost()
         self._purse = _FIRST_SAVED
-        self._idle = self._busy = 0
+        self._idle = self._busy = self._turn = 0
         self._settled: int | None = None
 
     def close(self) -> None:
@@ -137,8 +137,12 @@ class Adaptive:
         return np.bincount(order[:best] // most, minlength=n).astype(np.int64)
 
     def _probe(self, view: SpecView, limits: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Some drafts for everyone, to see whether they are kept and what they cost."""
-        wanted = np.minimum(limits, max(2, _PROBED // max(len(limits), 1)))
+        """Some drafts for a few, to see whether they are kept and what they cost."""
+        n = len(limits)
+        few = (self._turn + np.arange(min(n, _PROBED_ROWS))) % max(n, 1)
+        self._turn += len(few)
+        wanted = np.zeros(n, np.int64)
+        wanted[few] = np.minimum(limits[few], max(2, min(4, _PROBED_DRAFTS // max(n, 1))))
         before = np.cumsum(wanted) - wanted
         drafts: NDArray[np.int64] = np.minimum(wanted, np.maximum(view.budget - before, 0))
         return drafts

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ class Step:
     tokens: int
     depths: NDArray[np.int64]
     accepted: NDArray[np.int64]
+
+
+_HICCUP = 2.0
+"""No step counts for more of the median of its like: the machine is not what is compared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,3 +92,14 @@ def _flat(steps: Sequence[Step]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         np.concatenate([step.depths for step in steps]),
         np.concatenate([step.accepted for step in steps]),
     )
+
+
+def calm(steps: Sequence[Step]) -> list[Step]:
+    """The same steps without hiccups of the machine."""
+    alike: dict[int, list[float]] = {}
+    for step in steps:
+        alike.setdefault(int(step.depths.sum()), []).append(step.seconds)
+    most = {drafts: _HICCUP * float(np.median(seconds)) for drafts, seconds in alike.items()}
+    return [
+        replace(step, seconds=min(step.seconds, most[int(step.depths.sum())])) for step in steps
+    ]

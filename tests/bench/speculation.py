@@ -18,7 +18,7 @@ from typing import Any
 
 from tests.bench import report
 from tests.bench.inprocess import Drive, Job, make_core
-from tests.bench.speculated import Compared, Step
+from tests.bench.speculated import Compared, Step, calm
 
 # The engine's threads come before numpy's.
 # isort: split
@@ -145,10 +145,11 @@ def _prompt(tokenizer: Tokenizer, turns: Sequence[str]) -> list[int]:
     return ids
 
 
-def _some(jobs: list[Job], batch: int) -> list[Job]:
-    """So many that a batch is full for an answer at least."""
+def _some(prompts: Sequence[Sequence[int]], batch: int, tokens: int) -> list[Job]:
+    """So many jobs that a batch is full for an answer at least; they end one after the other."""
+    lengths = [tokens * percent // 100 for percent in (70, 130, 90, 110, 100)]
     wanted = max(6, 2 * batch)
-    return (jobs * -(-wanted // len(jobs)))[:wanted]
+    return [Job(prompts[i % len(prompts)], lengths[i % len(lengths)]) for i in range(wanted)]
 
 
 def compare(
@@ -168,7 +169,7 @@ def compare(
         ours += found[1]
     if any(engine.core.stats.faults for engine in engines):
         raise RuntimeError(f"{drafter} failed")
-    return Compared(none, ours)
+    return Compared(calm(none), calm(ours))
 
 
 def by_turns(none: Observed, ours: Observed, jobs: list[Job]) -> tuple[list[Step], list[Step]]:
@@ -211,16 +212,13 @@ def main() -> int:
     args = parser.parse_args()
     where = report.machine()
     tokenizer = Tokenizer.from_file(str(folder() / "tokenizer.json"))
-    sets = {
-        name: [Job(p, args.tokens) for p in chats(tokenizer, 16, copying=name == "copying")]
-        for name in ("chat", "copying")
-    }
+    sets = {name: chats(tokenizer, 16, copying=name == "copying") for name in ("chat", "copying")}
     findings, details = [], []
     for drafter in args.drafters:
         fixed = StrategyChoice("fixed", {"drafts": DRAFTS[drafter]})
-        for name, jobs in sets.items():
+        for name, prompts in sets.items():
             for batch in args.batches:
-                some = _some(jobs, batch)
+                some = _some(prompts, batch, args.tokens)
                 found = compare(drafter, fixed, some, batch, args.rounds)
                 predicted = found.predict()
                 what = f"{drafter}, {name}, batch {batch}"
@@ -257,7 +255,7 @@ def main() -> int:
                         report.Finding(what, "x", found.speed_up, 1.0, "no drafts", LEAST_COPYING)
                     )
         for batch in args.sweep:
-            some = _some(sets["chat"], batch)
+            some = _some(sets["chat"], batch, args.tokens)
             found = compare(drafter, StrategyChoice("adaptive"), some, batch, args.rounds)
             findings.append(
                 report.Finding(

@@ -81,9 +81,13 @@ def write_down(
     return Written(last, kept, told, over, stop, begins)
 
 
-def first_told(reports: list[TokenLogprobs], told: dict[int, int]) -> list[TokenLogprobs]:
+def first_told(
+    reports: list[TokenLogprobs], lines: NDArray[np.int64], told: NDArray[np.int64]
+) -> list[TokenLogprobs]:
     """Those of tokens that clients see: so many of each line."""
-    left = dict(told)
+    if not reports:
+        return []
+    left = dict(zip(lines.tolist(), told.tolist(), strict=True))
     kept = []
     for report in reports:
         if left.get(report.sequence, 0):

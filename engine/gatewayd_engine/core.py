@@ -55,7 +55,7 @@ class EngineCore:
     Args:
         make_runner: builds the runner for the rows and processors of this core.
         pool: the KV pool.
-        strategies: unopened; opened and closed by the core.
+        strategies: opened; closed by whoever made them.
         max_running: rows of the batch.
         max_batch_tokens: budget of a step.
         max_model_len: tokens a sequence may reach.
@@ -284,12 +284,11 @@ class EngineCore:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
             self._lives.finish(sequence, ERROR, error=(code, sentence))
-        told = dict(zip(tokens.lines.tolist(), written.told.tolist(), strict=True))
         return StepOutput(
             stats=_NO_STATS,
             sequences=np.repeat(ids[tokens.lines], written.told).tobytes(),
             tokens=tokens.ids[np.arange(tokens.ids.shape[1]) < written.told[:, None]].tobytes(),
-            logprobs=named(first_told(result.logprobs, told), ids),
+            logprobs=named(first_told(result.logprobs, tokens.lines, written.told), ids),
             prompt_logprobs=named(result.prompt_logprobs, ids),
         )
 

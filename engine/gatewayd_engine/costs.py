@@ -26,16 +26,6 @@ class Line:
         self._xx = self._xx * keep + amount * amount
         self._xy = self._xy * keep + amount * seconds
 
-    def fade(self) -> None:
-        """Believe a little less in what it takes, so that it is tried again some day."""
-        self._y *= _KEPT
-        self._xy *= _KEPT
-
-    @property
-    def is_known(self) -> bool:
-        """Whether there were any samples."""
-        return self._weight > 0
-
     @property
     def line(self) -> tuple[float, float]:
         """``fixed`` and ``each``, seconds; zeros before the first sample."""

@@ -14,7 +14,7 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -234,11 +234,9 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
 
     stats: EngineStats
     sequences: bytes = b""
-    """int64 sequence ids that got tokens, shape ``[n]``."""
+    """int64 id of the sequence that got each token, shape ``[n]``; those of one stand together."""
     tokens: bytes = b""
-    """int32 token ids, all of the first sequence, then of the second, shape ``[sum(counts)]``."""
-    counts: bytes = b""
-    """int32 tokens per sequence, shape ``[n]``; empty when each got one."""
+    """int32 token ids, shape ``[n]``."""
     admitted: list[Admitted] = []
     finished: list[Finished] = []
     logprobs: list[TokenLogprobs] = []

@@ -113,8 +113,7 @@ class Outside:
 
     def reach(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Tokens of a waiting sequence that need not be computed."""
-        kept = sequence.kept
-        if kept is not None and kept.num_tokens > match.num_tokens:
+        if kept := _beyond(sequence, match):
             return kept.num_tokens
         if self._tiered is None:
             return match.num_tokens
@@ -122,8 +121,7 @@ class Outside:
 
     def has_more(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
         """Whether pages can come back that reach beyond a match."""
-        kept = sequence.kept
-        if kept is not None and kept.num_tokens > match.num_tokens:
+        if _beyond(sequence, match):
             return True
         return self._tiered is not None and self._tiered.has_more(sequence, match, num_tokens)
 
@@ -141,9 +139,8 @@ class Outside:
         Returns:
             Tokens that are computed of it once the pages are there.
         """
-        kept = sequence.kept
         release: Callable[[], None] = _nothing
-        if kept is not None and kept.num_tokens > match.num_tokens:
+        if kept := _beyond(sequence, match):
             first = match.num_tokens // self._pool.page_size
             incoming = Incoming(first, kept.pages[first:], kept.num_tokens)
         elif self._tiered is not None:
@@ -172,6 +169,12 @@ class Outside:
     def settle(self) -> None:
         """Wait for what is on its way: pages that it comes to are about to change hands."""
         self._pool.arrivals.wait()
+
+
+def _beyond(sequence: Sequence, match: Match) -> Incoming | None:
+    """What was swapped out of a sequence, if it reaches beyond a match."""
+    kept = sequence.kept
+    return kept if kept is not None and kept.num_tokens > match.num_tokens else None
 
 
 def _nothing() -> None:

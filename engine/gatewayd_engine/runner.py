@@ -152,7 +152,7 @@ class Runner:
         )
         result.tokens = tokens = verification.run()
         self._report_tokens(
-            tokens, dict(zip(lines.tolist(), first.tolist(), strict=True)), batch, logits, result
+            tokens, first[np.searchsorted(lines, tokens.lines)], batch, logits, result
         )
         self._leave_out(lines, verification.failed, result)
         result.said = lines, verification.by_line()
@@ -179,17 +179,24 @@ class Runner:
     def _report_tokens(
         self,
         tokens: Tokens,
-        first: dict[int, int],
+        first: NDArray[np.int64],
         batch: StepBatch,
         logits: torch.Tensor,
         result: StepResult,
     ) -> None:
-        """Log-probabilities of tokens by the logits they were chosen from."""
+        """Log-probabilities of tokens by the logits they were chosen from.
+
+        Args:
+            tokens: of the step.
+            first: which logits follow the last token of each of its lines that is no draft.
+            batch: the step.
+            logits: of all tokens that are verified.
+            result: gets them.
+        """
         asked = self._rows.logprobs[batch.rows[tokens.lines]]
         chosen = [
-            (line, first[line] + int(tokens.nodes[i, j]), int(tokens.ids[i, j]), int(asked[i]))
-            for i, line in enumerate(tokens.lines.tolist())
-            if asked[i] >= 0
+            (int(tokens.lines[i]), first[i] + tokens.nodes[i, j], int(tokens.ids[i, j]), asked[i])
+            for i in np.flatnonzero(asked >= 0)
             for j in range(int(tokens.counts[i]))
         ]
         if chosen:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from itertools import accumulate
+from itertools import groupby
+from operator import itemgetter
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
@@ -181,18 +182,13 @@ def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
     try:
         sequences = memoryview(step.sequences).cast("q").tolist()
         tokens = memoryview(step.tokens).cast("i").tolist()
-        if not step.counts:
-            return list(zip(sequences, zip(tokens, strict=True), strict=True))
-        ends = list(accumulate(memoryview(step.counts).cast("i").tolist()))
-        if ends[-1] != len(tokens):
-            raise ValueError(f"{len(tokens)} tokens, counted as {ends[-1]}")
-        starts = [0, *ends[:-1]]
-        return [
-            (sequence, tokens[start:end])
-            for sequence, start, end in zip(sequences, starts, ends, strict=True)
-        ]
+        pairs = list(zip(sequences, tokens, strict=True))
     except (TypeError, ValueError) as error:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
+    if len(set(sequences)) == len(sequences):
+        return [(sequence, (token,)) for sequence, token in pairs]
+    # Where drafts were kept a sequence got several, one after the other.
+    return [(of, [token for _, token in run]) for of, run in groupby(pairs, itemgetter(0))]
 
 
 def _by_sequence(logprobs: Sequence[TokenLogprobs]) -> dict[int, list[TokenLogprobs]]:

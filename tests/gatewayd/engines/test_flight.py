@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
@@ -65,3 +66,31 @@ def test_a_processor_out_of_service_is_503_and_logged_once(
         assert (sink.error.status, sink.error.code) == (503, "strategy_unavailable")
         assert str(sink.error) == words
     assert [words in record.getMessage() for record in caplog.records] == [True]
+
+
+def test_several_tokens_of_a_step_come_at_once_each_with_its_own_logprobs(
+    make_sink: type, make_request: Any
+) -> None:
+    sinks = [make_sink(), make_sink(), make_sink()]
+    job = Job.make(0, make_request([7]), sinks)
+    for at, choice in enumerate(job.choices):
+        choice.sequence = at
+    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    flight.add(job)
+    told: list[tuple[int, list[int], list[float] | None]] = []
+    for at, sink in enumerate(sinks):
+
+        def tokens(ids: Any, logprobs: Any, at: int = at) -> None:
+            said = None if logprobs is None else [each.logprob for each in logprobs]
+            told.append((at, list(ids), said))
+
+        sink.tokens = tokens
+    flight.deliver(
+        StepOutput(
+            stats=EngineStats(),
+            sequences=np.array([0, 0, 0, 2, 1, 1], np.int64).tobytes(),
+            tokens=np.array([5, 6, 7, 8, 9, 5], np.int32).tobytes(),
+            logprobs=[TokenLogprobs(0, t, -t, 1, [t], [-t]) for t in (5, 6, 7)],
+        )
+    )
+    assert told == [(0, [5, 6, 7], [-5, -6, -7]), (2, [8], None), (1, [9, 5], None)]

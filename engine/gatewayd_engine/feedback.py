@@ -19,6 +19,8 @@ from gatewayd_hooks.strategy import Kind
 
 _MOST_WAITING = 32
 """Steps whose hidden states wait to be shown together: it costs nearly the same as for one."""
+_MOST_BYTES = 8 << 20
+"""Of hidden states that wait."""
 
 
 class _Seen(NamedTuple):
@@ -57,46 +59,66 @@ class Feedback:
         self._looked_at: object = None
         self._learns = self._observes = False
         self._waiting: list[_Seen] = []
+        self._bytes = 0
+        # Where the states of a row that wait end.
+        self._ends = np.zeros(queue.view.max_running, np.int64)
 
     def give(self, batch: StepBatch, result: StepResult) -> None:
-        """Show it a step."""
+        """Show it a step, now or later."""
+        self._look()
+        if self._learns:
+            self._teach(batch, result)
+        if self._observes and result.hidden is not None:
+            # A sequence that comes back begins anew: what is shown at once stays in order.
+            if (batch.starts < self._ends[batch.rows]).any():
+                self.show()
+            seen = _see(batch, result, result.hidden)
+            self._ends[seen.rows] = seen.positions + 1
+            self._waiting.append(seen)
+            self._bytes += seen.hidden.nbytes
+            if len(self._waiting) == _MOST_WAITING or self._bytes > _MOST_BYTES:
+                self.show()
+
+    def show(self) -> None:
+        """Show it the hidden states of tokens that are settled, of sequences that still run."""
+        self._look()
+        waiting = self._forget()
+        if not waiting:
+            return
+        queue = self._queue
+        seen = waiting[0]
+        if len(waiting) > 1:
+            *columns, hidden = zip(*waiting, strict=True)
+            seen = _Seen._make((*map(np.concatenate, columns), torch.cat(hidden)))
+        rows = seen.rows
+        runs = np.flatnonzero(
+            (queue.ids[seen.slots] == seen.sequences) & (queue.row[seen.slots] == rows)
+        )
+        order = runs[np.argsort(rows[runs], kind="stable")]
+        if not len(order):
+            return
+        _, first = np.unique(rows[order], return_index=True)
+        self._introduce(seen.slots[order[first]], rows[order[first]])
+        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
+        is_same = len(order) == len(rows) and bool((order[1:] > order[:-1]).all())
+        states = seen.hidden if is_same else seen.hidden[torch.from_numpy(order)]
+        with blame(Kind.DRAFTER):
+            drafter.observe(Features(rows[order], seen.positions[order], seen.ids[order], states))
+
+    def _look(self) -> None:
+        """Another drafter may want other things; what waits was for the one before."""
         drafter = self._strategies.bound.get(Kind.DRAFTER)
         if drafter is not self._looked_at:
             self._looked_at = drafter
             self._learns = isinstance(drafter, LearningDrafter)
             self._observes = isinstance(drafter, FeatureDrafter)
-            self._waiting = []
-        if self._learns:
-            self._teach(batch, result)
-        if self._observes and result.hidden is not None:
-            # A sequence that comes back begins at a chunk: what is shown at once stays in order.
-            if batch.num_decode < len(batch) or len(self._waiting) == _MOST_WAITING:
-                self.show()
-            self._waiting.append(_see(batch, result, result.hidden))
+            self._forget()
 
-    def show(self) -> None:
-        """Show it the hidden states of tokens that are settled, of sequences that still run."""
+    def _forget(self) -> list[_Seen]:
         waiting, self._waiting = self._waiting, []
-        if not waiting:
-            return
-        queue = self._queue
-        slots = np.concatenate([seen.slots for seen in waiting])
-        sequences = np.concatenate([seen.sequences for seen in waiting])
-        rows = np.concatenate([seen.rows for seen in waiting])
-        runs = np.flatnonzero((queue.ids[slots] == sequences) & (queue.row[slots] == rows))
-        order = runs[np.argsort(rows[runs], kind="stable")]
-        if not len(order):
-            return
-        positions = np.concatenate([seen.positions for seen in waiting])
-        ids = np.concatenate([seen.ids for seen in waiting])
-        hidden = torch.cat([seen.hidden for seen in waiting])
-        _, first = np.unique(rows[order], return_index=True)
-        self._introduce(slots[order[first]], rows[order[first]])
-        drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
-        with blame(Kind.DRAFTER):
-            drafter.observe(
-                Features(rows[order], positions[order], ids[order], hidden[torch.from_numpy(order)])
-            )
+        self._bytes = 0
+        self._ends[:] = 0
+        return waiting
 
     def _teach(self, batch: StepBatch, result: StepResult) -> None:
         """What the model said to the drafts."""
@@ -138,5 +160,5 @@ def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
         batch.rows[line],
         batch.positions[kept],
         batch.ids[kept],
-        hidden[torch.from_numpy(kept)],
+        hidden if len(kept) == len(hidden) else hidden[torch.from_numpy(kept)],
     )

@@ -86,6 +86,10 @@ class Speculation:
             lengths = lengths[lines]
             asked = self._decide(slots[lines], lengths, int(counts.sum()))
             if asked is not None:
+                shown = time.perf_counter()
+                self._feedback.show()
+                # What was put off is no part of guessing.
+                began += time.perf_counter() - shown
                 drafts = self._propose(slots, lines, lengths, asked)
         self._seconds = time.perf_counter() - began
         return drafts
@@ -117,7 +121,6 @@ class Speculation:
         asked: NDArray[np.int64],
     ) -> DraftLines | None:
         """Let the drafter guess; what it has drawn and what there is no page for is settled."""
-        self._feedback.show()
         drafter: DrafterStrategy = self._strategies.watched[Kind.DRAFTER]
         wants = np.flatnonzero(asked)
         lines, lengths, asked = lines[wants], lengths[wants], asked[wants]

@@ -62,8 +62,7 @@ class Medusa:
     @torch.inference_mode()
     def observe(self, features: Features) -> None:
         """Keep the last of each row."""
-        is_last = np.append(features.rows[1:] != features.rows[:-1], True)
-        at = np.flatnonzero(is_last)
+        at = np.flatnonzero(np.diff(features.rows, append=-1))
         rows, hidden = features.rows[at], features.hidden
         if len(at) < len(hidden):
             hidden = hidden[torch.from_numpy(at)]

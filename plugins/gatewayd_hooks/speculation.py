@@ -174,8 +174,9 @@ class FeatureDrafter(Protocol):
     """A drafter that also looks at the model's hidden states (Medusa, EAGLE)."""
 
     def observe(self, features: Features) -> None:
-        """Take what steps have computed; rows of sequences found in the cache begin late.
+        """Take what steps have computed; some may be missing.
 
+        Rows of sequences found in the cache begin late, and one that was preempted begins again.
         It is called before ``propose``, and now and then while there is nothing to propose.
         """
 

@@ -8,7 +8,7 @@ a full batch, where every token costs, ends speculation by itself.
 
 Expectations can be wrong, and to learn costs time too. So a purse is kept of the time that drafts
 may lose: a small part of all time flows into it, what a step with drafts has lost is taken from
-it, and there are no drafts while it is empty.
+it, what one has gained is added, and there are no drafts while it is overdrawn.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _DECAY = 0.95
 _PRIOR = 2.0
 """Drafts that count as much as a new sequence's likeness to the others."""
 _PROBED_ROWS, _PROBED_DRAFTS = 8, 8
-"""Sequences of a try, by turns, and drafts of them in all; each gets two to four."""
+"""Sequences of a try, by turns; and drafts of all, if that is two to four for each."""
 _PROBE_EVERY = 8
 """Least steps without drafts until they are tried again."""
 _FRESH = 32
 """Steps with drafts until one goes without, to see what it takes now."""
 _INCOME = 0.005
 """Part of the time that drafts may lose."""
-_FIRST_SAVED, _MOST_SAVED = 1.0, 4.0
+_MOST_SAVED = 4.0
 _MOST_LOST = 3.0
-"""Steps without drafts that the purse holds, and that one step may take from it: a hiccup."""
+"""Steps that the purse holds, and that one may take more than was expected: a hiccup."""
 _FORM = "adaptive/2"
 
 
@@ -61,7 +61,8 @@ class Adaptive:
         # Of the drafts that were asked for, the part that came, by depth.
         self._came = np.ones(len(self._depths))
         self._step_cost, self._guess_cost = StepCost(), StepCost()
-        self._purse = _FIRST_SAVED
+        self._purse = 0.0
+        self._is_warm = False
         self._idle = self._busy = self._turn = 0
         self._settled: int | None = None
 
@@ -71,13 +72,15 @@ class Adaptive:
     def export_state(self) -> State:
         """Give away what is known of all sequences and of steps; rows are introduced anew."""
         acceptance = (self._all_tried, self._all_kept, self._came)
-        return State(_FORM, (acceptance, self._purse, self._step_cost, self._guess_cost))
+        costs = (self._purse, self._is_warm, self._step_cost, self._guess_cost)
+        return State(_FORM, (acceptance, costs))
 
     def import_state(self, state: State) -> bool:
         """Go on with what another has measured."""
         if state.form != _FORM:
             return False
-        acceptance, self._purse, self._step_cost, self._guess_cost = state.content
+        acceptance, costs = state.content
+        self._purse, self._is_warm, self._step_cost, self._guess_cost = costs
         self._all_tried, self._all_kept, came = acceptance
         common = min(len(came), len(self._came))
         self._came[:common] = came[:common]
@@ -104,8 +107,8 @@ class Adaptive:
         drafts = self._best(view, limits)
         if not drafts.any() and self._idle >= _PROBE_EVERY:
             drafts = self._probe(view, limits)
-        elif not drafts.any():
-            self._settled = view.num_tokens
+        if not drafts.any():
+            self._settled, self._busy = view.num_tokens, 0
             return drafts
         self._idle = 0
         self._busy += 1
@@ -149,24 +152,28 @@ class Adaptive:
 
     def report(self, report: SpecReport) -> None:
         """Learn acceptance and cost."""
-        self._purse = min(self._purse + _INCOME, _MOST_SAVED)
+        saved = self._purse + _INCOME * report.step_seconds
+        self._purse = min(saved, _MOST_SAVED * report.step_seconds)
         most = int(report.asked.max(initial=0))
-        if most:
-            self._purse -= self._lost(report)
+        if most and self._is_warm:
+            self._purse -= self._lost(report, most)
             self._guess_cost.note(most, report.draft_seconds)
+        if most:
+            # The first guess of all meets cold caches, and rows that it has to read first.
+            self._is_warm = True
             self._learn(report, most)
         self._step_cost.note(report.num_tokens, report.step_seconds)
 
-    def _lost(self, report: SpecReport) -> float:
-        """What drafts have lost, in steps without them; less than 0 if they have gained."""
-        n, drafted = len(report.rows), int(report.drafted.sum())
-        plain, decode = self._step_cost.seconds(np.array([report.num_tokens - drafted, n], float))
-        if plain <= 0.0:
-            return 0.0
+    def _lost(self, report: SpecReport, most: int) -> float:
+        """Seconds that drafts have lost; less than 0 if they have gained."""
+        n, num_tokens = len(report.rows), max(report.num_tokens - int(report.drafted.sum()), 1)
+        plain, decode = self._step_cost.seconds(np.array([num_tokens, n], float)).tolist()
         # Each token that was kept saves its part of a step in which nothing else is computed.
-        worth = plain + decode * float(report.accepted.sum()) / n
-        lost = (report.step_seconds + report.draft_seconds - worth) / plain
-        return min(float(lost), _MOST_LOST)
+        decode = min(decode, plain * n / num_tokens)
+        kept = decode * float(report.accepted.sum()) / n
+        lost = report.step_seconds + report.draft_seconds - plain - kept
+        expected = float(self._guess_cost.seconds(np.array([float(most)]))[0])
+        return float(min(lost, expected + _MOST_LOST * plain))
 
     def _learn(self, report: SpecReport, most: int) -> None:
         depths = self._depths[:most, None]

@@ -114,6 +114,58 @@ def test_a_machine_that_was_slow_for_a_while_is_given_another_chance() -> None:
     assert np.mean(drafts[-200:]) > 4
 
 
+def steps_of(
+    controller: Adaptive, rows: int, count: int, *, right: bool, comes: int = 20
+) -> list[list[int]]:
+    """What it asks for in so many steps, in which all drafts are kept or none."""
+    asked = []
+    view = SpecView(np.arange(rows), np.full(rows, 20), 512, rows)
+    for _ in range(count):
+        drafts = controller.decide(view)
+        drafted = np.minimum(drafts, comes)
+        num_tokens = rows + int(drafted.sum())
+        took, drafting = 1e-3 + 2e-4 * num_tokens, 1e-5 * bool(drafts.any())
+        controller.report(
+            SpecReport(view.rows, drafts, drafted, drafted * right, num_tokens, drafting, took)
+        )
+        asked.append(drafts.tolist())
+    return asked
+
+
+def opened(rows: int, **settings: int) -> Adaptive:
+    controller = Adaptive(AdaptiveConfig(**settings))
+    controller.open(engine_resources(max_running=rows))
+    return controller
+
+
+def test_tries_are_made_with_a_few_sequences_by_turns() -> None:
+    asked = np.array(steps_of(opened(24), 24, 3_000, right=False))[1_000:]
+    tries = asked[asked.any(1)]
+    assert len(tries) > 3
+    assert (np.count_nonzero(tries, axis=1) <= 8).all()
+    assert (np.count_nonzero(tries, axis=0) > 0).all(), "each has its turn"
+
+
+def test_now_and_then_a_step_goes_without_drafts_to_see_what_it_takes() -> None:
+    asked = np.array(steps_of(opened(1), 1, 400, right=True))[100:, 0]
+    assert 3 <= np.count_nonzero(asked == 0) <= 12
+
+
+def test_drafts_that_never_come_are_not_counted_on() -> None:
+    controller = opened(1)
+    steps_of(controller, 1, 200, right=True, comes=1)
+    assert controller._came[0] > 0.9
+    assert controller._came[1] < 0.1
+
+
+@pytest.mark.parametrize(("before", "after"), [(20, 3), (3, 20)])
+def test_what_is_known_is_handed_over_whatever_the_most_drafts(before: int, after: int) -> None:
+    old, new = opened(2, max_drafts=before), opened(2, max_drafts=after)
+    steps_of(old, 2, 50, right=True)
+    assert new.import_state(old.export_state())
+    assert max(map(max, steps_of(new, 2, 50, right=True))) == after
+
+
 def test_a_decision_against_drafts_is_not_that_of_the_next_sequence() -> None:
     controller = Adaptive(AdaptiveConfig())
     controller.open(engine_resources(max_running=2))

@@ -10,11 +10,14 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine import feedback
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
+from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
+from tests.engine.core.swapping import swap
 
 Make = Callable[..., Any]
 
@@ -110,8 +113,11 @@ def test_who_is_not_to_guess_is_shown_many_steps_at_once(make_engine: Make) -> N
     run(engine)
 
 
-def test_a_row_that_is_begun_again_is_shown_in_order(make_engine: Make) -> None:
-    engine, drafter = watched(make_engine, 0, "chain")
+@pytest.mark.parametrize("max_batch_tokens", [1, 512])
+def test_a_row_that_is_begun_again_is_shown_in_order(
+    make_engine: Make, max_batch_tokens: int
+) -> None:
+    engine, drafter = watched(make_engine, 0, "chain", max_batch_tokens=max_batch_tokens)
     (one,) = engine.submit(PROMPTS[0], max_tokens=60, ignore_eos=True)
     while len(engine.answers[one].tokens) < 10:
         engine.step()
@@ -120,3 +126,23 @@ def test_a_row_that_is_begun_again_is_shown_in_order(make_engine: Make) -> None:
     engine.run()
     assert engine.core.strategies.num_faults == 0
     assert len(drafter.seen[0]) > len(PROMPTS[0]) + 10
+
+
+def test_what_waits_for_one_drafter_is_not_shown_to_the_next(make_engine: Make) -> None:
+    engine = make_engine(
+        drafter=StrategyChoice("medusa"), spec_controller=StrategyChoice("fixed", {"drafts": 3})
+    )
+    (one,) = engine.submit(PROMPTS[0], max_tokens=40, ignore_eos=True)
+    while len(engine.answers[one].tokens) < 6:
+        engine.step()
+    swap(engine, Kind.DRAFTER, StrategyChoice("ngram"))
+    engine.run()
+    assert engine.core.strategies.num_faults == 0
+    assert len(engine.answers[one].tokens) == 40
+
+
+def test_large_states_do_not_wait(make_engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feedback, "_MOST_BYTES", 2000)
+    engine, drafter = watched(make_engine, 0, "chain")
+    engine.generate(PROMPTS[0], max_tokens=9, ignore_eos=True)
+    assert drafter.calls >= 4

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
+from gatewayd_engine import embedded, tiered
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
@@ -71,6 +72,9 @@ class Harness:
     def step(self) -> StepOutput:
         """One step, its output sorted to the sequences."""
         output = self.core.step()
+        if not output.stats.step_tokens:
+            # As the engine's own loop does: threads that read pages get their turn.
+            time.sleep(0.001)
         tokens = np.frombuffer(output.tokens, np.int32).tolist()
         sequences = np.frombuffer(output.sequences, np.int64).tolist()
         for sequence, token in zip(sequences, tokens, strict=True):
@@ -156,6 +160,12 @@ def make_engine() -> Iterator[MakeEngine]:
     for harness in opened:
         harness.core.check()
         harness.core.strategies.close()
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A busy machine may take its time to read a page."""
+    monkeypatch.setattr(tiered, "_MOST_WAIT", 60.0)
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from gatewayd_engine.kv import arrivals
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
+pytestmark = pytest.mark.usefixtures("patient")
 CACHES = [StrategyChoice("hash"), StrategyChoice("radix")]
 
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine import tiered
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_tier_disk.store import Store
 
@@ -36,9 +35,8 @@ def flush(engine: Any) -> None:
     engine.core.strategies.tiers._tiers[0].strategy.flush()
 
 
-def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float, patience: float = 60.0) -> None:
-    """The disk gives a page after so long; for one that does not come nobody waits longer."""
-    monkeypatch.setattr(tiered, "_MOST_WAIT", patience)
+def slow_reads(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    """The disk gives a page after so long."""
     read = Store.read
 
     def slow(self: Store, name: bytes) -> bytes | None:

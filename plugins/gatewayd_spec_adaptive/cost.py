@@ -17,8 +17,8 @@ _SIZES = 160
 """Reaches beyond 10^6 tokens."""
 
 
-class StepCost:
-    """Seconds of a step with so many tokens.
+class Cost:
+    """Seconds of a step, by its tokens, or of guessing, by its depth.
 
     A machine that others use is slower at one time than at another, and steps of some sizes were
     last seen long ago. So two things are learnt: how long steps of one size take beside those of
@@ -38,9 +38,9 @@ class StepCost:
         self._known: list[int] = []
         self.slowness = 1.0
 
-    def note(self, num_tokens: int, seconds: float) -> None:
-        """A step took so long."""
-        i = self._index(num_tokens)
+    def note(self, size: int, seconds: float) -> None:
+        """Something of this size took so long."""
+        i = self._index(size)
         if not self._seconds[i]:
             self._seconds[i] = seconds / self.slowness
             self._known = [j for j in range(_SIZES) if self._seconds[j]]
@@ -50,25 +50,25 @@ class StepCost:
         self._seconds[i] *= factor
         self.slowness *= factor
 
-    def knows(self, num_tokens: int) -> bool:
-        """Whether such a step was ever seen."""
-        return bool(self._seconds[self._index(num_tokens)])
+    def knows(self, size: int) -> bool:
+        """Whether this size was ever seen."""
+        return bool(self._seconds[self._index(size)])
 
-    def seconds(self, num_tokens: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Expected seconds of steps now, shape ``[n]``; sizes never seen lie between others.
+    def seconds(self, size: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Expected seconds now, shape ``[n]``; sizes never seen lie between others.
 
         Beyond the largest that was seen a token is taken to cost nothing more: so it is tried,
         and known from then on. As long as nothing was seen, nothing costs anything.
         """
         if not self._known:
-            return np.zeros_like(num_tokens)
+            return np.zeros_like(size)
         # A smaller step is never slower; where it seems so, a hiccup was all that was seen of it.
         known = np.array([self._seconds[i] for i in self._known])
         rising = np.minimum.accumulate(known[::-1])[::-1]
-        return self.slowness * np.interp(num_tokens, self._at[self._known], rising)
+        return self.slowness * np.interp(size, self._at[self._known], rising)
 
     @staticmethod
-    def _index(num_tokens: int) -> int:
-        if num_tokens <= _EXACT:
-            return num_tokens
-        return min(round(_EXACT + float(np.log(num_tokens / _EXACT) / np.log(_RATIO))), _SIZES - 1)
+    def _index(size: int) -> int:
+        if size <= _EXACT:
+            return size
+        return min(round(_EXACT + float(np.log(size / _EXACT) / np.log(_RATIO))), _SIZES - 1)

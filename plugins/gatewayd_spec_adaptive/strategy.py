@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gatewayd_hooks.handover import State
-from gatewayd_spec_adaptive.cost import StepCost
+from gatewayd_spec_adaptive.cost import Cost
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -60,7 +60,7 @@ class Adaptive:
         self._all_tried, self._all_kept = 4.0, 3.0
         # Of the drafts that were asked for, the part that came, by depth.
         self._came = np.ones(len(self._depths))
-        self._step_cost, self._guess_cost = StepCost(), StepCost()
+        self._step_cost, self._guess_cost = Cost(), Cost()
         self._purse = 0.0
         self._is_warm = False
         self._idle = self._busy = self._turn = 0

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -221,15 +222,12 @@ class EngineCore:
         self._tally.add(num_tokens, time.perf_counter() - began)
         if num_tokens and self._placement.outside.learns:
             self._placement.outside.computed(num_tokens, time.perf_counter() - began)
-        return StepOutput(
+        return msgspec.structs.replace(
+            output,
             stats=self.stats,
-            sequences=output.sequences,
-            tokens=output.tokens,
             admitted=self._placement.take_admitted(),
             preempted=self._placement.take_preempted(),
             finished=self._lives.take_finished(),
-            logprobs=output.logprobs,
-            prompt_logprobs=output.prompt_logprobs,
         )
 
     def _next_batch(self) -> StepBatch | None:

@@ -8,6 +8,7 @@ import traceback
 from collections.abc import Mapping
 from types import TracebackType
 
+from gatewayd_hooks.errors import told
 from gatewayd_hooks.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.ledger import Account
 from gatewayd_hooks.strategy import Kind
@@ -22,7 +23,6 @@ __all__ = [
     "deed",
     "failure",
     "tell_fault",
-    "told",
 ]
 
 _log = logging.getLogger(__name__)
@@ -76,12 +76,6 @@ class blame:
 def failure(name: str) -> str:
     """What a client is told of a logits processor; what it said itself is for the log."""
     return f"the logits processor {name} failed; try again, or send the request without it"
-
-
-def told(error: BaseException) -> str:
-    """An exception in one line: its type and what it says."""
-    words = " ".join(str(error).split())
-    return f"{type(error).__name__}: {words}" if words else type(error).__name__
 
 
 def tell_fault(who: str, error: BaseException, strategy: object, count: int, limit: int) -> None:

@@ -82,13 +82,9 @@ class Prefixes:
         """Tokens of a waiting sequence that need not be computed, less than it has."""
         return self._outside.reach(sequence, self.match(sequence, num_tokens), num_tokens)
 
-    def is_shareable(self, sequence: Sequence) -> bool:
-        """Whether the sequence may use what others have computed."""
-        return sequence.trail is not None and sequence.params.prompt_logprobs is None
-
     def match(self, sequence: Sequence, num_tokens: int) -> Match:
         """The cached prefix of a waiting sequence, at least one token less than it has."""
-        if not self.is_shareable(sequence):
+        if not sequence.shares:
             return _NOTHING
         is_known = self._pages.is_known
         found = self._matched.get(sequence.id)
@@ -141,16 +137,19 @@ class Prefixes:
             if sequence.trail is None:
                 continue
             queue.num_published[slot] = n
-            pages = np.array(sequence.pages[:n], np.int32)
+            pages = sequence.pages[:n]
             with blame(Kind.PREFIX_CACHE):
-                known = insert(sequence.trail, sequence.tokens[: n * size], pages)
-                if not set(known) <= set(sequence.pages[:n]):
+                taken = insert(
+                    sequence.trail, sequence.tokens[: n * size], np.array(pages, np.int32)
+                )
+                known = set(taken)
+                if not known.issubset(pages):
                     raise ValueError("took a page it was not offered")
-            if len(known):
-                self._pages.mark_known(known)
-                self._outside.note(sequence, n, set(known))
+            if known:
+                self._pages.mark_known(taken)
+                self._outside.note(sequence, n, known)
                 self._matched.clear()
-                self._tell_origins(sequence, n, set(known))
+                self._tell_origins(sequence, n, known)
 
     def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
         """Tell where pages stand that the cache now maps to, among the first ones of a sequence."""

@@ -9,10 +9,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.faults import OutOfService, StrategyHang, failure, told
+from gatewayd_engine.faults import OutOfService, StrategyHang, failure
 from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_engine.rows import Rows
+from gatewayd_hooks.errors import told
 from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, RequestRefused
 
 _log = logging.getLogger(__name__)

@@ -106,3 +106,8 @@ class Sequence:
         self.was_admitted = False
         self.was_counted = False
         self.submitted = submitted
+
+    @property
+    def shares(self) -> bool:
+        """Whether it may use what others have computed."""
+        return self.trail is not None and self.params.prompt_logprobs is None

@@ -212,7 +212,7 @@ class Tiered:
 
     def _locate(self, sequence: Sequence, match: Match, num_tokens: int) -> list[Located]:
         """Where the full pages behind a match are; a token is left to compute."""
-        if sequence.trail is None or sequence.params.prompt_logprobs is not None:
+        if not sequence.shares:
             return []
         size = self._pool.page_size
         first, end = match.num_tokens // size, (num_tokens - 1) // size

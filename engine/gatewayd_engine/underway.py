@@ -50,7 +50,7 @@ class Underway:
         """
         sequence, size = self._queue[slot], self._page_size
         others = self._prompts.get((sequence.salt, sequence.tokens[:size].tobytes()))
-        if others is None or sequence.inherited or not self._prefixes.is_shareable(sequence):
+        if others is None or sequence.inherited or not sequence.shares:
             return None
         view = self._queue.view
         num_tokens = int(view.num_tokens[slot])

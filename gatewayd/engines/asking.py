@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
 from gatewayd.engines.replica import Replica
@@ -30,6 +30,13 @@ class Asking(Generic[AnswerT]):
             return await future
         finally:
             self._awaited.pop(number, None)
+
+    async def ask_all(
+        self, replicas: Sequence[Replica], question: Callable[[int], Command]
+    ) -> list[tuple[Replica, AnswerT | None]]:
+        """The same question to several at once."""
+        answers = await asyncio.gather(*(self.ask(replica, question) for replica in replicas))
+        return list(zip(replicas, answers, strict=True))
 
     def answered(self, number: int, answer: AnswerT) -> None:
         """An engine has answered; what was not asked is ignored."""

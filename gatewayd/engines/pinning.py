@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 
 import numpy as np
@@ -44,17 +43,8 @@ class EnginePins:
         """
         ids = np.array(prompt, np.int32).tobytes()
         serving = [replica for replica in self._replicas if replica.can_serve]
-        answers = await asyncio.gather(
-            *(
-                self._asking.ask(replica, lambda number: Pin(number, ids, seconds))
-                for replica in serving
-            )
-        )
-        told = {
-            replica.index: answer
-            for replica, answer in zip(serving, answers, strict=True)
-            if answer is not None
-        }
+        answers = await self._asking.ask_all(serving, lambda number: Pin(number, ids, seconds))
+        told = {replica.index: answer for replica, answer in answers if answer is not None}
         if not told:
             raise EngineUnavailable("no engine is ready; try again", retry_after=2)
         for answer in told.values():

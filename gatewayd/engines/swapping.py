@@ -52,19 +52,17 @@ class EngineSwaps:
             if not serving and not may_wait:
                 raise SwapRefused("no engine is ready to try it; try again")
             before = self._replicas[0].setup.config.choices(kind)
-            answers = await asyncio.gather(
-                *(
-                    self._asking.ask(replica, lambda number: Swap(number, kind.value, choices))
-                    for replica in serving
-                )
+            asked = await self._asking.ask_all(
+                serving, lambda number: Swap(number, kind.value, choices)
             )
-            errors = [answer.error for answer in answers if answer is not None and answer.error]
+            answers = [(replica, answer) for replica, answer in asked if answer is not None]
+            errors = [answer.error for _, answer in answers if answer.error]
             if errors:
-                for replica, answer in zip(serving, answers, strict=True):
-                    if answer is not None and not answer.error:
+                for replica, answer in answers:
+                    if not answer.error:
                         replica.send(Swap(0, kind.value, before))
                 raise SwapRefused(errors[0])
-            told = [replica for replica, answer in zip(serving, answers, strict=True) if answer]
+            told = [replica for replica, _ in answers]
             if serving and not told:
                 # Nobody has shown that it can be used: the next engines keep what was before.
                 names = ", ".join(choice.name for choice in choices) or "nothing"
@@ -73,7 +71,7 @@ class EngineSwaps:
                 config = replica.setup.config.with_choices(kind, choices)
                 forgiven = [[kind.value, choice.name] for choice in choices]
                 replica.adopt(config.without_quarantine(forgiven), is_known=replica in told)
-            return bool(told) and all(answer.has_state for answer in answers if answer is not None)
+            return bool(told) and all(answer.has_state for _, answer in answers)
 
     def limit(self, limits: SetLimits) -> None:
         """Change limits of every engine."""

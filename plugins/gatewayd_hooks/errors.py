@@ -81,3 +81,9 @@ class BadSettings(PluginError):
 def nearest(name: str, names: Sequence[str]) -> str | None:
     """The one of ``names`` that ``name`` was probably meant to be."""
     return next(iter(get_close_matches(name, names, n=1)), None)
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line: its type and what it says."""
+    words = " ".join(str(error).split())
+    return f"{type(error).__name__}: {words}" if words else type(error).__name__

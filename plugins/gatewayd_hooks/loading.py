@@ -18,7 +18,7 @@ from packaging.specifiers import SpecifierSet
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.detection import Detector
-from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest
+from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest, told
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.settings import decode
@@ -292,6 +292,4 @@ def _fence(entry: Entry, where: str) -> Iterator[None]:
     except (PluginError, KeyboardInterrupt):
         raise
     except BaseException as error:  # a plugin may even call sys.exit
-        text = " ".join(str(error).split())
-        reason = f"{type(error).__name__}: {text}" if text else type(error).__name__
-        raise LoadFailed(entry.plugin, f"{where} raised {reason}") from error
+        raise LoadFailed(entry.plugin, f"{where} raised {told(error)}") from error

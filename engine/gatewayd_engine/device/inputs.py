@@ -1,0 +1,56 @@
+"""What a step reads on the device, and what its attention is planned from on the host."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class HostPlan:
+    """Sizes of a step's lines, on the host: planning must not ask the device.
+
+    All are int32 CPU tensors, pinned where there is a device; nobody writes to them before the
+    step has been planned.
+
+    Attributes:
+        num_decode: lines that compute one token; they come first.
+        query_indptr: where each line's tokens begin, shape ``[lines + 1]``.
+        page_indptr: where each line's pages begin, shape ``[lines + 1]``.
+        last_page_len: tokens in each line's last page after this step, shape ``[lines]``.
+    """
+
+    num_decode: int
+    query_indptr: torch.Tensor
+    page_indptr: torch.Tensor
+    last_page_len: torch.Tensor
+
+    @property
+    def num_lines(self) -> int:
+        """Sequences of the step, padding included."""
+        return len(self.last_page_len)
+
+
+@dataclass(frozen=True, slots=True)
+class StepInputs:
+    """Tensors on the device; those of a captured step keep their addresses.
+
+    Attributes:
+        ids: of the tokens, int64, shape ``[num_tokens]``.
+        positions: int64, shape ``[num_tokens]``.
+        write: where each token's keys and values go: page * page size + offset, int64, shape
+            ``[num_tokens]``.
+        page_indptr: as in the host's plan, int32, shape ``[lines + 1]``.
+        pages: int32, one line's after another's, at least ``page_indptr[-1]`` of them.
+        last_page_len: as in the host's plan, int32, shape ``[lines]``.
+        host: the plan.
+    """
+
+    ids: torch.Tensor
+    positions: torch.Tensor
+    write: torch.Tensor
+    page_indptr: torch.Tensor
+    pages: torch.Tensor
+    last_page_len: torch.Tensor
+    host: HostPlan

@@ -1,0 +1,57 @@
+"""A checkpoint without weights in the shape of Llama 3.1 8B, for measuring speed.
+
+Its tokenizer is the embedded model's with words nobody writes added, up to the full vocabulary: the
+output layer, the sampler and the tables of the gateway have their real sizes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from gatewayd_engine import embedded
+
+LLAMA_8B = "llama-8b"
+
+_VOCAB_SIZE = 128_256
+_CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "vocab_size": _VOCAB_SIZE,
+    "hidden_size": 4096,
+    "intermediate_size": 14_336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 131_072,
+    "rope_theta": 500_000.0,
+    "rope_scaling": {
+        "rope_type": "llama3",
+        "factor": 8.0,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    },
+    "rms_norm_eps": 1e-5,
+    "hidden_act": "silu",
+    "tie_word_embeddings": False,
+    "attention_bias": False,
+    "mlp_bias": False,
+    "bos_token_id": None,
+    "eos_token_id": 2,
+    "torch_dtype": "bfloat16",
+}
+
+
+def write_llama_8b(folder: Path) -> None:
+    """Write ``config.json`` and the tokenizer's files into an existing folder."""
+    source = embedded.folder()
+    (folder / "config.json").write_text(json.dumps(_CONFIG, indent=2), "utf-8")
+    tokenizer = json.loads((source / "tokenizer.json").read_text("utf-8"))
+    words = tokenizer["model"]["vocab"]
+    # No merge leads to them, so texts are tokenized as before.
+    words.update({f"Ġw{i}": i for i in range(len(words), _VOCAB_SIZE)})
+    (folder / "tokenizer.json").write_text(json.dumps(tokenizer, ensure_ascii=False), "utf-8")
+    shutil.copy(source / "tokenizer_config.json", folder)

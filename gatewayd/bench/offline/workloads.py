@@ -1,0 +1,112 @@
+"""The offline workloads: token ids and output lengths fixed by seed, the same for every engine.
+
+What an engine is measured with must not change: the ids are part of the figures in ``h200.toml``.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+_FIRST, _END = 10, 128_000  # ids that every vocabulary of the Llama 3 size has; no special ones
+_BATCHES = (1, 8, 32, 64, 128, 256)
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """Requests that are submitted all at once.
+
+    Attributes:
+        name: as in the stored figures.
+        shared: token ids that every prompt begins with.
+        own: those that follow, for each request.
+        output_lens: tokens to generate, for each request.
+    """
+
+    name: str
+    shared: list[int]
+    own: list[list[int]]
+    output_lens: list[int]
+
+    @property
+    def prompts(self) -> list[list[int]]:
+        """Token ids of every request."""
+        return [self.shared + own for own in self.own]
+
+    def scaled(self, fraction: float) -> Workload:
+        """That part of the requests, and of every length; at least one of each."""
+        count = _part(len(self.own), fraction)
+        return Workload(
+            self.name,
+            self.shared[: _part(len(self.shared), fraction)],
+            [own[: _part(len(own), fraction)] for own in self.own[:count]],
+            [_part(length, fraction) for length in self.output_lens[:count]],
+        )
+
+    def fitted(self, vocab_size: int, max_model_len: int) -> Workload:
+        """The same for a smaller model: ids modulo its vocabulary, lengths cut to its context."""
+        outputs = [min(length, max_model_len // 2) for length in self.output_lens]
+        room = max_model_len - max(outputs)
+        shared = self.shared[: room // 2] if len(self.shared) >= room else self.shared
+        return Workload(
+            self.name,
+            [token % vocab_size for token in shared],
+            [[token % vocab_size for token in own[: room - len(shared)]] for own in self.own],
+            outputs,
+        )
+
+
+def _part(whole: int, fraction: float) -> int:
+    return min(whole, max(1, round(whole * fraction)))
+
+
+def _ids(chance: random.Random, length: int) -> list[int]:
+    return [chance.randrange(_FIRST, _END) for _ in range(length)]
+
+
+def _plain(name: str, seed: int, requests: int, input_len: int, output_len: int) -> Workload:
+    chance = random.Random(seed)
+    return Workload(
+        name, [], [_ids(chance, input_len) for _ in range(requests)], [output_len] * requests
+    )
+
+
+def _chat(seed: int) -> Workload:
+    chance = random.Random(seed)
+
+    def length(mean: float, sigma: float, most: int) -> int:
+        drawn = int(chance.lognormvariate(math.log(mean) - sigma * sigma / 2, sigma))
+        return max(4, min(most, drawn))
+
+    # The lengths of all requests are drawn before any id.
+    lens = [(length(230, 1.0, 2048), length(200, 0.9, 1024)) for _ in range(1000)]
+    return Workload(
+        "chatlike_1000", [], [_ids(chance, n) for n, _ in lens], [output for _, output in lens]
+    )
+
+
+def _shared(seed: int) -> Workload:
+    chance = random.Random(seed)
+    shared = _ids(chance, 1000)
+    own = [_ids(chance, 50) for _ in range(1000)]
+    return Workload("sharedprefix_1000x(1000+50)_out32", shared, own, [32] * 1000)
+
+
+def _decode(batch: int) -> Callable[[int], Workload]:
+    name = f"decode_bs{batch}_in128_out256"
+    return lambda offset: _plain(name, 100 + batch + offset, batch, 128, 256)
+
+
+WORKLOADS: Mapping[str, Callable[[int], Workload]] = MappingProxyType(
+    {f"decode-{batch}": _decode(batch) for batch in _BATCHES}
+    | {
+        "prefill": lambda offset: _plain("prefill_64x4096_out1", 7 + offset, 64, 4096, 1),
+        "chat": lambda offset: _chat(8 + offset),
+        "shared": lambda offset: _shared(9 + offset),
+        "long": lambda offset: _plain("long_16x16384_out128", 10 + offset, 16, 16_384, 128),
+    }
+)
+"""By the name that is typed; each takes what is added to its seed, 0 for the stored figures'."""

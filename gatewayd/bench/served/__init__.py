@@ -1,0 +1,1 @@
+"""``gatewayd bench serve``: the served workloads, through a daemon of its own."""

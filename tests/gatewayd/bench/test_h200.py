@@ -1,0 +1,110 @@
+"""The stored figures fit the workloads, and comparisons say what is better and when it counts."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewayd.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
+from gatewayd.bench.offline.workloads import WORKLOADS as OFFLINE
+from gatewayd.bench.served.workloads import WORKLOADS as SERVED
+from gatewayd.bench.tables import comparison_rows
+
+
+def test_stored_offline_figures_are_of_these_workloads() -> None:
+    known = reference().offline
+    made = {workload.name: workload for workload in (make(0) for make in OFFLINE.values())}
+    assert known.keys() == made.keys()
+    for name, workload in made.items():
+        rival = known[name].rival
+        seconds = rival["seconds"]
+        assert rival["requests_per_second"] * seconds == pytest.approx(len(workload.own))
+        assert rival["input_tokens_per_second"] * seconds == pytest.approx(
+            sum(map(len, workload.prompts))
+        )
+        assert rival["output_tokens_per_second"] * seconds == pytest.approx(
+            sum(workload.output_lens)
+        )
+
+
+def test_stored_served_figures_are_of_these_workloads() -> None:
+    known = reference().served
+    assert known.keys() == SERVED.keys()
+    for name, served in SERVED.items():
+        rival = known[name].rival
+        tokens = served.requests * served.output_tokens
+        assert rival["output_tokens_per_second"] * rival["seconds"] == pytest.approx(
+            tokens, rel=1e-3
+        )
+        assert rival["requests_per_second"] * rival["seconds"] == pytest.approx(
+            served.requests, rel=5e-3
+        )
+
+
+def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() -> None:
+    known = reference()
+    for name, one in {**known.offline, **known.served}.items():
+        assert one.goals, name
+        assert one.goals.keys() <= one.rival.keys() <= FIGURES.keys()
+        assert one.limits.keys() <= one.goals.keys()
+        for figure, goal in one.goals.items():
+            at_goal = Comparison(
+                name, figure, goal, one.rival[figure], goal, one.limits.get(figure)
+            )
+            assert at_goal.times_rival > 1
+            assert at_goal.is_kept
+            assert (at_goal.share_of_limit or 0) <= 1
+
+
+KNOWN = Known(
+    rival={"output_tokens_per_second": 200.0, "ttft_p50_ms": 20.0},
+    goals={"output_tokens_per_second": 240.0, "ttft_p50_ms": 15.0},
+    limits={"output_tokens_per_second": 300.0},
+)
+
+
+def test_more_tokens_and_less_time_are_better() -> None:
+    speed, wait = compare("w", KNOWN, {"output_tokens_per_second": 250.0, "ttft_p50_ms": 16.0})
+    assert (speed.times_rival, speed.is_kept) == (1.25, True)
+    assert speed.share_of_limit == pytest.approx(250 / 300)
+    assert (wait.times_rival, wait.is_kept, wait.share_of_limit) == (1.25, False, None)
+    slow, quick = compare("w", KNOWN, {"output_tokens_per_second": 239.0, "ttft_p50_ms": 15.0})
+    assert (slow.is_kept, quick.is_kept) == (False, True)
+
+
+def test_what_was_not_measured_is_not_compared() -> None:
+    assert [one.figure for one in compare("w", KNOWN, {"ttft_p50_ms": 1.0})] == ["ttft_p50_ms"]
+
+
+def test_only_the_whole_workloads_on_such_a_machine_are_a_verdict() -> None:
+    right = ("NVIDIA H200", "llama-8b", "bfloat16", 1.0)
+    assert differences(*right) == []
+    for place, other, words in (
+        (0, "", "without a GPU"),
+        (0, "NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB"),
+        (0, "NVIDIA A100-SXM4-80GB, NVIDIA H200", "A100"),
+        (1, "nano", "nano"),
+        (2, "float32", "float32"),
+        (3, 0.5, "0.5"),
+    ):
+        run = [*right]
+        run[place] = other
+        (said,) = differences(*run)  # type: ignore[arg-type]
+        assert words in said
+
+
+def test_rows_say_of_which_machine_the_figures_are_and_judge_only_there() -> None:
+    made = compare("w", KNOWN, {"output_tokens_per_second": 250.0, "ttft_p50_ms": 16.0})
+    judged = comparison_rows(made, is_verdict=True)
+    assert [row[-1] for row in judged.rows] == ["kept", "missed"]
+    assert judged.rows[0][2:-1] == ["250", "200", "1.25", "≥ 240", "300", "0.83"]
+    assert judged.rows[1][2:-1] == ["16", "20", "1.25", "≤ 15", "", ""]
+    elsewhere = comparison_rows(made, is_verdict=False)
+    assert [row[-1] for row in elsewhere.rows] == ["-", "-"]
+    assert [word for word in elsewhere.header if "H200" in word] == [
+        "vLLM 0.25.1, H200",
+        "goal, H200",
+        "limit, H200",
+    ]
+    lines = judged.as_markdown().splitlines()
+    assert lines[0].startswith("| workload | figure | ours | vLLM 0.25.1, H200 |")
+    assert lines[2] == "| w | output tok/s | 250 | 200 | 1.25 | ≥ 240 | 300 | 0.83 | kept |"

@@ -31,6 +31,7 @@ class Endpoint(StrEnum):
 
 
 def bench(
+    ctx: typer.Context,
     url: Annotated[
         str, typer.Option(help="The server, any OpenAI-compatible one.")
     ] = "http://127.0.0.1:8000",
@@ -82,6 +83,9 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="Print a document instead.")] = False,
 ) -> None:
     """Measure a server: TTFT, TPOT, ITL and E2E percentiles, throughput, errors by code."""
+    if ctx.invoked_subcommand is not None:
+        _refuse_options(ctx)
+        return
     loads = [
         *_loads("concurrency", concurrency if concurrency or rate else "1,8,32"),
         *_loads("rate", rate),
@@ -129,6 +133,17 @@ def bench(
         _show(levels)
     if not any(level.succeeded for level in levels):
         raise typer.Exit(1)
+
+
+def _refuse_options(ctx: typer.Context) -> None:
+    """What stands before the name of a subcommand would change nothing."""
+    for parameter in ctx.command.params:
+        source = ctx.get_parameter_source(parameter.name or "")
+        if source is not None and source.name == "COMMANDLINE":
+            raise typer.BadParameter(
+                f"it is of `gatewayd bench` alone; {ctx.invoked_subcommand} has options of its own",
+                param_hint=parameter.opts[0],
+            )
 
 
 def _loads(kind: Literal["concurrency", "rate"], text: str | None) -> list[Load]:

@@ -23,7 +23,7 @@ class LazyCommand(NamedTuple):
 COMMANDS = {
     "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
     "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
-    "bench": LazyCommand("gatewayd.bench.cli", "bench", "Measure an OpenAI-compatible server."),
+    "bench": LazyCommand("gatewayd.bench.app", "app", "Measure a server, or this engine."),
     "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),
     "strategies": LazyCommand(
         "gatewayd.cli.swap", "strategies", "Show what a running daemon decides with."

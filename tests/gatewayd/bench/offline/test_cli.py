@@ -1,0 +1,129 @@
+"""``gatewayd bench offline`` as it is typed, on the embedded model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gatewayd.bench.app import app
+from gatewayd.bench.h200 import compare, reference
+from gatewayd.bench.run import Run
+from gatewayd.bench.subject import subject
+from gatewayd.bench.tables import Rows
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gatewayd", "bench", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_the_document_adds_up(tmp_path: Path) -> None:
+    file = tmp_path / "offline.json"
+    done = run(
+        *("offline", "--scale", "0.1", "--only", "shared,decode-32,prefill"),
+        *("--max-running", "16", "--json", "--out", file),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert json.loads(file.read_text()) == document
+    assert (document["model"], document["dtype"], document["scale"]) == ("nano", "float32", 0.1)
+    assert document["settings"]["engine.max_running"] == 16
+    assert document["machine"]["gpu"] == ""
+    counts = {}
+    for one in document["workloads"]:
+        counts[one["workload"]] = (one["requests"], one["input_tokens"], one["output_tokens"])
+        seconds = one["seconds"]
+        assert one["output_tokens_per_second"] == pytest.approx(one["output_tokens"] / seconds)
+        assert one["input_tokens_per_second"] == pytest.approx(one["input_tokens"] / seconds)
+        assert one["requests_per_second"] == pytest.approx(one["requests"] / seconds)
+        # All that was computed is what came in and out, but for what was cached.
+        computed = one["input_tokens"] + one["output_tokens"] - one["requests"]
+        assert one["steps"] * one["step_tokens"] == pytest.approx(computed - one["cached_tokens"])
+        assert one["steps"] * one["step_ms"] < 1000 * seconds
+        assert 1 <= one["step_sequences"] <= 16
+        assert one["cpu_us"] > 0
+    # The order is that of the workloads, not of the option.
+    assert list(counts.items()) == [
+        ("decode_bs32_in128_out256", (3, 39, 78)),
+        ("prefill_64x4096_out1", (6, 2460, 6)),
+        ("sharedprefix_1000x(1000+50)_out32", (100, 10_500, 300)),
+    ]
+    cached = [one["cached_tokens"] for one in document["workloads"]]
+    assert cached[:2] == [0, 0]  # the round before has other prompts
+    assert cached[2] == 99 * 96  # full pages of what is shared, computed once
+    assert len(document["differences"]) == 4
+    for one in document["comparisons"]:
+        measured = {w["workload"]: w for w in document["workloads"]}[one["workload"]]
+        assert one["measured"] == measured[one["figure"]]
+        assert one["times_reference"] == pytest.approx(one["measured"] / one["reference"])
+        assert one["kept"] is None
+
+
+def test_a_table_says_that_it_is_no_verdict() -> None:
+    done = run("offline", "--scale", "0.01", "--only", "decode-1")
+    assert done.returncode == 0, done.stderr
+    assert "decode_bs1_in128_out256" in done.stdout
+    assert "vLLM 0.25.1, H200" in done.stdout
+    assert "This run is no verdict on the goals: the machine is one without a GPU" in done.stdout
+    assert "kept" not in done.stdout
+    assert "missed" not in done.stdout
+    assert done.stderr.startswith("decode_bs1_in128_out256: output tok/s ")
+
+
+def test_rows_can_be_copied_into_a_document(capsys: pytest.CaptureFixture[str]) -> None:
+    known = reference().offline["decode_bs1_in128_out256"]
+    with subject(None, "cpu", {"model.dtype": "auto"}) as found:
+        run_ = Run(found, "cpu", "float32", 1.0)
+    run_.comparisons += compare("w", known, {"output_tokens_per_second": 402.0})
+    run_.show("markdown", "offline", Rows(["a", "b"], [["1", "2"]]))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("| workload | figure | ours | vLLM 0.25.1, H200 |")
+    assert lines[2] == "| w | output tok/s | 402 | 201 | 2.00 | ≥ 245 | 263 | 1.53 | - |"
+    assert lines[4:7] == ["| a | b |", "| --- | --- |", "| 1 | 2 |"]
+    assert "no verdict" in lines[-1]
+
+
+@pytest.mark.parametrize("command", ["offline"])
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--only", "decode-2"), ("--only", "'decode-2' is no workload")),
+        (("--model", "/nowhere"), ("--model", "'/nowhere' is neither llama-8b nor")),
+        (("--device", "tpu"), ("--device", "'tpu'")),
+        (("--kv-memory", "much"), ("--kv-memory", "'much'")),
+        (("--scale", "2"), ("--scale", "equal to 1")),
+    ],
+)
+def test_bad_options_name_themselves(
+    command: str, arguments: tuple[str, ...], words: tuple[str, ...]
+) -> None:
+    done = CliRunner().invoke(app, [command, *arguments], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    for word in words:
+        assert word in done.output
+
+
+def test_options_of_the_plain_command_do_not_get_lost_in_front_of_another() -> None:
+    done = CliRunner().invoke(app, ["--concurrency", "4", "offline"], env={"COLUMNS": "200"})
+    assert done.exit_code == 2
+    assert "--concurrency" in done.output
+    assert "offline has options of its own" in done.output
+
+
+def test_what_the_engine_refuses_is_one_sentence() -> None:
+    done = run("offline", "--only", "decode-1", "--max-model-len", "100000")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.startswith("gatewayd: ")
+    assert "100000" in done.stderr
+    assert "Traceback" not in done.stderr

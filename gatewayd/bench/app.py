@@ -6,7 +6,9 @@ import typer
 
 from gatewayd.bench.cli import bench
 from gatewayd.bench.offline.cli import offline
+from gatewayd.bench.served.cli import serve
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 app.callback(invoke_without_command=True)(bench)
 app.command("offline")(offline)
+app.command("serve")(serve)

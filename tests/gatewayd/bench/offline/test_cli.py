@@ -93,7 +93,7 @@ def test_rows_can_be_copied_into_a_document(capsys: pytest.CaptureFixture[str]) 
     assert "no verdict" in lines[-1]
 
 
-@pytest.mark.parametrize("command", ["offline"])
+@pytest.mark.parametrize("command", ["offline", "serve"])
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,233 @@
+"""What the small kernels do, whatever they are written in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+if TYPE_CHECKING:
+    import torch
+
+Activation = Literal["silu", "gelu", "gelu_tanh"]
+"""Functions of a gate, by the names that ``ModelSpec`` gives them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingColumns:
+    """How each row wants its tokens drawn; device tensors of shape ``[rows]``.
+
+    Attributes:
+        temperature: float32; below 1e-7 the likeliest token is taken.
+        top_k: keep the k likeliest, 0 for all, int32.
+        top_p: keep the fewest likeliest tokens that reach this probability, float32.
+        min_p: keep tokens at least this likely relative to the likeliest, float32.
+        seed: the bits of a uint64, as int64.
+    """
+
+    temperature: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
+    seed: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class PenaltyColumns:
+    """What rows have seen, and how much they mind.
+
+    Attributes:
+        seen: tokens of prompt and output, bool, shape ``[seen lines, vocab]``.
+        seen_line: int64, shape ``[rows]``: each row's line of ``seen``, -1 for none.
+        counts: how often a token was put out, int32, shape ``[count lines, vocab]``.
+        count_line: int64, shape ``[rows]``: each row's line of ``counts``, -1 for none.
+        repetition: divides positive logits of seen tokens and multiplies others, float32
+            ``[rows]``.
+        frequency: subtracted for each occurrence, float32 ``[rows]``.
+        presence: subtracted once, float32 ``[rows]``.
+    """
+
+    seen: torch.Tensor
+    seen_line: torch.Tensor
+    counts: torch.Tensor
+    count_line: torch.Tensor
+    repetition: torch.Tensor
+    frequency: torch.Tensor
+    presence: torch.Tensor
+
+
+class Kernels(Protocol):
+    """The kernels of a device.
+
+    All compute in float32 and round once to the type of what they write, unless told otherwise.
+    None asks the device for anything: shapes alone decide what is launched, so that each can be
+    captured in a CUDA graph. Tensors are dense in their last dimension; others may be strided.
+    Activations and logits are float32 or bfloat16.
+    """
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """Add onto the residual stream, then scale it to a root mean square of one.
+
+        Args:
+            x: the stream, shape ``[n, size]``; ``delta`` is added in place, rounded to its type,
+                and what is normalised is the rounded sum.
+            delta: same shape and type, or None for nothing.
+            weight: float32, shape ``[size]``, with whatever offset the model adds to it.
+            eps: added to the mean square.
+
+        Returns:
+            The normalised stream times the weight, a new tensor of the type of ``x``.
+        """
+
+    def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """Scale each head to a root mean square of one, in place.
+
+        Args:
+            x: shape ``[n, heads, head_dim]``, a slice of something larger if need be.
+            weight: float32, shape ``[heads, head_dim]``.
+            eps: added to the mean square.
+        """
+
+    def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+        """A function of the first half, rounded, times the second half.
+
+        Args:
+            gate_up: shape ``[n, 2 * size]``.
+            act: the function.
+
+        Returns:
+            A new tensor, shape ``[n, size]``.
+        """
+
+    def rope_append(
+        self,
+        heads: torch.Tensor,
+        table: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        num_heads: int,
+    ) -> None:
+        """Rotate queries in place; write rotated keys, and values, to their pages.
+
+        Args:
+            heads: queries, keys and values as the projection left them, shape
+                ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, neighbours paired. Keys and
+                values in it stay as they are.
+            table: cosines, then sines, of the angles at each position, float32, shape
+                ``[max_len, rotary_dim]``; dimensions from ``rotary_dim`` on are not rotated.
+            positions: int64, shape ``[num_tokens]``.
+            write: page * page size + offset, int64, shape ``[num_tokens]``.
+            pool: shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``, of the type of
+                ``heads``.
+            layer: whose keys and values they are.
+            num_heads: query heads.
+        """
+
+    def gather(
+        self,
+        rows: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        starts: torch.Tensor,
+        given: torch.Tensor,
+        last_tokens: torch.Tensor,
+        block_table: torch.Tensor,
+        page_size: int,
+        max_tokens: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pages: torch.Tensor,
+    ) -> None:
+        """Make the inputs of a step from what was uploaded and what the rows hold.
+
+        What lies behind the last line's tokens and pages is not written.
+
+        Args:
+            rows: each line's row, int32, shape ``[lines]``.
+            query_indptr: where each line's tokens begin, int32, shape ``[lines + 1]``.
+            page_indptr: where each line's pages begin, int32, shape ``[lines + 1]``.
+            starts: position of each line's first token, int32, shape ``[lines]``.
+            given: ids of tokens, -1 for the last token of the line's row, int32, shape
+                ``[num_tokens]``.
+            last_tokens: int32 or int64, shape ``[rows]``.
+            block_table: int32, shape ``[rows, max_pages]``.
+            page_size: tokens per page.
+            max_tokens: no line has more of them; 1 if all decode.
+            ids: filled, int64, at least ``[num_tokens]``.
+            positions: filled, int64, at least ``[num_tokens]``.
+            write: filled with page * page size + offset, int64, at least ``[num_tokens]``.
+            pages: filled with one line's pages after another's, int32, at least
+                ``[page_indptr[-1]]``.
+        """
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        columns: SamplingColumns,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose a token for each line of logits.
+
+        Temperature acts first, then top-k, then top-p on what top-k left, then min-p; tokens as
+        likely as the last that is kept are kept too. What is drawn depends on the logits, the
+        row's columns and the position, not on the rest of the batch. Filters are left out for
+        lines whose largest logit is not finite.
+
+        Args:
+            logits: shape ``[n, vocab]``, minus infinity for tokens that must not be drawn.
+            rows: whose they are, int32, shape ``[n]``.
+            positions: of the tokens to choose, int32 or int64, shape ``[n]``.
+            columns: the rows' parameters.
+
+        Returns:
+            The tokens, int32 ``[n]``, always valid ids; and the largest logits, float32 ``[n]``:
+            NaN if there is one anywhere in the line.
+        """
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """Log-probabilities of chosen tokens and of the likeliest.
+
+        Args:
+            logits: shape ``[n, vocab]``.
+            tokens: the chosen ones, int32 or int64, shape ``[n]``.
+            num_top: how many of the likeliest to report.
+
+        Returns:
+            The chosen tokens' log-probabilities, float32 ``[n]``; 1 + how many tokens are
+            likelier, int32 ``[n]``; log-probabilities of the likeliest, in descending order,
+            float32 ``[n, num_top]``, and their ids, int64 ``[n, num_top]``.
+        """
+
+    def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
+        """Forbid tokens, in place: their logits become minus infinity.
+
+        Args:
+            logits: shape ``[n, vocab]``.
+            bitmask: int32, shape ``[m, ceil(vocab / 32)]``; bit ``t % 32`` of word ``t // 32``
+                is set if token ``t`` is allowed.
+            lines: the line of logits that each line of the mask is for, int32 or int64 ``[m]``.
+        """
+
+    def penalise(
+        self,
+        logits: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        columns: PenaltyColumns,
+    ) -> None:
+        """Penalise tokens that have been seen, in place: first repetition, then the others.
+
+        Args:
+            logits: shape ``[n, vocab]``.
+            lines: lines of logits, no line twice, int32 or int64, shape ``[m]``.
+            rows: whose they are, int32 or int64, shape ``[m]``; rows without a line in either
+                table are left as they are.
+            columns: what the rows have seen, and their penalties.
+        """

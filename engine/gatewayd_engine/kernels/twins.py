@@ -1,0 +1,154 @@
+"""The small kernels in torch: for any device, and what the Triton ones are held against."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.kernels.drawing import draw, pivots
+from gatewayd_engine.model.layers import activation
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Activation, PenaltyColumns, SamplingColumns
+
+
+class TorchKernels:
+    """``Kernels`` as they would be written if launches and memory cost nothing."""
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See ``Kernels``."""
+        if delta is not None:
+            x.add_(delta)
+        return _normalised(x, weight, eps)
+
+    def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """See ``Kernels``."""
+        x.copy_(_normalised(x, weight, eps))
+
+    def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+        """See ``Kernels``."""
+        gate, up = gate_up.chunk(2, -1)
+        return activation(act)(gate).mul_(up)
+
+    def rope_append(
+        self,
+        heads: torch.Tensor,
+        table: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        num_heads: int,
+    ) -> None:
+        """See ``Kernels``."""
+        page_size = pool.shape[3]
+        kv_heads = (heads.shape[1] - num_heads) // 2
+        rotary_dim = table.shape[1]
+        rotated = heads[:, : num_heads + kv_heads].float()
+        even, odd = rotated[..., 0:rotary_dim:2], rotated[..., 1:rotary_dim:2]
+        cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
+        pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
+        rotated = torch.cat((pairs.flatten(-2), rotated[..., rotary_dim:]), -1).to(heads.dtype)
+        heads[:, :num_heads] = rotated[:, :num_heads]
+        page, offset = write // page_size, write % page_size
+        pool[page, layer, 0, offset] = rotated[:, num_heads:]
+        pool[page, layer, 1, offset] = heads[:, num_heads + kv_heads :]
+
+    def gather(
+        self,
+        rows: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        starts: torch.Tensor,
+        given: torch.Tensor,
+        last_tokens: torch.Tensor,
+        block_table: torch.Tensor,
+        page_size: int,
+        max_tokens: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pages: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``. Asks the device for the number of pages."""
+        num_tokens, num_pages = len(given), int(page_indptr[-1])
+        token = torch.arange(num_tokens, device=rows.device)
+        line = torch.searchsorted(query_indptr[1:].contiguous(), token, right=True)
+        position = (starts[line] + token - query_indptr[line]).long()
+        row = rows[line]
+        ids[:num_tokens] = torch.where(given >= 0, given, last_tokens[row])
+        positions[:num_tokens] = position
+        page = block_table[row, position // page_size].long()
+        write[:num_tokens] = page * page_size + position % page_size
+        place = torch.arange(num_pages, device=rows.device)
+        line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
+        pages[:num_pages] = block_table[rows[line], place - page_indptr[line]]
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        columns: SamplingColumns,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``Kernels``."""
+        index = rows.long()
+        raw = logits.float()
+        best = raw.amax(-1)
+        clean = raw.masked_fill(raw.isnan(), -torch.inf)
+        temperature = columns.temperature[index]
+        lowest = pivots(
+            clean, temperature, columns.top_k[index], columns.top_p[index], columns.min_p[index]
+        )
+        tokens = draw(clean, temperature, lowest, columns.seed[index], positions.long())
+        return tokens.int(), best
+
+    def logprobs(
+        self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+        """See ``Kernels``."""
+        raw = logits.float()
+        normaliser = raw.logsumexp(-1, keepdim=True)
+        chosen = raw.gather(-1, tokens.long().unsqueeze(-1))
+        rank = 1 + (raw > chosen).sum(-1, dtype=torch.int32)
+        top, ids = raw.topk(num_top, -1)
+        return (chosen - normaliser).squeeze(-1), rank, top - normaliser, ids
+
+    def mask(self, logits: torch.Tensor, bitmask: torch.Tensor, lines: torch.Tensor) -> None:
+        """See ``Kernels``."""
+        bits = torch.arange(32, dtype=torch.int32, device=logits.device)
+        is_allowed = (bitmask.unsqueeze(-1) >> bits & 1).flatten(1)[:, : logits.shape[1]].bool()
+        index = lines.long()
+        logits[index] = logits[index].masked_fill(~is_allowed, -torch.inf)
+
+    def penalise(
+        self,
+        logits: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        columns: PenaltyColumns,
+    ) -> None:
+        """See ``Kernels``. Asks the device which rows have lines in the tables."""
+        lines, rows = lines.long(), rows.long()
+        value = logits[lines].float()
+        which = columns.seen_line[rows] >= 0
+        repetition = columns.repetition[rows[which]].unsqueeze(1)
+        before = value[which]
+        after = torch.where(before > 0, before / repetition, before * repetition)
+        seen = columns.seen[columns.seen_line[rows[which]]]
+        value[which] = torch.where(seen, after, before)
+        which = columns.count_line[rows] >= 0
+        counts = columns.counts[columns.count_line[rows[which]]]
+        frequency = columns.frequency[rows[which]].unsqueeze(1)
+        presence = columns.presence[rows[which]].unsqueeze(1)
+        value[which] -= counts * frequency + (counts > 0) * presence
+        logits[lines] = value.to(logits.dtype)
+
+
+def _normalised(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    wide = x.float()
+    scale = torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+    return (wide * scale * weight).to(x.dtype)

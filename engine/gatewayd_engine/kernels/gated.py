@@ -1,0 +1,56 @@
+"""The gate of a feed-forward part in Triton.
+
+Bound by memory: two values are read and one is written for each that comes out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Activation
+
+_BLOCK = 1024
+
+
+def gated(gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+    """See ``Kernels``."""
+    n, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = torch.empty((n, size), dtype=gate_up.dtype, device=gate_up.device)
+    if n:
+        _gated[(n, triton.cdiv(size, _BLOCK))](
+            gate_up, out, size, gate_up.stride(0), ACT=act, BLOCK=_BLOCK, num_warps=4
+        )
+    return out
+
+
+@triton.jit
+def _gated(
+    gate_up: tl.tensor,
+    out: tl.tensor,
+    size: tl.tensor,
+    stride: tl.tensor,
+    ACT: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < size
+    place = gate_up + row * stride + column
+    gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    up = tl.load(place + size, mask=inside, other=0.0).to(tl.float32)
+    if ACT == "silu":
+        gate = gate / (1.0 + tl.exp(-gate))
+    elif ACT == "gelu":
+        gate = 0.5 * gate * (1.0 + tl.math.erf(gate * 0.7071067811865476))
+    else:
+        # 1 + tanh(y) is 2 / (1 + exp(-2y)); the first factor is 2 * sqrt(2 / pi).
+        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
+        gate = gate / (1.0 + tl.exp(-inner))
+    # Models round here, so whoever compares tokens with them must too.
+    gate = gate.to(out.dtype.element_ty).to(tl.float32)
+    tl.store(out + row * size + column, (gate * up).to(out.dtype.element_ty), mask=inside)

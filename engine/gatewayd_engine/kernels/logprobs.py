@@ -1,0 +1,113 @@
+"""Log-probabilities in Triton: the normaliser, the chosen token and its rank in one reading.
+
+Bound by memory. Blocks of the vocabulary are summed apart, each relative to its largest logit.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_BLOCK = 4096
+
+
+def logprobs(
+    logits: torch.Tensor, tokens: torch.Tensor, num_top: int
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """See ``Kernels``."""
+    n, vocab = logits.shape
+    device = logits.device
+    blocks = triton.cdiv(vocab, _BLOCK)
+    normaliser = torch.empty((n, 1), dtype=torch.float32, device=device)
+    chosen = torch.empty(n, dtype=torch.float32, device=device)
+    rank = torch.empty(n, dtype=torch.int32, device=device)
+    if n:
+        bests = torch.empty((n, blocks), dtype=torch.float32, device=device)
+        sums = torch.empty_like(bests)
+        counts = torch.empty_like(bests, dtype=torch.int32)
+        _blocks[(n, blocks)](
+            logits,
+            tokens,
+            bests,
+            sums,
+            counts,
+            vocab,
+            logits.stride(0),
+            blocks,
+            BLOCK=_BLOCK,
+            num_warps=8,
+        )
+        _lines[(n,)](
+            logits,
+            tokens,
+            bests,
+            sums,
+            counts,
+            normaliser,
+            chosen,
+            rank,
+            logits.stride(0),
+            blocks,
+            BLOCKS=triton.next_power_of_2(blocks),
+            num_warps=1,
+        )
+    top, ids = logits.topk(num_top, -1)
+    return chosen, rank, top.float() - normaliser, ids
+
+
+@triton.jit
+def _blocks(
+    logits: tl.tensor,
+    tokens: tl.tensor,
+    bests: tl.tensor,
+    sums: tl.tensor,
+    counts: tl.tensor,
+    vocab: tl.tensor,
+    stride: tl.tensor,
+    blocks: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    """Each block's largest logit, its weight relative to that, and who beats the chosen one."""
+    line, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
+    source = logits + line * stride
+    token = block * BLOCK + tl.arange(0, BLOCK)
+    inside = token < vocab
+    value = tl.load(source + token, mask=inside, other=float("-inf")).to(tl.float32)
+    own = tl.load(source + tl.load(tokens + line)).to(tl.float32)
+    largest = tl.max(value, 0)
+    # A block that is all minus infinity weighs nothing.
+    base = tl.where(largest == float("-inf"), 0.0, largest)
+    place = line * blocks + block
+    tl.store(bests + place, largest)
+    tl.store(sums + place, tl.sum(tl.exp(value - base), 0))
+    tl.store(counts + place, tl.sum((value > own).to(tl.int32), 0))
+
+
+@triton.jit
+def _lines(
+    logits: tl.tensor,
+    tokens: tl.tensor,
+    bests: tl.tensor,
+    sums: tl.tensor,
+    counts: tl.tensor,
+    normaliser: tl.tensor,
+    chosen: tl.tensor,
+    rank: tl.tensor,
+    stride: tl.tensor,
+    blocks: tl.tensor,
+    BLOCKS: tl.constexpr,
+) -> None:
+    """The sums of the blocks' sums."""
+    line = tl.program_id(0).to(tl.int64)
+    block = tl.arange(0, BLOCKS)
+    inside = block < blocks
+    place = line * blocks + block
+    best = tl.load(bests + place, mask=inside, other=float("-inf"))
+    largest = tl.max(best, 0)
+    weight = tl.load(sums + place, mask=inside, other=0.0)
+    total = largest + tl.log(tl.sum(weight * tl.exp(best - largest), 0))
+    own = tl.load(logits + line * stride + tl.load(tokens + line)).to(tl.float32)
+    tl.store(normaliser + line, total)
+    tl.store(chosen + line, own - total)
+    tl.store(rank + line, 1 + tl.sum(tl.load(counts + place, mask=inside, other=0), 0))

@@ -1,0 +1,110 @@
+"""Root-mean-square norms in Triton.
+
+Bound by memory: each value is read and written once, and a row stays in registers in between. With
+few rows it is one program's latency that counts, so wide rows get more warps.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_HEADS = 8
+"""Heads that one program takes."""
+
+
+def add_rms_norm(
+    x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+) -> torch.Tensor:
+    """See ``Kernels``."""
+    n, size = x.shape
+    out = torch.empty((n, size), dtype=x.dtype, device=x.device)
+    if n == 0:
+        return out
+    block = triton.next_power_of_2(size)
+    other = x if delta is None else delta
+    _add_rms_norm[(n,)](
+        x,
+        other,
+        weight,
+        out,
+        size,
+        x.stride(0),
+        other.stride(0),
+        eps,
+        ADDS=delta is not None,
+        BLOCK=block,
+        num_warps=min(16, max(1, block // 512)),
+    )
+    return out
+
+
+@triton.jit
+def _add_rms_norm(
+    x: tl.tensor,
+    delta: tl.tensor,
+    weight: tl.tensor,
+    out: tl.tensor,
+    size: tl.tensor,
+    x_stride: tl.tensor,
+    delta_stride: tl.tensor,
+    eps: tl.tensor,
+    ADDS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    value = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
+    if ADDS:
+        added = tl.load(delta + row * delta_stride + column, mask=inside, other=0.0)
+        value = (value.to(tl.float32) + added.to(tl.float32)).to(x.dtype.element_ty)
+        tl.store(x + row * x_stride + column, value, mask=inside)
+    wide = value.to(tl.float32)
+    scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
+    factor = tl.load(weight + column, mask=inside, other=0.0)
+    result = (wide * scale * factor).to(out.dtype.element_ty)
+    tl.store(out + row * size + column, result, mask=inside)
+
+
+def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+    """See ``Kernels``."""
+    n, heads, dim = x.shape
+    if n == 0:
+        return
+    _norm_heads[(n, triton.cdiv(heads, _HEADS))](
+        x,
+        weight,
+        heads,
+        dim,
+        x.stride(0),
+        x.stride(1),
+        eps,
+        HEADS=_HEADS,
+        BLOCK=triton.next_power_of_2(dim),
+        num_warps=2,
+    )
+
+
+@triton.jit
+def _norm_heads(
+    x: tl.tensor,
+    weight: tl.tensor,
+    heads: tl.tensor,
+    dim: tl.tensor,
+    row_stride: tl.tensor,
+    head_stride: tl.tensor,
+    eps: tl.tensor,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (head < heads) & (column < dim)
+    place = x + row * row_stride + head * head_stride + column
+    value = tl.load(place, mask=inside, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(value * value, 1) / dim + eps)
+    factor = tl.load(weight + head * dim + column, mask=inside, other=0.0)
+    tl.store(place, (value * scale[:, None] * factor).to(x.dtype.element_ty), mask=inside)

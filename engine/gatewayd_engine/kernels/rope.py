@@ -1,0 +1,101 @@
+"""Rotary embedding and the append to the paged pool, in one Triton kernel.
+
+Bound by memory: queries are read and written once, keys and values read once and written to their
+pages. A program takes a few heads of a token, so that a batch of one still fills several
+multiprocessors.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+_HEADS = 4
+"""Heads that one program takes."""
+
+
+def rope_append(
+    heads: torch.Tensor,
+    table: torch.Tensor,
+    positions: torch.Tensor,
+    write: torch.Tensor,
+    pool: torch.Tensor,
+    layer: int,
+    num_heads: int,
+) -> None:
+    """See ``Kernels``."""
+    num_tokens, all_heads, dim = heads.shape
+    if num_tokens == 0:
+        return
+    pages = pool.select(1, layer)
+    _rope_append[(num_tokens, triton.cdiv(all_heads, _HEADS))](
+        heads,
+        table,
+        positions,
+        write,
+        pages,
+        num_heads,
+        (all_heads - num_heads) // 2,
+        dim,
+        table.shape[1] // 2,
+        pages.shape[2],
+        heads.stride(0),
+        heads.stride(1),
+        table.stride(0),
+        pages.stride(0),
+        pages.stride(1),
+        pages.stride(2),
+        pages.stride(3),
+        HEADS=_HEADS,
+        BLOCK=triton.next_power_of_2(dim),
+        num_warps=1,
+    )
+
+
+@triton.jit
+def _rope_append(
+    heads: tl.tensor,
+    table: tl.tensor,
+    positions: tl.tensor,
+    write: tl.tensor,
+    pages: tl.tensor,
+    num_heads: tl.tensor,
+    kv_heads: tl.tensor,
+    dim: tl.tensor,
+    num_pairs: tl.tensor,
+    page_size: tl.tensor,
+    token_stride: tl.tensor,
+    head_stride: tl.tensor,
+    table_stride: tl.tensor,
+    page_stride: tl.tensor,
+    kv_stride: tl.tensor,
+    offset_stride: tl.tensor,
+    kv_head_stride: tl.tensor,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    token = tl.program_id(0).to(tl.int64)
+    head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
+    column = tl.arange(0, BLOCK)[None, :]
+    inside = (head < num_heads + 2 * kv_heads) & (column < dim)
+    source = heads + token * token_stride + head * head_stride + column
+    value = tl.load(source, mask=inside, other=0.0)
+
+    pair = tl.arange(0, BLOCK // 2)[None, :]
+    angle = table + tl.load(positions + token) * table_stride + pair
+    cos = tl.load(angle, mask=pair < num_pairs, other=1.0)
+    sin = tl.load(angle + num_pairs, mask=pair < num_pairs, other=0.0)
+    even, odd = tl.split(tl.reshape(value.to(tl.float32), (HEADS, BLOCK // 2, 2)))
+    joined = tl.join(even * cos - odd * sin, even * sin + odd * cos)
+    rotated = tl.reshape(joined, (HEADS, BLOCK)).to(heads.dtype.element_ty)
+    is_value = head >= num_heads + kv_heads
+    # Chosen rather than multiplied by one: what is infinite stays so.
+    rotated = tl.where(is_value | (column >= 2 * num_pairs), value, rotated)
+
+    tl.store(source, rotated, mask=inside & (head < num_heads))
+    place = tl.load(write + token)
+    page = pages + place // page_size * page_stride + place % page_size * offset_stride
+    kv_head = head - num_heads - tl.where(is_value, kv_heads, 0)
+    target = page + tl.where(is_value, kv_stride, 0) + kv_head * kv_head_stride + column
+    tl.store(target, rotated, mask=inside & (head >= num_heads))

@@ -1,0 +1,26 @@
+"""The small kernels in Triton: for CUDA, and in Triton's interpreter for CPU tensors."""
+
+from __future__ import annotations
+
+from gatewayd_engine.kernels.gated import gated
+from gatewayd_engine.kernels.gather import gather
+from gatewayd_engine.kernels.logprobs import logprobs
+from gatewayd_engine.kernels.mask import mask
+from gatewayd_engine.kernels.norm import add_rms_norm, norm_heads
+from gatewayd_engine.kernels.penalties import penalise
+from gatewayd_engine.kernels.rope import rope_append
+from gatewayd_engine.kernels.sampling import sample
+
+
+class TritonKernels:
+    """``Kernels``, each from its file."""
+
+    add_rms_norm = staticmethod(add_rms_norm)
+    norm_heads = staticmethod(norm_heads)
+    gated = staticmethod(gated)
+    rope_append = staticmethod(rope_append)
+    gather = staticmethod(gather)
+    sample = staticmethod(sample)
+    logprobs = staticmethod(logprobs)
+    mask = staticmethod(mask)
+    penalise = staticmethod(penalise)

@@ -1,0 +1,222 @@
+"""The same work done by two implementations of the kernels, at any size and on any device."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.kernels.base import Activation, Kernels, PenaltyColumns, SamplingColumns
+from gatewayd_engine.kernels.twins import TorchKernels
+
+TWIN = TorchKernels()
+
+
+def random(
+    *shape: int, dtype: torch.dtype, device: torch.device, scale: float = 1.0
+) -> torch.Tensor:
+    """Normal numbers, the same for equal shapes."""
+    generator = torch.Generator().manual_seed(sum(shape))
+    return (torch.randn(shape, generator=generator) * scale).to(device, dtype)
+
+
+def close(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    """Equal but for rounding: float32 to its last bits, bfloat16 to one unit of its last."""
+    assert actual.dtype == expected.dtype
+    rtol = 1e-5 if actual.dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(actual, expected, rtol=rtol, atol=1e-5)
+
+
+def add_rms_norm(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, size: int, adds: bool
+) -> None:
+    # Rows of something wider, as a slice has them.
+    x = random(n, size + 8, dtype=dtype, device=device, scale=3.0)[:, :size]
+    delta = random(n, size, dtype=dtype, device=device) if adds else None
+    weight = random(size, dtype=torch.float32, device=device)
+    mine, other = x.clone(), x
+    close(
+        kernels.add_rms_norm(other, delta, weight, 1e-5),
+        TWIN.add_rms_norm(mine, delta, weight, 1e-5),
+    )
+    assert torch.equal(other, mine)
+
+
+def norm_heads(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, heads: int, dim: int
+) -> None:
+    # The heads of queries and keys, values behind them.
+    qkv = random(n, heads + 3, dim, dtype=dtype, device=device, scale=3.0)
+    weight = random(heads, dim, dtype=torch.float32, device=device)
+    mine = qkv.clone()
+    TWIN.norm_heads(mine[:, :heads], weight, 1e-6)
+    kernels.norm_heads(qkv[:, :heads], weight, 1e-6)
+    close(qkv, mine)
+    assert torch.equal(qkv[:, heads:], mine[:, heads:])
+
+
+def gated(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, size: int, act: Activation
+) -> None:
+    gate_up = random(n, 2 * size, dtype=dtype, device=device, scale=4.0)
+    close(kernels.gated(gate_up, act), TWIN.gated(gate_up, act))
+
+
+def rope_append(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    num_heads: int,
+    kv_heads: int,
+    dim: int,
+    rotary_dim: int,
+    page_size: int = 16,
+) -> None:
+    heads = random(n, num_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
+    angles = torch.outer(torch.arange(n + 40.0), 1.0 / 100 ** torch.rand(rotary_dim // 2))
+    table = torch.cat((angles.cos(), angles.sin()), 1).to(device)
+    positions = torch.randperm(n + 40)[:n].to(device)
+    num_pages = n // page_size + 3
+    write = torch.randperm(num_pages * page_size)[:n].to(device)
+    pool = random(num_pages, 3, 2, page_size, kv_heads, dim, dtype=dtype, device=device)
+    mine, my_pool = heads.clone(), pool.clone()
+    TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads)
+    kernels.rope_append(heads, table, positions, write, pool, 1, num_heads)
+    close(heads, mine)
+    close(pool, my_pool)
+    assert torch.equal(heads[:, num_heads:], mine[:, num_heads:])
+
+
+def gather(
+    kernels: Kernels,
+    device: torch.device,
+    counts: list[int],
+    starts: list[int],
+    page_size: int = 16,
+    dtype: torch.dtype = torch.int32,
+) -> None:
+    """Lines with so many tokens from such positions on."""
+    lines = len(counts)
+    lengths = [start + count for start, count in zip(starts, counts, strict=True)]
+    pages = [-(-length // page_size) for length in lengths]
+    most = max(pages) + 2
+
+    def indptr(sizes: list[int]) -> torch.Tensor:
+        return torch.tensor([0, *sizes]).cumsum(0).int().to(device)
+
+    rows = torch.randperm(lines + 3)[:lines].int().to(device)
+    given = torch.randint(-1, 3, (sum(counts),)).int().to(device)
+    last_tokens = torch.randint(100, 200, (lines + 3,)).to(device, dtype)
+    table = torch.randint(0, 1 << 20, (lines + 3, most)).int().to(device)
+
+    def run(which: Kernels) -> list[torch.Tensor]:
+        ids, positions, write = (torch.full((sum(counts) + 5,), -7, device=device) for _ in "123")
+        flat = torch.full((sum(pages) + 5,), -7, dtype=torch.int32, device=device)
+        which.gather(
+            rows, indptr(counts), indptr(pages), torch.tensor(starts).int().to(device), given,
+            last_tokens, table, page_size, max(counts), ids, positions, write, flat,
+        )  # fmt: skip
+        return [ids, positions, write, flat]
+
+    for actual, expected in zip(run(kernels), run(TWIN), strict=True):
+        assert torch.equal(actual, expected)
+
+
+def columns(device: torch.device, rows: int, **given: list[float]) -> SamplingColumns:
+    """Columns of neutral values but for those given."""
+
+    def column(name: str, neutral: float, dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(given.get(name, [neutral] * rows)).to(device, dtype)
+
+    seeds = torch.randint(-(1 << 63), (1 << 63) - 1, (rows,)) if "seed" not in given else None
+    return SamplingColumns(
+        temperature=column("temperature", 1.0, torch.float32),
+        top_k=column("top_k", 0, torch.int32),
+        top_p=column("top_p", 1.0, torch.float32),
+        min_p=column("min_p", 0.0, torch.float32),
+        seed=column("seed", 0, torch.int64) if seeds is None else seeds.to(device),
+    )
+
+
+def mixed_columns(device: torch.device, rows: int) -> SamplingColumns:
+    """Rows of every kind: greedy, open, filtered one way and all ways at once."""
+
+    def cycle(values: list[float]) -> list[float]:
+        return [values[i % len(values)] for i in range(rows)]
+
+    return columns(
+        device,
+        rows,
+        temperature=cycle([0.0, 1.0, 0.7, 1.3, 1.0, 0.9, 1.5]),
+        top_k=cycle([0, 0, 40, 0, 0, 20, 1]),
+        top_p=cycle([1.0, 1.0, 1.0, 0.9, 1.0, 0.8, 1.0]),
+        min_p=cycle([0.0, 0.0, 0.0, 0.0, 0.05, 0.02, 0.0]),
+    )
+
+
+def sample(kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, vocab: int) -> None:
+    logits = random(n, vocab, dtype=dtype, device=device, scale=3.0)
+    table = mixed_columns(device, n + 2)
+    rows = torch.randperm(n + 2)[:n].int().to(device)
+    positions = torch.randint(0, 1 << 17, (n,)).to(device)
+    before = logits.clone()
+    tokens, best = kernels.sample(logits, rows, positions, table)
+    expected, expected_best = TWIN.sample(logits, rows, positions, table)
+    assert tokens.dtype == torch.int32
+    assert torch.equal(best, expected_best)
+    assert torch.equal(logits, before)
+    # Two scores may be closer than rounding is fine, a token at a filter's edge kept or not.
+    assert (tokens != expected).sum() <= n // 100
+
+
+def logprobs(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, vocab: int, num_top: int
+) -> None:
+    logits = random(n, vocab, dtype=dtype, device=device, scale=4.0)
+    tokens = torch.randint(0, vocab, (n,)).int().to(device)
+    actual = kernels.logprobs(logits, tokens, num_top)
+    expected = TWIN.logprobs(logits, tokens, num_top)
+    for mine, theirs in zip(actual[:3], expected[:3], strict=True):
+        assert mine.dtype == theirs.dtype
+        torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-5)
+    # Of equal logits either may come first.
+    assert torch.equal(logits.gather(1, actual[3]), logits.gather(1, expected[3]))
+    assert actual[3].dtype == torch.int64
+
+
+def mask(kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, vocab: int) -> None:
+    logits = random(n, vocab, dtype=dtype, device=device)
+    lines = torch.randperm(n)[: max(1, n // 2)].to(device)
+    words = torch.randint(-(1 << 31), 1 << 31, (len(lines), -(-vocab // 32))).int().to(device)
+    mine = logits.clone()
+    TWIN.mask(mine, words, lines)
+    kernels.mask(logits, words, lines)
+    assert torch.equal(logits, mine)
+
+
+def penalty_columns(device: torch.device, rows: int, vocab: int) -> PenaltyColumns:
+    """Of four rows, one has both kinds of penalties, one each of them, one none."""
+    row = torch.arange(rows)
+    return PenaltyColumns(
+        seen=(torch.rand(rows, vocab) < 0.3).to(device),
+        seen_line=torch.where(row % 4 < 2, rows - 1 - row, -1).to(device),
+        counts=(torch.randint(0, 4, (rows, vocab)).int() * (torch.rand(rows, vocab) < 0.3)).to(
+            device, torch.int32
+        ),
+        count_line=torch.where(row % 2 == 0, row, -1).to(device),
+        repetition=(0.5 + torch.rand(rows)).to(device),
+        frequency=torch.randn(rows).to(device),
+        presence=torch.randn(rows).to(device),
+    )
+
+
+def penalise(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, vocab: int
+) -> None:
+    logits = random(n, vocab, dtype=dtype, device=device, scale=3.0)
+    table = penalty_columns(device, n + 2, vocab)
+    lines = torch.randperm(n).to(device)
+    rows = torch.randperm(n + 2)[:n].to(device)
+    mine = logits.clone()
+    TWIN.penalise(mine, lines, rows, table)
+    kernels.penalise(logits, lines, rows, table)
+    close(logits, mine)

@@ -1,0 +1,54 @@
+"""The Triton kernels: on the GPU if there is one, in Triton's interpreter if not."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatewayd_engine.kernels.base import Kernels
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+# Triton decides when a kernel is defined, its own parts when it is imported, whether it will be
+# interpreted. What others define in this process afterwards is none of our business.
+if DEVICE.type == "cpu":
+    os.environ["TRITON_INTERPRET"] = "1"
+try:
+    import triton.experimental.gluon  # noqa: F401 - the first launch would import it, too late
+    import triton.language as tl
+    from triton.runtime import interpreter
+
+    from gatewayd_engine.kernels.triton_kernels import TritonKernels
+finally:
+    if DEVICE.type == "cpu":
+        del os.environ["TRITON_INTERPRET"]
+
+
+@pytest.fixture
+def device() -> torch.device:
+    return DEVICE
+
+
+@pytest.fixture
+def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
+    """``TritonKernels``, interpreted as a GPU computes.
+
+    The interpreter cuts bfloat16 off where the hardware rounds, and numpy, in which it computes,
+    warns of what is not a number.
+    """
+    convert = interpreter._convert_float
+
+    def rounding(array: Any, source: Any, target: Any, mode: Any) -> Any:
+        if (source, target) != (tl.float32, tl.bfloat16):
+            return convert(array, source, target, mode)
+        rounded = torch.from_numpy(np.ascontiguousarray(array)).to(torch.bfloat16)
+        return rounded.view(torch.int16).numpy().view(np.uint16)
+
+    monkeypatch.setattr(interpreter, "_convert_float", rounding)
+    with np.errstate(all="ignore"):
+        yield TritonKernels()

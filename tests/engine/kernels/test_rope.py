@@ -1,0 +1,72 @@
+"""Rotation and the append: the twin against ``Rotary``, the kernel against the twin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.rope import RopeSpec
+from gatewayd_engine.model.rotary import Rotary, frequencies
+from tests.engine.kernels import checks
+
+DTYPES = (torch.float32, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(
+    ("n", "num_heads", "kv_heads", "dim", "rotary_dim"),
+    [(0, 2, 1, 16, 16), (1, 1, 1, 2, 2), (5, 4, 2, 24, 24), (7, 7, 1, 16, 12), (3, 4, 4, 128, 128)],
+)
+def test_the_kernel_rotates_and_appends_as_its_twin(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    num_heads: int,
+    kv_heads: int,
+    dim: int,
+    rotary_dim: int,
+) -> None:
+    for page_size in (1, 16):
+        checks.rope_append(
+            kernels, device, dtype, n, num_heads, kv_heads, dim, rotary_dim, page_size
+        )
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("rotary_dim", [12, 16])
+def test_the_twin_rotates_as_the_model_on_a_cpu_and_appends_as_the_pool(
+    dtype: torch.dtype, rotary_dim: int
+) -> None:
+    spec = RopeSpec(kind="default", theta=100.0, rotary_dim=rotary_dim, max_len=50)
+    angles = torch.outer(torch.arange(50.0), frequencies(spec))
+    table = torch.cat((angles.cos(), angles.sin()), 1)
+    heads = checks.random(6, 8, 16, dtype=dtype, device=torch.device("cpu"))
+    positions = torch.tensor([3, 4, 5, 0, 49, 17])
+    page, offset = torch.tensor([1, 1, 2, 0, 4, 3]), torch.tensor([2, 3, 0, 3, 1, 1])
+    expected = heads.clone()
+    rotary = Rotary(spec, 50, "cpu")
+    rotary.rotate(rotary.view(expected[:, :6]), rotary.at(positions))
+    pool = torch.zeros(5, 2, 2, 4, 2, 16, dtype=dtype)
+    full = pool.clone()
+    full[:, 1].index_put_(
+        (page, torch.tensor([[0], [1]]), offset),
+        torch.stack((expected[:, 4:6], expected[:, 6:])),
+    )
+    TorchKernels().rope_append(heads, table, positions, page * 4 + offset, pool, 1, 4)
+    checks.close(heads[:, :4], expected[:, :4])
+    checks.close(pool, full)
+
+
+def test_infinite_values_stay_alone(kernels: Kernels, device: torch.device) -> None:
+    heads = torch.ones(1, 3, 4, device=device)
+    heads[0, 2, 1] = torch.inf
+    heads[0, 1, 3] = torch.inf
+    pool = torch.zeros(1, 1, 2, 1, 1, 4, device=device)
+    zero = torch.zeros(1, dtype=torch.int64, device=device)
+    table = torch.tensor([[0.6, 0.8]], device=device)
+    kernels.rope_append(heads, table, zero, zero, pool, 0, 1)
+    assert pool[0, 0, 1, 0, 0].tolist() == [1.0, torch.inf, 1.0, 1.0]
+    assert pool[0, 0, 0, 0, 0, 2:].tolist() == [1.0, torch.inf]

@@ -1,0 +1,71 @@
+"""Launches every kernel at a model's sizes, and compiles it for Hopper instead of running it.
+
+A script: what was imported to be interpreted cannot be compiled. Needs no GPU, because the compiler
+is told what it compiles for. Prints the name of each kernel that went through to machine code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+from typing import Any
+
+import torch
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from triton.runtime.jit import JITFunction, mangle_type
+
+from gatewayd_engine.kernels.triton_kernels import TritonKernels
+from tests.engine.kernels import checks
+
+
+def compile_only(
+    kernel: Any, *args: object, grid: object, warmup: bool, num_warps: int, **constants: object
+) -> None:
+    """What ``JITFunction.run`` does before it launches; arguments that are 1 become constants."""
+    given = inspect.signature(kernel.fn).bind(*args, **constants).arguments
+    types = {name: mangle_type(value) for name, value in given.items() if name not in constants}
+    fixed = {
+        name: value
+        for name, value in given.items()
+        if name in constants or (type(value) is int and value == 1)
+    }
+    signature = {name: "constexpr" if name in fixed else types[name] for name in given}
+    places = {(kernel.arg_names.index(name),): value for name, value in fixed.items()}
+    source = ASTSource(kernel, signature, places)
+    target = GPUTarget("cuda", 90, 32)
+    if "cubin" in triton.compile(source, target=target, options={"num_warps": num_warps}).asm:
+        print(kernel.__name__)
+
+
+def main() -> None:
+    """Compile what Llama 3.1 8B would launch, and layers of a single head."""
+    JITFunction.run = compile_only
+    kernels, cpu, vocab = TritonKernels(), torch.device("cpu"), 128_256
+
+    def launch(check: Any, *sizes: object) -> None:
+        # Nothing ran, so the answers are nonsense.
+        with contextlib.suppress(AssertionError):
+            check(kernels, cpu, *sizes)
+
+    half, full = torch.bfloat16, torch.float32
+    launch(checks.add_rms_norm, half, 2, 4096, True)
+    launch(checks.add_rms_norm, half, 2, 4096, False)
+    launch(checks.norm_heads, half, 2, 40, 128)
+    launch(checks.norm_heads, half, 2, 1, 128)
+    launch(checks.gated, half, 2, 14336, "silu")
+    launch(checks.gated, half, 2, 14336, "gelu")
+    launch(checks.gated, half, 2, 14336, "gelu_tanh")
+    launch(checks.rope_append, half, 2, 32, 8, 128, 128)
+    launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
+    launch(checks.gather, [1, 30], [4, 0])
+    for dtype in (half, full):
+        launch(checks.sample, dtype, 1, vocab)
+        launch(checks.logprobs, dtype, 1, vocab, 5)
+        launch(checks.mask, dtype, 1, vocab)
+        launch(checks.penalise, dtype, 1, vocab)
+
+
+if __name__ == "__main__":
+    main()

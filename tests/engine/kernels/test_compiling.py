@@ -1,0 +1,34 @@
+"""The kernels compile for the GPU they were written for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import gatewayd_engine.kernels
+
+ROOT = Path(__file__).parents[3]
+FOLDER = Path(gatewayd_engine.kernels.__file__).parent
+
+
+def launched() -> set[str]:
+    """Names of what is launched anywhere in the folder: ``_name[grid](``."""
+    return {
+        name
+        for file in FOLDER.glob("*.py")
+        for name in re.findall(r"^ +(\w+)\[\(.*\)\]\($", file.read_text(), re.MULTILINE)
+    }
+
+
+def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-m", "tests.engine.kernels.compiling"]
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
+    )
+    assert done.returncode == 0, done.stderr
+    assert set(done.stdout.split()) == launched()
+    assert len(launched()) > 10

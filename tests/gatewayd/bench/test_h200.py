@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from gatewayd.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
@@ -108,3 +110,24 @@ def test_rows_say_of_which_machine_the_figures_are_and_judge_only_there() -> Non
     lines = judged.as_markdown().splitlines()
     assert lines[0].startswith("| workload | figure | ours | vLLM 0.25.1, H200 |")
     assert lines[2] == "| w | output tok/s | 250 | 200 | 1.25 | ≥ 240 | 300 | 0.83 | kept |"
+
+
+def test_the_table_of_the_documents_has_these_figures_and_a_cell_for_each_of_ours() -> None:
+    known = reference()
+    made = [
+        comparison
+        for name, one in (*known.offline.items(), *known.served.items())
+        for comparison in compare(name, one, dict.fromkeys(one.goals, 1.0))
+    ]
+    wanted = comparison_rows(made, is_verdict=True)
+    text = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text("utf-8")
+    section = text.partition("### One H200\n")[2].partition("\n### ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines]
+    assert cells[0] == wanted.header
+    # All but what is ours, and what follows from it.
+    stored = (0, 1, 3, 5, 6)
+    assert [[row[i] for i in stored] for row in cells[2:]] == [
+        [row[i] for i in stored] for row in wanted.rows
+    ]
+    assert all(row[i] for row in cells[2:] for i in (2, 4, 8))

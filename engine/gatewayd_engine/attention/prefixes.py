@@ -86,3 +86,15 @@ def find_shared(
             counts -= np.bincount(candidates[lines].ravel(), minlength=len(pages) + 1)[:-1]
             free[lines] = -1
             found.append(SharedPrefix((num_pages, page), lines))
+
+
+def shared_pages(block_table: NDArray[np.int64], full: NDArray[np.int64]) -> int:
+    """How many pages all lines begin with.
+
+    Args:
+        block_table: pages of each line, at least one line, shape ``[n, pages]``.
+        full: how many of a line's pages nobody writes to any more, shape ``[n]``.
+    """
+    most = int(full.min())
+    same = (block_table[:, :most] == block_table[0, :most]).all(0)
+    return most if same.all() else int(same.argmin())

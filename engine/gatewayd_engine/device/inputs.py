@@ -19,12 +19,15 @@ class HostPlan:
         query_indptr: where each line's tokens begin, shape ``[lines + 1]``.
         page_indptr: where each line's pages begin, shape ``[lines + 1]``.
         last_page_len: tokens in each line's last page after this step, shape ``[lines]``.
+        shared_pages: how many pages all of the lines that compute one token begin with, each
+            full before this step; 0 if nobody looked.
     """
 
     num_decode: int
     query_indptr: torch.Tensor
     page_indptr: torch.Tensor
     last_page_len: torch.Tensor
+    shared_pages: int = 0
 
     @property
     def num_lines(self) -> int:

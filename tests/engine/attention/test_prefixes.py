@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.attention.prefixes import find_shared
+from gatewayd_engine.attention.prefixes import find_shared, shared_pages
 
 tables = st.integers(1, 8).flatmap(
     lambda width: st.lists(
@@ -88,3 +88,17 @@ def test_a_prefix_in_use_stays_until_another_saves_twice_as_much() -> None:
     others = [[1, 2, 3, 10 + i, 20 + i] for i in range(4)]
     many = np.concatenate([three, np.array(others)])
     assert find_shared(many, np.full(7, 5), 1, held=[(5, 5)])[0].key == (3, 3)
+
+
+@given(tables)
+def test_shared_pages_are_those_that_all_lines_begin_with(
+    lines: list[tuple[list[int], int]],
+) -> None:
+    if not lines:
+        return
+    width = min(len(row) for row, _ in lines)
+    table = np.array([row[:width] for row, _ in lines])
+    full = np.array([min(number, width) for _, number in lines])
+    found = shared_pages(table, full)
+    assert all(row.tolist() == table[0, :found].tolist() for row in table[:, :found])
+    assert found == full.min() or len({int(page) for page in table[:, found]}) > 1

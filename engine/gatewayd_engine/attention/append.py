@@ -1,0 +1,59 @@
+"""What happens to a layer's heads on a device before anybody attends."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.device.inputs import StepInputs
+from gatewayd_engine.kv.pool import KvPool
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+
+
+class Append:
+    """Rotates, and appends keys and values to the pool.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values go.
+        kernels: of the device.
+        table: cosines, then sines, as ``Kernels.rope_append`` wants them.
+    """
+
+    __slots__ = ("_kernels", "_num_heads", "_pool", "_table")
+
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, kernels: Kernels, table: torch.Tensor
+    ) -> None:
+        self._num_heads = shape.num_heads
+        self._pool = pool
+        self._kernels = kernels
+        self._table = table
+
+    def __call__(self, layer: int, heads: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+        """Wait for the layer's pages that are on their way, then rotate and append.
+
+        Args:
+            layer: which layer.
+            heads: as ``RotatingAttend`` is given them.
+            inputs: say each token's position, and where it goes.
+
+        Returns:
+            The rotated queries, a view, shape ``[num_tokens, num_heads, head_dim]``.
+        """
+        if self._pool.arrivals.pending:
+            self._pool.arrivals.wait_for(layer)
+        self._kernels.rope_append(
+            heads,
+            self._table,
+            inputs.positions,
+            inputs.write,
+            self._pool.data,
+            layer,
+            self._num_heads,
+        )
+        return heads[:, : self._num_heads]

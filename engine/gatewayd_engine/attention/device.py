@@ -1,0 +1,73 @@
+"""What a device's runner asks of attention: a plan for each step, and steps that are captured."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import torch
+
+from gatewayd_engine.device.inputs import HostPlan, StepInputs
+
+
+class RotatingAttend(ABC):
+    """Attention of one step that rotates as well.
+
+    A class and no Protocol, so that the decoder can tell it from an ``Attend``, which is given
+    what has been rotated.
+    """
+
+    __slots__ = ()
+
+    @abstractmethod
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """Rotate, append this step's keys and values to the pool, then attend.
+
+        Args:
+            layer: which layer.
+            heads: queries, then keys, then values, contiguous, not rotated, shape
+                ``[num_tokens, num_heads + 2 * num_kv_heads, head_dim]``; written over.
+
+        Returns:
+            Shape ``[num_tokens, num_heads * head_dim]``, valid until the next layer attends.
+        """
+
+
+class CapturedAttention(RotatingAttend):
+    """Attention of the decode steps of one padded size, whose launches are captured once."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def plan(self, host: HostPlan) -> None:
+        """Prepare the next replay, on the stream that replays.
+
+        Nothing is asked of the device, and no address changes. The lengths on the device, and
+        the pages, are the caller's to write into the tensors the capture was given.
+
+        Args:
+            host: as many lines as were captured, each of one token.
+        """
+
+
+class DeviceAttention(Protocol):
+    """Attention over the pool on a device; one step is planned at a time."""
+
+    @property
+    def can_capture(self) -> bool:
+        """Whether ``captured`` works."""
+
+    def eager(self, inputs: StepInputs) -> RotatingAttend:
+        """Plan a step whose kernels are launched one by one.
+
+        The host's plan may be written over as soon as this returns. What is returned is valid
+        until the next step is planned.
+        """
+
+    def captured(self, inputs: StepInputs) -> CapturedAttention:
+        """Prepare the capture of decode steps of one padded size.
+
+        Args:
+            inputs: the tensors that every replay reads. ``host`` says how many lines there are,
+                each of one token, and must be a plan that could be run.
+        """

@@ -1,0 +1,144 @@
+"""Attention over pages in plain torch, on any device: what other device backends must equal.
+
+Also the way where FlashInfer is not installed or does not know the model's heads. Sequences that
+decode are attended together, padded to the longest; chunks of prompts one after the other. Sizes
+come from the host's plan and everything else stays on the device.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
+from gatewayd_engine.device.inputs import StepInputs
+from gatewayd_engine.kv.pool import KvPool
+
+
+@dataclass(frozen=True, slots=True)
+class _Lines:
+    """Sequences that attend together, each to its own pages.
+
+    Attributes:
+        first, end: which tokens of the step.
+        pages: int32, shape ``[lines * pages_each]``; lines with fewer repeat their last.
+        seen: per window, which positions each token sees, bool, shape
+            ``[lines, tokens_each, pages_each * page_size]``.
+    """
+
+    first: int
+    end: int
+    pages: torch.Tensor
+    seen: dict[int, torch.Tensor]
+
+
+class PagedAttention:
+    """Attends over the pool.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+    """
+
+    can_capture = False
+
+    def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
+        self._shape = shape
+        self._pool = pool
+        self._append = append
+        self._windows = sorted(set(shape.windows))
+
+    def eager(self, inputs: StepInputs) -> RotatingAttend:
+        """See ``DeviceAttention``."""
+        host = inputs.host
+        tokens, pages = host.query_indptr.tolist(), host.page_indptr.tolist()
+        n = host.num_decode
+        groups = [self._lines(inputs, 0, n, 0, n, pages)] if n else []
+        for line in range(n, host.num_lines):
+            first, end = tokens[line : line + 2]
+            groups.append(self._lines(inputs, line, line + 1, first, end, pages))
+        return _Step(self._shape, self._pool, self._append, inputs, groups)
+
+    def captured(self, inputs: StepInputs) -> CapturedAttention:
+        """Not possible: the shapes of its tensors follow from the lengths."""
+        raise NotImplementedError("attention in plain torch cannot be captured")
+
+    def _lines(
+        self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]
+    ) -> _Lines:
+        """Lines that compute equally many tokens each."""
+        count, size = end_line - line, self._pool.page_size
+        width = max(b - a for a, b in zip(indptr[line:end_line], indptr[line + 1 :], strict=False))
+        device = inputs.pages.device
+        begins = inputs.page_indptr[line:end_line].unsqueeze(1)
+        ends = inputs.page_indptr[line + 1 : end_line + 1].unsqueeze(1)
+        offsets = torch.arange(width, dtype=torch.int32, device=device)
+        table = torch.minimum(begins + offsets, ends - 1).view(-1)
+        lengths = (ends - begins - 1) * size + inputs.last_page_len[line:end_line].unsqueeze(1)
+        at = torch.arange(width * size, dtype=torch.int32, device=device)
+        back = torch.arange((end - first) // count - 1, -1, -1, dtype=torch.int32, device=device)
+        # How far each position lies behind each token, in the token's sequence.
+        behind = (lengths - 1 - back).unsqueeze(2) - at
+        seen = {
+            window: (behind >= 0) & (behind < window) if window else behind >= 0
+            for window in self._windows
+        }
+        return _Lines(first, end, inputs.pages.index_select(0, table), seen)
+
+
+class _Step(RotatingAttend):
+    """The layers of one step."""
+
+    __slots__ = ("_append", "_groups", "_inputs", "_pool", "_shape")
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        append: Append,
+        inputs: StepInputs,
+        groups: list[_Lines],
+    ) -> None:
+        self._shape = shape
+        self._pool = pool
+        self._append = append
+        self._inputs = inputs
+        self._groups = groups
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """See ``RotatingAttend``."""
+        query = self._append(layer, heads, self._inputs)
+        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        for group in self._groups:
+            out[group.first : group.end] = self._attend(
+                layer, group, query[group.first : group.end]
+            )
+        return out.flatten(1)
+
+    def _attend(self, layer: int, group: _Lines, query: torch.Tensor) -> torch.Tensor:
+        """Attend queries ``[lines * tokens_each, num_heads, head_dim]`` to their pages."""
+        shape = self._shape
+        seen = group.seen[shape.windows[layer]]
+        lines, each, length = seen.shape
+        # [lines, kv_heads, tokens * heads that share a kv head, dim]: nothing is repeated.
+        q = query.reshape(lines, each, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
+        per_group = q.shape[3]
+        q = q.reshape(lines, shape.num_kv_heads, each * per_group, shape.head_dim)
+        halves = self._pool.data[:, layer].index_select(0, group.pages).unbind(1)
+        k, v = (
+            half.reshape(lines, length, shape.num_kv_heads, -1).transpose(1, 2) for half in halves
+        )
+        mask = seen.repeat_interleave(per_group, 1).unsqueeze(1)
+        if shape.softcap is None:
+            answer = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=shape.scale)
+        else:
+            scores = torch.matmul(q, k.transpose(-1, -2)).float().mul_(shape.scale / shape.softcap)
+            scores.tanh_().mul_(shape.softcap).masked_fill_(~mask, -torch.inf)
+            answer = torch.matmul(torch.softmax(scores, -1).to(v.dtype), v)
+        answer = answer.view(lines, shape.num_kv_heads, each, per_group, shape.head_dim)
+        return answer.transpose(1, 2).reshape(query.shape)

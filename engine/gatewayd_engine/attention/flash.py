@@ -1,0 +1,169 @@
+"""Attention by FlashInfer: what decodes and what is a chunk each by the kernel that suits it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
+from gatewayd_engine.attention.wrappers import Wrappers
+from gatewayd_engine.device.inputs import HostPlan, StepInputs
+from gatewayd_engine.kv.pool import KvPool
+
+_HOPPER = 9
+_FA3_HEAD_DIM = 128
+"""Heads for which FlashAttention 3 is faster: 447 us on an H200 where its forerunner takes 612, for
+four chunks of 2,048 tokens. Others have not been measured."""
+
+
+class Run(Protocol):
+    """Attends lines that have been planned."""
+
+    def run(self, q: torch.Tensor, paged_kv_cache: torch.Tensor, *, out: torch.Tensor) -> object:
+        """Write what queries ``[tokens, num_heads, head_dim]`` see to ``out``, of their shape."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Tokens of a step that attend in one launch.
+
+    Attributes:
+        first, end: which.
+        runs: per window, what attends them.
+    """
+
+    first: int
+    end: int
+    runs: dict[int, Run]
+
+
+class FlashAttention:
+    """Attends over the pool.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+    """
+
+    can_capture = True
+
+    def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
+        self._shape = shape
+        self._pool = pool
+        self._append = append
+        self._wrappers = Wrappers(shape, pool)
+        backend = prefill_backend(shape, pool)
+        self._decode = {window: self._wrappers.decode() for window in self._wrappers.windows}
+        self._prefill = {
+            window: self._wrappers.prefill(backend) for window in self._wrappers.windows
+        }
+
+    def eager(self, inputs: StepInputs) -> RotatingAttend:
+        """See ``DeviceAttention``."""
+        host = inputs.host
+        parts = [self._plan_decode(inputs)] if host.num_decode else []
+        if host.num_decode < host.num_lines:
+            parts.append(self._plan_chunks(inputs))
+        return _Step(self._shape, self._wrappers, self._append, inputs, parts)
+
+    def captured(self, inputs: StepInputs) -> CapturedAttention:
+        """See ``DeviceAttention``."""
+        return _Captured(self._shape, self._pool, self._wrappers, self._append, inputs)
+
+    def _plan_decode(self, inputs: StepInputs) -> Part:
+        host, n = inputs.host, inputs.host.num_decode
+        for window, wrapper in self._decode.items():
+            self._wrappers.plan_decode(
+                wrapper, window, host.page_indptr[: n + 1], inputs.pages, host.last_page_len[:n]
+            )
+        return Part(0, n, self._decode)
+
+    def _plan_chunks(self, inputs: StepInputs) -> Part:
+        host, n = inputs.host, inputs.host.num_decode
+        # Counted from the first chunk's token: a wrapper sees no other queries.
+        query_indptr = host.query_indptr[n:] - n
+        for window, wrapper in self._prefill.items():
+            self._wrappers.plan_prefill(
+                wrapper,
+                window,
+                query_indptr,
+                host.page_indptr[n:],
+                inputs.pages,
+                host.last_page_len[n:],
+            )
+        return Part(n, len(inputs.ids), self._prefill)
+
+
+class _Step(RotatingAttend):
+    """The layers of one step."""
+
+    __slots__ = ("_append", "_inputs", "_layers", "_out", "_parts", "_windows")
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        wrappers: Wrappers,
+        append: Append,
+        inputs: StepInputs,
+        parts: Sequence[Part],
+    ) -> None:
+        self._windows = shape.windows
+        self._layers = wrappers.layers
+        self._append = append
+        self._inputs = inputs
+        self._parts = parts
+        # One for all layers: each is done with it before the next attends.
+        self._out = wrappers.layers[0].new_empty(len(inputs.ids), shape.num_heads, shape.head_dim)
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """See ``RotatingAttend``."""
+        query = self._append(layer, heads, self._inputs)
+        for part in self._parts:
+            tokens = slice(part.first, part.end)
+            run = part.runs[self._windows[layer]]
+            run.run(query[tokens], self._layers[layer], out=self._out[tokens])
+        return self._out.flatten(1)
+
+
+class _Captured(_Step, CapturedAttention):
+    """The layers of decode steps of one size, over the same tensors each time."""
+
+    __slots__ = ("_pool", "_runs", "_wrappers")
+
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        wrappers: Wrappers,
+        append: Append,
+        inputs: StepInputs,
+    ) -> None:
+        self._pool = pool
+        self._wrappers = wrappers
+        self._runs = {window: wrappers.captured(inputs, window) for window in wrappers.windows}
+        parts = [Part(0, len(inputs.ids), self._runs)]
+        super().__init__(shape, wrappers, append, inputs, parts)
+
+    def plan(self, host: HostPlan) -> None:
+        """See ``CapturedAttention``."""
+        if self._pool.arrivals.pending:
+            # A graph waits for no layer: all of them must be there before it starts.
+            self._pool.arrivals.wait()
+        for window, wrapper in self._runs.items():
+            self._wrappers.plan_replay(
+                wrapper, window, host.page_indptr, self._inputs.pages, host.last_page_len
+            )
+
+
+def prefill_backend(shape: AttentionShape, pool: KvPool) -> str:
+    """FlashInfer's own choice may be another one for each plan."""
+    is_hopper = (
+        pool.data.is_cuda and torch.cuda.get_device_capability(pool.data.device)[0] == _HOPPER
+    )
+    return "fa3" if is_hopper and shape.head_dim == _FA3_HEAD_DIM else "fa2"

@@ -1,0 +1,416 @@
+"""FlashInfer's wrappers in torch: the signatures and rules of 0.7.2, without its kernels.
+
+What would be slow or silently wrong on a GPU is an error here: a plan from tensors on the device,
+a plan written to a buffer that the device has still to read, a run with the plan of another
+wrapper, lengths on the device that are not those planned for.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from tests.engine.attention.steps import Guarded
+
+PLANS: list[Any] = []
+"""The wrapper of each plan."""
+QUEUED: list[int] = []
+"""Staging buffers that the device has not read yet, oldest first."""
+STAGED: dict[int, int] = {}
+"""Which plan a workspace on the device holds."""
+
+
+def reset() -> None:
+    """Forget everything that was planned."""
+    for kept in (PLANS, QUEUED, STAGED):
+        kept.clear()
+
+
+class Event:
+    """``torch.cuda.Event`` where the device does nothing until somebody waits for it."""
+
+    def __init__(self) -> None:
+        self._behind = 0
+
+    def record(self) -> None:
+        self._behind = len(PLANS)
+
+    def synchronize(self) -> None:
+        del QUEUED[: max(0, self._behind - (len(PLANS) - len(QUEUED)))]
+
+
+class _Wrapper:
+    """What all wrappers have in common."""
+
+    def __init__(self, workspace: torch.Tensor, kv_layout: str, backend: str) -> None:
+        if workspace.dtype != torch.uint8 or workspace.data_ptr() % 16 or workspace[:64].any():
+            raise ValueError("the workspace is no zeroed and aligned uint8 tensor")
+        if kv_layout != "NHD" or backend not in ("fa2", "fa3"):
+            raise ValueError("only what was seen to work is expected")
+        self._int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
+        self._pin_memory_int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
+        self._plan: dict[str, Any] | None = None
+
+    def _stage(self, **plan: Any) -> None:
+        staging = self._pin_memory_int_workspace_buffer.data_ptr()
+        if staging in QUEUED:
+            raise RuntimeError("the device has still to read the plan in this buffer")
+        PLANS.append(self)
+        QUEUED.append(staging)
+        STAGED[self._int_workspace_buffer.data_ptr()] = len(PLANS)
+        self._plan = {"number": len(PLANS), **plan}
+
+    def _attend(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        pages: torch.Tensor,
+        last_page_len: torch.Tensor,
+        out: torch.Tensor | None,
+        return_lse: bool,
+    ) -> Any:
+        plan = self._plan
+        if plan is None:
+            raise RuntimeError("not planned")
+        if STAGED[self._int_workspace_buffer.data_ptr()] != plan["number"]:
+            raise RuntimeError("the workspace holds the plan of another wrapper")
+        heads, kv_heads, dim, size = plan["heads"]
+        if q.shape != (int(plan["query_indptr"][-1]), heads, dim) or q.stride(-1) != 1:
+            raise ValueError("queries are not of the shape that was planned")
+        if paged_kv_cache.shape[1:] != (2, size, kv_heads, dim):
+            raise ValueError("keys and values are not of the shape that was planned")
+        if q.dtype != plan["q_data_type"] or paged_kv_cache.dtype != plan["kv_data_type"]:
+            raise ValueError("not of the type that was planned")
+        if out is None:
+            out = torch.empty(q.shape, dtype=q.dtype)
+        if out.shape != q.shape or out.dtype != q.dtype or not out.is_contiguous():
+            raise ValueError("out is not of the shape of the queries")
+        page_indptr, last = _plain(page_indptr), _plain(last_page_len)
+        if not (page_indptr.equal(plan["page_indptr"]) and last.equal(plan["last_page_len"])):
+            raise RuntimeError("lengths on the device are not those planned for")
+        q, cache, answer = _plain(q).double(), _plain(paged_kv_cache), _plain(out)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32)
+        for i, kv_len in enumerate(_lengths(page_indptr, last, size).tolist()):
+            begin, end = query_indptr[i : i + 2].tolist()
+            table = _plain(pages)[int(page_indptr[i]) : int(page_indptr[i + 1])]
+            kv = cache[table.long()].double().transpose(0, 1).flatten(1, 2)[:, :kv_len]
+            k, v = kv.repeat_interleave(heads // kv_heads, 2)
+            scores = torch.einsum("qhd,khd->qhk", q[begin:end], k) * plan["scale"]
+            if plan["softcap"]:
+                scores = plan["softcap"] * torch.tanh(scores / plan["softcap"])
+            at = torch.arange(kv_len)
+            now = torch.arange(kv_len - (end - begin), kv_len)[:, None, None]
+            if plan["causal"]:
+                scores = scores.masked_fill(at > now, -torch.inf)
+            if plan["window_left"] >= 0:
+                scores = scores.masked_fill(at < now - plan["window_left"], -torch.inf)
+            answer[begin:end] = torch.einsum("qhk,khd->qhd", scores.softmax(-1), v).to(out.dtype)
+            lse[begin:end] = scores.logsumexp(-1) / math.log(2)
+        return (out, lse) if return_lse else out
+
+
+class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
+    """One query for each line."""
+
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        use_tensor_cores: bool = False,
+        paged_kv_indptr_buffer: torch.Tensor | None = None,
+        paged_kv_indices_buffer: torch.Tensor | None = None,
+        paged_kv_last_page_len_buffer: torch.Tensor | None = None,
+        backend: str = "auto",
+        jit_args: list[Any] | None = None,
+    ) -> None:
+        super().__init__(float_workspace_buffer, kv_layout, backend)
+        if not use_tensor_cores or backend != "fa2":
+            raise ValueError("only what was seen to work is expected")
+        self._use_cuda_graph = use_cuda_graph
+        self._buffers = (
+            paged_kv_indptr_buffer,
+            paged_kv_indices_buffer,
+            paged_kv_last_page_len_buffer,
+        )
+        if use_cuda_graph and not all(isinstance(buffer, Guarded) for buffer in self._buffers):
+            raise ValueError("a captured wrapper reads buffers on the device")
+
+    def plan(
+        self,
+        indptr: torch.Tensor,
+        indices: torch.Tensor,
+        last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        page_size: int,
+        *,
+        pos_encoding_mode: str = "NONE",
+        window_left: int = -1,
+        window_right: int = 0,
+        logits_soft_cap: float | None = None,
+        q_data_type: torch.dtype | str | None = "float16",
+        kv_data_type: torch.dtype | str | None = None,
+        o_data_type: torch.dtype | str | None = None,
+        data_type: torch.dtype | str | None = None,
+        sm_scale: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+        non_blocking: bool = True,
+        block_tables: torch.Tensor | None = None,
+        seq_lens: torch.Tensor | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+        q_len_per_req: int = 1,
+        is_causal: bool | None = None,
+    ) -> None:
+        given = (indptr, indices, last_page_len)
+        if self._use_cuda_graph:
+            for buffer, values in zip(self._buffers, given, strict=True):
+                if buffer is None or len(values) > len(buffer):
+                    raise ValueError("a buffer is too small")
+                buffer[: len(values)].copy_(values)
+        else:
+            # From pinned memory they are copied later, so who writes there writes here.
+            self._buffers = given
+        self.replan(
+            indptr,
+            last_page_len,
+            (num_qo_heads, num_kv_heads, head_dim, page_size),
+            window_left,
+            logits_soft_cap,
+            q_data_type,
+            kv_data_type,
+            sm_scale,
+        )
+
+    def replan(
+        self,
+        indptr: torch.Tensor,
+        last_page_len: torch.Tensor,
+        heads: tuple[int, int, int, int],
+        window_left: int,
+        logits_soft_cap: float | None,
+        q_data_type: torch.dtype | str | None,
+        kv_data_type: torch.dtype | str | None,
+        sm_scale: float | None,
+    ) -> None:
+        """Plan without copies."""
+        self._stage(
+            query_indptr=torch.arange(len(last_page_len) + 1),
+            page_indptr=_host(indptr),
+            last_page_len=_host(last_page_len),
+            heads=heads,
+            causal=False,
+            window_left=window_left,
+            softcap=logits_soft_cap,
+            q_data_type=q_data_type,
+            kv_data_type=kv_data_type,
+            scale=heads[2] ** -0.5 if sm_scale is None else sm_scale,
+        )
+
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor,
+        *args: Any,
+        q_scale: float | None = None,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+        enable_pdl: bool | None = None,
+        window_left: int | None = None,
+        sinks: torch.Tensor | None = None,
+        q_len_per_req: int | None = None,
+        skip_softmax_threshold_scale_factor: float | None = None,
+        kv_cache_sf: Any = None,
+    ) -> Any:
+        indptr, indices, last = self._buffers
+        if indptr is None or indices is None or last is None:
+            raise RuntimeError("not planned")
+        one_each = torch.arange(len(last) + 1)
+        return self._attend(q, paged_kv_cache, one_each, indptr, indices, last, out, return_lse)
+
+
+def fast_decode_plan(
+    self: BatchDecodeWithPagedKVCacheWrapper,
+    indptr: torch.Tensor,
+    indices: torch.Tensor,
+    last_page_len: torch.Tensor,
+    num_qo_heads: int,
+    num_kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    pos_encoding_mode: str = "NONE",
+    window_left: int = -1,
+    logits_soft_cap: float | None = None,
+    q_data_type: torch.dtype | str | None = None,
+    kv_data_type: torch.dtype | str | None = None,
+    data_type: torch.dtype | str | None = None,
+    sm_scale: float | None = None,
+    rope_scale: float | None = None,
+    rope_theta: float | None = None,
+    non_blocking: bool = True,
+    fixed_split_size: int | None = None,
+    disable_split_kv: bool = False,
+    q_len_per_req: int = 1,
+    global_override_indptr_cpu: torch.Tensor | None = None,
+) -> None:
+    """Plan a captured wrapper anew: its buffers are left as they are."""
+    buffers = self._buffers
+    if self._plan is None or not self._use_cuda_graph or buffers[1] is None or buffers[2] is None:
+        raise RuntimeError("only a captured wrapper that has been planned is expected")
+    if len(last_page_len) != len(buffers[2]) or len(indices) > len(buffers[1]):
+        raise ValueError("not of the size that was captured")
+    heads = (num_qo_heads, num_kv_heads, head_dim, page_size)
+    self.replan(
+        indptr,
+        last_page_len,
+        heads,
+        window_left,
+        logits_soft_cap,
+        q_data_type,
+        kv_data_type,
+        sm_scale,
+    )
+
+
+class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
+    """Several queries for each line, or none."""
+
+    def __init__(
+        self,
+        float_workspace_buffer: torch.Tensor,
+        kv_layout: str = "NHD",
+        use_cuda_graph: bool = False,
+        qo_indptr_buf: torch.Tensor | None = None,
+        paged_kv_indptr_buf: torch.Tensor | None = None,
+        paged_kv_indices_buf: torch.Tensor | None = None,
+        paged_kv_last_page_len_buf: torch.Tensor | None = None,
+        custom_mask_buf: torch.Tensor | None = None,
+        mask_indptr_buf: torch.Tensor | None = None,
+        backend: str = "auto",
+        jit_args: list[Any] | None = None,
+        jit_kwargs: dict[str, Any] | None = None,
+        variant_owns_mask: bool = False,
+    ) -> None:
+        super().__init__(float_workspace_buffer, kv_layout, backend)
+        if use_cuda_graph:
+            raise ValueError("chunks are not captured")
+
+    def plan(
+        self,
+        qo_indptr: torch.Tensor,
+        paged_kv_indptr: torch.Tensor,
+        paged_kv_indices: torch.Tensor,
+        paged_kv_last_page_len: torch.Tensor,
+        num_qo_heads: int,
+        num_kv_heads: int,
+        head_dim_qk: int,
+        page_size: int,
+        head_dim_vo: int | None = None,
+        custom_mask: torch.Tensor | None = None,
+        packed_custom_mask: torch.Tensor | None = None,
+        causal: bool = False,
+        pos_encoding_mode: str = "NONE",
+        use_fp16_qk_reduction: bool = False,
+        sm_scale: float | None = None,
+        window_left: int = -1,
+        logits_soft_cap: float | None = None,
+        rope_scale: float | None = None,
+        rope_theta: float | None = None,
+        q_data_type: torch.dtype | str = "float16",
+        kv_data_type: torch.dtype | str | None = None,
+        o_data_type: torch.dtype | str | None = None,
+        non_blocking: bool = True,
+        prefix_len_ptr: torch.Tensor | None = None,
+        token_pos_in_items_ptr: torch.Tensor | None = None,
+        token_pos_in_items_len: int = 0,
+        max_item_len_ptr: torch.Tensor | None = None,
+        seq_lens: torch.Tensor | None = None,
+        seq_lens_q: torch.Tensor | None = None,
+        block_tables: torch.Tensor | None = None,
+        max_token_per_sequence: int | None = None,
+        max_sequence_kv: int | None = None,
+        fixed_split_size: int | None = None,
+        disable_split_kv: bool = False,
+        uniform_q_len: int | None = None,
+    ) -> None:
+        # Where the rows of queries begin is counted from the first one that ``run`` is given.
+        if int(qo_indptr[0]) or not len(qo_indptr) == len(paged_kv_indptr):
+            raise ValueError("query_indptr does not begin at 0, or is of another length")
+        self._buffers = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
+        self._stage(
+            query_indptr=_host(qo_indptr),
+            page_indptr=_host(paged_kv_indptr),
+            last_page_len=_host(paged_kv_last_page_len),
+            heads=(num_qo_heads, num_kv_heads, head_dim_qk, page_size),
+            causal=causal,
+            window_left=window_left,
+            softcap=logits_soft_cap,
+            q_data_type=q_data_type,
+            kv_data_type=kv_data_type,
+            scale=head_dim_qk**-0.5 if sm_scale is None else sm_scale,
+        )
+
+    def run(
+        self,
+        q: torch.Tensor,
+        paged_kv_cache: torch.Tensor,
+        *args: Any,
+        q_scale: float | None = None,
+        k_scale: float | None = None,
+        v_scale: float | None = None,
+        out: torch.Tensor | None = None,
+        lse: torch.Tensor | None = None,
+        return_lse: bool = False,
+        lse_base: str = "log2",
+        lse_layout: str = "NH",
+        enable_pdl: bool | None = None,
+        window_left: int | None = None,
+        sinks: torch.Tensor | None = None,
+        kv_cache_sf: Any = None,
+        skip_softmax_threshold_scale_factor: float | None = None,
+        use_fp16_softmax: bool | None = None,
+        uses_spcompress: bool | None = None,
+    ) -> Any:
+        return self._attend(q, paged_kv_cache, *self._buffers, out, return_lse)
+
+
+def merge_state_in_place(
+    v: torch.Tensor,
+    s: torch.Tensor,
+    v_other: torch.Tensor,
+    s_other: torch.Tensor,
+    mask: torch.Tensor | None = None,
+) -> None:
+    """Merge what two parts of a context answer; weights are logarithms to the base of two."""
+    if not v.is_contiguous() or s.dtype != torch.float32 or s.shape != v.shape[:2]:
+        raise ValueError("not what can be merged")
+    weights = torch.softmax(torch.stack((s, s_other)).double() * math.log(2), 0).unsqueeze(-1)
+    v.copy_(weights[0] * v + weights[1] * v_other)
+    s.copy_(torch.logsumexp(torch.stack((s, s_other)) * math.log(2), 0) / math.log(2))
+
+
+def _host(tensor: torch.Tensor) -> torch.Tensor:
+    """What the planner reads."""
+    if isinstance(tensor, Guarded):
+        raise RuntimeError("planning waits for the device")
+    if tensor.dtype != torch.int32 or not tensor.is_contiguous():
+        raise TypeError("the planner reads contiguous int32")
+    return tensor.clone()
+
+
+def _plain(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.as_subclass(torch.Tensor)
+
+
+def _lengths(page_indptr: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
+    return (page_indptr[1:] - page_indptr[:-1] - 1) * size + last

@@ -1,0 +1,118 @@
+"""The adapter to FlashInfer, over a fake of it that follows its rules."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.device import CapturedAttention
+from tests.engine.attention.steps import Sequences, Static, some_counts
+
+SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("windows", [(0, 0), (9, 0), (1, 5)])
+def test_steps_give_what_the_definition_gives(
+    flashinfer: SimpleNamespace, softcap: float | None, windows: tuple[int, ...]
+) -> None:
+    sequences = Sequences(replace(SHAPE, softcap=softcap, windows=windows), seed=1)
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    for row in range(5):
+        sequences.fill(row, [1, 4, 5, 33, 80][row])
+    for _ in range(14):
+        sequences.check(attention, some_counts(sequences))
+
+
+@pytest.mark.parametrize(("windows", "kinds"), [((0, 0), 1), ((9, 9), 1), ((9, 0), 2)])
+def test_a_step_is_planned_once_for_all_layers_of_a_window(
+    flashinfer: SimpleNamespace, windows: tuple[int, ...], kinds: int
+) -> None:
+    sequences = Sequences(replace(SHAPE, windows=windows))
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    sequences.check(attention, {0: 7, 1: 2})
+    assert len(flashinfer.plans) == kinds
+    sequences.check(attention, {0: 1, 1: 1})
+    assert len(flashinfer.plans) == 2 * kinds
+    sequences.check(attention, {0: 1, 2: 3})
+    assert len(flashinfer.plans) == 4 * kinds
+
+
+def check(static: Static, attend: CapturedAttention, rows: list[int]) -> None:
+    """Replay a step and compare each layer."""
+    before = [tensor.clone() for tensor in static.tensors]
+    host, heads, wanted = static.prepare(rows)
+    attend.plan(host)
+    for tensor, kept in zip(static.tensors, before, strict=True):
+        assert torch.equal(tensor, kept)  # only the caller writes to them
+    static.write()
+    for layer, want in enumerate(wanted):
+        got = attend(layer, heads[layer])[: len(rows)]
+        torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("windows", [(0, 0), (0, 5)])
+def test_captured_steps_read_the_same_tensors_each_time(
+    flashinfer: SimpleNamespace, windows: tuple[int, ...]
+) -> None:
+    sequences = Sequences(replace(SHAPE, windows=windows), seed=3)
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    assert attention.can_capture
+    large, small = Static(sequences, 6), Static(sequences, 2)
+    of_six, of_two = attention.captured(large.inputs), attention.captured(small.inputs)
+    for row, length in enumerate([70, 3, 4, 11]):
+        sequences.fill(row, length)
+    for _ in range(4):
+        check(large, of_six, [0, 1, 2, 3])
+        check(small, of_two, [1, 0])
+        sequences.check(attention, {0: 1, 3: 1, 4: 2})
+        check(large, of_six, [3, 1, 0])
+        check(small, of_two, [2])
+
+
+class Slow:
+    """Pages that are on their way."""
+
+    def __init__(self) -> None:
+        self.pending = True
+        self.waited: list[object] = []
+
+    def wait_for(self, layer: int) -> None:
+        self.waited.append(layer)
+
+    def wait(self) -> None:
+        self.waited.append("all")
+        self.pending = False
+
+
+def test_layers_wait_for_their_own_pages_and_a_replay_for_all(flashinfer: SimpleNamespace) -> None:
+    sequences = Sequences(SHAPE)
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    static = Static(sequences, 2)
+    attend = attention.captured(static.inputs)
+    slow = Slow()
+    sequences.pool.arrivals = slow  # type: ignore[assignment]
+    sequences.check(attention, {0: 1, 1: 5})
+    assert slow.waited == [0, 1]
+    check(static, attend, [0, 1])
+    assert slow.waited == [0, 1, "all"]
+
+
+@pytest.mark.parametrize(
+    ("capability", "head_dim", "backend"),
+    [((9, 0), 128, "fa3"), ((9, 0), 64, "fa2"), ((8, 0), 128, "fa2"), ((10, 0), 128, "fa2")],
+)
+def test_chunks_are_attended_by_what_was_measured_to_be_fastest(
+    flashinfer: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    capability: tuple[int, int],
+    head_dim: int,
+    backend: str,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    pool = SimpleNamespace(data=SimpleNamespace(is_cuda=True, device="cuda"))
+    assert flashinfer.prefill_backend(replace(SHAPE, head_dim=head_dim), pool) == backend

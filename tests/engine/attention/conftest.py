@@ -12,20 +12,21 @@ import torch
 
 from tests.engine.attention import fake_flashinfer
 
-_MODULES = [f"gatewayd_engine.attention.{name}" for name in ("wrappers", "flash")]
+_MODULES = [f"gatewayd_engine.attention.{name}" for name in ("wrappers", "flash", "cascade")]
 
 
 @pytest.fixture
 def flashinfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
-    """The classes that use FlashInfer, over the fake: ``FlashAttention``."""
+    """The classes that use FlashInfer, over the fake: ``FlashAttention``, ``CascadeAttention``."""
     fake_flashinfer.reset()
     monkeypatch.setitem(sys.modules, "flashinfer", fake_flashinfer)
     monkeypatch.setattr(torch.cuda, "Event", fake_flashinfer.Event)
     for name in _MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    _, flash = [import_module(name) for name in _MODULES]
+    _, flash, cascade = [import_module(name) for name in _MODULES]
     yield SimpleNamespace(
         FlashAttention=flash.FlashAttention,
+        CascadeAttention=cascade.CascadeAttention,
         prefill_backend=flash.prefill_backend,
         plans=fake_flashinfer.PLANS,
     )

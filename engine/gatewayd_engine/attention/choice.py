@@ -1,0 +1,45 @@
+"""Which attention a device gets."""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.kv.pool import KvPool
+
+_HEAD_DIMS = (64, 128, 256)
+_AMPERE = 8
+
+
+def device_attention(
+    shape: AttentionShape, pool: KvPool, append: Append, shares_prefixes: bool
+) -> DeviceAttention:
+    """FlashInfer's where it is installed and knows the model's heads, torch's elsewhere.
+
+    Args:
+        shape: the model's attention.
+        pool: where keys and values are.
+        append: rotates, and writes keys and values to the pool.
+        shares_prefixes: whether lines that begin alike are attended together.
+    """
+    data = pool.data
+    knows = (
+        data.is_cuda
+        and torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
+        and data.dtype in (torch.bfloat16, torch.float16)
+        and shape.head_dim in _HEAD_DIMS
+    )
+    if not knows or find_spec("flashinfer") is None:
+        return PagedAttention(shape, pool, append)
+    if shares_prefixes:
+        from gatewayd_engine.attention.cascade import CascadeAttention
+
+        return CascadeAttention(shape, pool, append)
+    from gatewayd_engine.attention.flash import FlashAttention
+
+    return FlashAttention(shape, pool, append)

@@ -1,0 +1,138 @@
+"""FlashInfer's attention on a GPU, against the definition, and no step waits for the device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import pytest
+import torch
+
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.choice import device_attention
+from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.paged import PagedAttention
+from tests.engine.attention.steps import Sequences, Static
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(
+        not torch.cuda.is_available() or find_spec("flashinfer") is None,
+        reason="there is no GPU or no FlashInfer",
+    ),
+    pytest.mark.filterwarnings("ignore"),
+    pytest.mark.timeout(900),  # kernels that nobody has compiled yet
+]
+
+LLAMA = AttentionShape(2, 32, 8, 128, 128**-0.5, None, (0, 0))
+NANO = AttentionShape(2, 6, 2, 64, 64**-0.5, None, (0, 0))
+LENGTHS = [1, 16, 17, 250, 400, 33, 31, 1000]
+
+
+def filled(shape: AttentionShape, dtype: torch.dtype = torch.bfloat16) -> Sequences:
+    sequences = Sequences(shape, page_size=16, max_len=1600, dtype=dtype, device="cuda")
+    for row, length in enumerate(LENGTHS):
+        sequences.fill(row, length)
+    return sequences
+
+
+@contextmanager
+def without_waiting() -> Iterator[None]:
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def check(
+    sequences: Sequences, attention: DeviceAttention, counts: dict[int, int], shared: int = 0
+) -> None:
+    """Compute a step twice, the second time without waiting, and compare each layer."""
+    inputs = sequences.inputs(counts, shared_pages=shared)
+    heads = torch.stack([sequences.heads(len(inputs.ids)) for _ in sequences.shape.windows])
+    wanted = sequences.compute(counts, inputs, heads)
+    warm = attention.eager(inputs)
+    for layer in range(len(wanted)):
+        warm(layer, heads[layer].clone())
+    torch.cuda.synchronize()
+    with without_waiting():
+        attend = attention.eager(inputs)
+        got = [attend(layer, heads[layer]).clone() for layer in range(len(wanted))]
+    for one, want in zip(got, wanted, strict=True):
+        close(one, want)
+
+
+def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Compare with what bfloat16 can tell apart."""
+    error = (got.double() - wanted).norm() / wanted.norm()
+    assert float(error) < 1e-2
+
+
+@pytest.mark.parametrize("shape", [LLAMA, NANO], ids=["llama", "nano"])
+def test_steps_give_what_the_definition_gives(shape: AttentionShape) -> None:
+    sequences = filled(shape)
+    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    assert type(attention).__name__ == "FlashAttention"
+    check(sequences, attention, dict.fromkeys(range(8), 1))
+    check(sequences, attention, {3: 200, 0: 17, 7: 5})
+    check(sequences, attention, {1: 1, 2: 1, 6: 1, 0: 90, 4: 3})
+
+
+def test_torch_gives_what_the_definition_gives_without_waiting() -> None:
+    sequences = filled(NANO)
+    attention = PagedAttention(NANO, sequences.pool, sequences.append)
+    check(sequences, attention, {1: 1, 2: 1, 6: 1, 0: 90, 4: 3})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("softcap", [None, 20.0])
+def test_windows_and_caps_are_known(softcap: float | None) -> None:
+    shape = AttentionShape(2, 32, 8, 128, 128**-0.5, softcap, (0, 100))
+    sequences = filled(shape)
+    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    check(sequences, attention, {1: 1, 2: 1, 7: 1, 0: 90, 4: 3})
+
+
+@pytest.mark.parametrize("shape", [LLAMA, NANO], ids=["llama", "nano"])
+def test_a_captured_step_is_replayed_with_other_lengths(shape: AttentionShape) -> None:
+    sequences = filled(shape)
+    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    static = Static(sequences, 8)
+    attend = attention.captured(static.inputs)
+    layers = range(len(shape.windows))
+    heads = torch.stack([sequences.heads(8) for _ in layers])
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for layer in layers:
+            attend(layer, heads[layer].clone())
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        outs = [attend(layer, heads[layer]).clone() for layer in layers]
+    for rows in ([0, 1, 2, 3, 4, 5, 6, 7], [7], [3, 0, 4], [4, 7, 0, 1, 2]):
+        host, new, wanted = static.prepare(rows)
+        with without_waiting():
+            attend.plan(host)
+            static.write()
+            heads.copy_(new)
+            graph.replay()
+        for out, want in zip(outs, wanted, strict=True):
+            close(out[: len(rows)], want)
+        check(sequences, attention, {2: 1, 5: 12})  # a step that is not captured, in between
+
+
+def test_a_shared_prefix_is_attended_once() -> None:
+    sequences = Sequences(LLAMA, page_size=16, max_len=1600, dtype=torch.bfloat16, device="cuda")
+    sequences.fill(0, 1100)
+    for row in range(1, 8):
+        sequences.share(row, 0, 64)
+        sequences.fill(row, 10 * row)
+    attention = device_attention(LLAMA, sequences.pool, sequences.append, True)
+    assert type(attention).__name__ == "CascadeAttention"
+    attention._least_saved = 7 * 1024  # type: ignore[attr-defined]
+    check(sequences, attention, dict.fromkeys(range(8), 1), shared=64)
+    check(sequences, attention, {4: 1, 0: 1, 7: 1, 1: 1, 2: 1, 3: 1, 5: 1, 6: 1}, shared=64)
+    check(sequences, attention, {4: 1, 0: 1, 2: 1, 1: 1, 5: 1, 6: 1, 7: 1, 3: 100}, shared=64)

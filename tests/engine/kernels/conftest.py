@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,6 +18,8 @@ DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 # Triton decides when a kernel is defined, its own parts when it is imported, whether it will be
 # interpreted. What others define in this process afterwards is none of our business.
 if DEVICE.type == "cpu":
+    if "triton" in sys.modules:
+        raise RuntimeError("triton was imported before it could be told to interpret")
     os.environ["TRITON_INTERPRET"] = "1"
 try:
     import triton.experimental.gluon  # noqa: F401 - the first launch would import it, too late

@@ -65,6 +65,14 @@ def test_prompts_have_exactly_the_tokens_asked_for(folder: Path) -> None:
     assert next(prompts(words, WORKLOADS["c32"], seed=3)) == first
 
 
+def test_a_word_that_no_merge_leads_to_is_not_in_prompts(tmp_path: Path) -> None:
+    tokenizer = json.loads((embedded.folder() / "tokenizer.json").read_text())
+    vocabulary = tokenizer["model"]["vocab"]
+    vocabulary["Ġzzqxzz"] = len(vocabulary)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    assert words_of(tmp_path) == words_of(embedded.folder())
+
+
 def test_a_gpu_gets_sizes_of_its_own_that_options_overrule() -> None:
     given = {"model.dtype": "auto", "engine.max_running": 32, "engine.kv_memory": None}
     with subject("llama-8b", "cuda", given) as found:

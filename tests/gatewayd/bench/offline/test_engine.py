@@ -5,7 +5,12 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
+import struct
+from typing import Any
 
+import msgspec
+import numpy as np
 import pytest
 
 from gatewayd.bench.offline.engine import Engine, EngineError, Round, Step, running
@@ -13,7 +18,19 @@ from gatewayd.bench.offline.measure import outcome
 from gatewayd.bench.offline.workloads import Workload
 from gatewayd.bench.subject import subject
 from gatewayd.config import Config
-from gatewayd_engine.messages import EngineStats
+from gatewayd.engines.patience import Patience
+from gatewayd.engines.starting import FencedProcess
+from gatewayd_engine.frames import encode
+from gatewayd_engine.messages import (
+    LENGTH,
+    PROTOCOL_VERSION,
+    Command,
+    EngineStats,
+    Finished,
+    ModelInfo,
+    Ready,
+    StepOutput,
+)
 
 
 @pytest.fixture
@@ -130,3 +147,60 @@ def test_a_request_without_all_its_tokens_is_an_error() -> None:
     workload = Workload("w", [], [[3], [4]], [2, 3])
     with pytest.raises(EngineError, match="request 1 of w got 2 tokens of 3"):
         outcome(workload, round_of([2, 2], []))
+
+
+class FakeProcess:
+    """An engine whose end of the socket the test holds."""
+
+    def __init__(self) -> None:
+        self.socket, self.theirs = socket.socketpair()
+        self.pid = os.getpid()
+
+    def poll(self) -> int | None:
+        return 0
+
+    terminate = abort = kill = lambda self: None
+
+
+async def read_commands(stream: asyncio.StreamReader, count: int) -> list[Any]:
+    found = []
+    for _ in range(count):
+        (size,) = struct.unpack("<I", await stream.readexactly(4))
+        found.append(msgspec.msgpack.decode(await stream.readexactly(size), type=Command))
+    return found
+
+
+def told(step: int, sequences: list[int], tokens: int, finished: list[Finished]) -> bytes:
+    stats = EngineStats(step, num_running=1, step_tokens=tokens, step_seconds=0.25)
+    ids = np.array(sequences, np.int64)
+    return encode(
+        StepOutput(stats, ids.tobytes(), ids.astype(np.int32).tobytes(), finished=finished)
+    )
+
+
+async def test_all_requests_leave_before_an_answer_and_only_steps_that_computed_count(
+    config: Config,
+) -> None:
+    process = FakeProcess()
+    reader, writer = await asyncio.open_unix_connection(sock=process.theirs)
+    engine = Engine(FencedProcess(process), lambda stage, fraction: None)
+    model = ModelInfo("L", 1, "float32", "cpu", 9, 99, [2], 9, 16, 8, 64)
+    writer.write(encode(Ready(PROTOCOL_VERSION, process.pid, model, 0.5)))
+    assert await engine.load(config) == model
+    await reader.readexactly(struct.unpack("<I", await reader.readexactly(4))[0])  # its settings
+    going = asyncio.create_task(engine.run([[5, 6], [7]], [2, 1]))
+    first, second = await read_commands(reader, 2)
+    assert np.frombuffer(first.prompt, np.int32).tolist() == [5, 6]
+    assert (first.params.max_tokens, second.params.max_tokens) == (2, 1)
+    for command in (first, second):
+        assert (command.params.temperature, command.params.ignore_eos) == (0.0, True)
+    (one,), (other,) = first.sequences, second.sequences
+    writer.write(told(1, [], 0, []))  # nothing was planned
+    writer.write(told(2, [one, other], 3, [Finished(other, LENGTH)]))
+    writer.write(told(2, [], 3, []))  # what an idle engine says from time to time
+    writer.write(told(3, [one], 1, [Finished(one, LENGTH)]))
+    found = await going
+    assert found.tokens == [2, 1]
+    assert found.steps == [Step(2, 3, 0.25), Step(2, 1, 0.25)]
+    await engine.end(Patience())
+    writer.close()

@@ -113,6 +113,15 @@ def wait_until(condition: object, seconds: float = 30) -> None:
         time.sleep(0.02)
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+async def test_the_daemon_ends_with_the_block() -> None:
+    before = children(os.getpid())
+    async with serving({}) as url, ApiClient(url) as client:
+        assert await client.models() == ["nano"]
+        (daemon,) = set(children(os.getpid())) - set(before)
+    assert not is_alive(daemon)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children on Linux only")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_the_daemon_and_its_engine_end_however_the_bench_ends(number: signal.Signals) -> None:

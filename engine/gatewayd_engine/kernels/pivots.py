@@ -167,8 +167,7 @@ def _block(
     token = start + tl.arange(0, BLOCK)
     value = tl.load(source + token, mask=token < VOCAB, other=float("-inf")).to(tl.float32)
     value = tl.where(value == value, value, float("-inf"))
-    order = tl.where(token < VOCAB, _ordered(value), -0x80000000)
-    return value, order
+    return value, _ordered(value)
 
 
 @triton.jit

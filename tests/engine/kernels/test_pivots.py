@@ -40,14 +40,16 @@ def kept(
 ) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
     """Tokens that must be kept, and those that may be, by sorting."""
     weight = np.exp((logits - logits.max()) / temperature)
+    is_among_k = np.full(len(logits), True)
     if 0 < top_k < len(logits):
-        weight[logits < np.sort(logits)[-top_k]] = 0.0
+        is_among_k = logits >= np.sort(logits)[-top_k]
+        weight[~is_among_k] = 0.0
     weight /= weight.sum()
     above = np.array([weight[logits > value].sum() for value in logits])
     must, may = (
         (above < top_p + error if top_p < 1 else np.full(len(logits), True))
         & (weight >= min_p * weight.max() * (1 - 10 * error))
-        & (weight > 0)
+        & is_among_k
         for error in (-MASS, MASS)
     )
     best = logits == logits.max()
@@ -115,6 +117,30 @@ def test_filters_over_several_blocks(pivots: Pivots, device: torch.device) -> No
         left = int((logits[line] >= lowest[line]).sum())
         assert before[left - 1] < columns.top_p[line].item() + MASS
         assert before[left] > columns.top_p[line].item() - MASS
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_neighbouring_floats_are_told_apart(
+    pivots: Pivots, device: torch.device, dtype: torch.dtype
+) -> None:
+    kind = torch.int32 if dtype == torch.float32 else torch.int16
+    first = torch.tensor(2.0, dtype=dtype).view(kind)
+    # Two of each, so that not every count is reached exactly.
+    line = (first + torch.arange(20).repeat(2).to(kind)).view(dtype)
+    line[::3] *= -1
+    columns = checks.columns(device, 40, top_k=[1.0 + i for i in range(40)])
+    rows = torch.arange(40, dtype=torch.int32, device=device)
+    lowest = pivots(line.expand(40, -1).to(device), rows, columns).cpu()
+    line = line.float()
+    for pivot, expected in zip(lowest, line.sort(descending=True).values, strict=True):
+        assert torch.equal(line >= pivot, line >= expected)
+
+
+def test_zeros_of_both_signs_weigh_alike(pivots: Pivots, device: torch.device) -> None:
+    logits = torch.tensor([[2.0, *[0.0] * 3, *[-0.0] * 9, -1.0]], device=device)
+    columns = checks.columns(device, 1, top_k=[2], top_p=[0.5])
+    lowest = pivots(logits, torch.zeros(1, dtype=torch.int32, device=device), columns)
+    assert (logits >= lowest).sum() == 13
 
 
 def test_lines_whose_largest_is_not_finite_are_not_cut(

@@ -89,6 +89,8 @@ class StepBatch:
             next is sampled from it, shape ``[n]``.
         block_table: their pages, shape ``[n, pages]``, as many as the longest context has.
         drafts: None if nobody has any.
+        unknown: lines whose one token is not known yet: the step before chooses it. None if there
+            are none, shape ``[m]``.
     """
 
     slots: NDArray[np.int32]
@@ -104,6 +106,7 @@ class StepBatch:
     samples: NDArray[np.bool_]
     block_table: NDArray[np.int64]
     drafts: DraftLines | None
+    unknown: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -133,6 +136,9 @@ class StepBatch:
             samples=self.samples[one],
             block_table=self.block_table[one],
             drafts=None if drafts is None else drafts.at(np.array([index])),
+            unknown=np.zeros(1, np.int64)
+            if self.unknown is not None and index in self.unknown
+            else None,
         )
 
     def without_drafts(self) -> StepBatch:
@@ -158,6 +164,7 @@ def gather(
     counts: NDArray[np.int32],
     num_tokens: NDArray[np.int32],
     drafts: DraftLines | None = None,
+    placeholders: NDArray[np.int32] | None = None,
 ) -> StepBatch:
     """Build the batch of a step.
 
@@ -170,6 +177,8 @@ def gather(
         counts: tokens to compute, at least 1, shape ``[n]``.
         num_tokens: tokens that each has, shape ``[n]``.
         drafts: of those that have any; they are written behind the tokens of their rows.
+        placeholders: last tokens of each that only the device knows, 0 or 1; None if there is no
+            step on its way, shape ``[n]``.
     """
     # Longest first, so that neighbours in the batch have similar contexts to attend to.
     order = np.lexsort((-starts, counts != 1))
@@ -205,6 +214,7 @@ def gather(
         samples=samples,
         block_table=rows.block_table[row_, :num_pages],
         drafts=drafts,
+        unknown=None if placeholders is None else np.flatnonzero(placeholders[order]),
     )
     if drafts is not None and drafts.parents is not None:
         return replace(batch, positions=_tree_positions(batch, drafts))

@@ -77,7 +77,7 @@ def check(plan: Plan, queue: Queue) -> None:
     admitted = slots[is_waiting].tolist()
     if any(slot not in queue.waiting for slot in admitted):
         _refuse("a granted slot is neither running nor waiting")
-    if len(queue.running) + len(admitted) > view.max_running:
+    if len(view.running) + len(admitted) > view.max_running:
         _refuse(f"{len(admitted)} more would run than the {view.max_running} that may")
 
 

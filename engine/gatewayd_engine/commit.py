@@ -21,7 +21,6 @@ class Written:
     """What became of the tokens of a step, by line that got any.
 
     Attributes:
-        last: the last token that each sequence has now, shape ``[n]``.
         kept: tokens that each has got, fewer than were chosen where one of them ends it,
             shape ``[n]``.
         told: how many of those its client is to see: all but an end token, shape ``[n]``.
@@ -30,7 +29,6 @@ class Written:
         begins: whether this was its first token, shape ``[n]``.
     """
 
-    last: NDArray[np.int32]
     kept: NDArray[np.int64]
     told: NDArray[np.int64]
     over: NDArray[np.bool_]
@@ -41,7 +39,7 @@ class Written:
 def write_down(
     queue: Queue, rows: Rows, batch: StepBatch, tokens: Tokens, eos: NDArray[np.int32]
 ) -> Written:
-    """Add tokens to their sequences and count what is computed of them.
+    """Add tokens to their sequences.
 
     Tokens behind one that ends its sequence are taken out of ``tokens``.
 
@@ -54,9 +52,8 @@ def write_down(
     """
     view = queue.view
     slots, row = batch.slots[tokens.lines], batch.rows[tokens.lines]
-    lengths = view.num_tokens[slots]
+    lengths = (batch.starts + batch.settled)[tokens.lines]
     n = len(slots)
-    last = np.zeros(n, np.int32)
     kept, told = np.zeros(n, np.int64), np.zeros(n, np.int64)
     over, stop = np.zeros(n, np.bool_), np.full(n, -1, np.int64)
     alive = np.arange(n)
@@ -68,17 +65,16 @@ def write_down(
         rows.tokens[row[alive], lengths[alive]] = ids
         lengths[alive] += 1
         kept[alive] += 1
-        last[alive] = ids
         ends = find_ends(rows, row[alive], ids, lengths[alive], eos)
         told[alive] += ~ends
         stop[alive[ends]] = ids[ends]
         over[alive] = ends | (lengths[alive] >= queue.limit[slots[alive]])
-    view.num_tokens[slots] = lengths
-    view.num_computed[batch.slots] = batch.starts + batch.settled
+    # One was counted when the step was launched.
+    view.num_tokens[slots] += kept.astype(np.int32) - 1
     view.num_computed[slots] += kept.astype(np.int32) - 1
     tokens.counts = kept
     begins = (lengths - kept == queue.prompt_len[slots]) & ~over
-    return Written(last, kept, told, over, stop, begins)
+    return Written(kept, told, over, stop, begins)
 
 
 def first_told(

@@ -13,28 +13,19 @@ from functools import partial
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import Patience, check
-from gatewayd_engine.commit import first_told, named, write_down
 from gatewayd_engine.faults import blame
+from gatewayd_engine.flight import Flight, take_off
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.landing import NO_STATS, Landing
 from gatewayd_engine.lives import Lives
-from gatewayd_engine.messages import (
-    ERROR,
-    LENGTH,
-    STOP,
-    EngineStats,
-    Pin,
-    StepOutput,
-    Submit,
-)
+from gatewayd_engine.messages import EngineStats, Pin, StepOutput, Submit
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
-from gatewayd_engine.recovery import run_apart
-from gatewayd_engine.result import StepResult
+from gatewayd_engine.recovery import launch_apart
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.speculation import Speculation
@@ -47,7 +38,6 @@ from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 _FIRST_SLOTS = 256
-_NO_STATS = EngineStats()  # until the step is over
 
 
 class EngineCore:
@@ -84,7 +74,6 @@ class EngineCore:
     ) -> None:
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
-        self._eos = np.array(eos_token_ids, np.int32)
         self._draw_seed = draw_seed
         self.strategies = strategies
         self._rows = Rows(max_running, max_model_len, pool.page_size)
@@ -100,8 +89,18 @@ class EngineCore:
         self._speculation = Speculation(
             self._queue, self._rows, self._placement, strategies, vocab_size
         )
+        self._landing = Landing(
+            self._queue,
+            self._rows,
+            self._pages,
+            self._placement,
+            self._lives,
+            self._speculation,
+            np.array(eos_token_ids, np.int32),
+        )
         self._tally = Tally()
         self._patience = Patience()
+        self._flight: Flight | None = None
 
     def _uncached(self, slot: int) -> int:
         return self._placement.prefixes.uncached(slot)
@@ -124,7 +123,10 @@ class EngineCore:
         self._lives.begin(sequences, front=message.has_returned)
 
     def abort(self, sequence_ids: list[int]) -> None:
-        """Forget sequences; their pages are free when this returns. Unknown ids are ignored."""
+        """Forget sequences; unknown ids are ignored.
+
+        Their pages are free when this returns, or when the step that is being computed has landed.
+        """
         for sequence_id in sequence_ids:
             self._lives.forget(sequence_id)
 
@@ -134,6 +136,9 @@ class EngineCore:
         Args:
             seconds: that it may take.
         """
+        if self._flight is not None:
+            self._flight.launched.result()
+            self._flight = None
         while len(self._queue):
             self._lives.forget(next(iter(self._queue)).id)
         try:
@@ -160,7 +165,12 @@ class EngineCore:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything."""
-        return len(self._queue) > 0
+        return len(self._queue) > 0 or self._flight is not None
+
+    @property
+    def is_computing(self) -> bool:
+        """Whether a step has been launched that has not landed."""
+        return self._flight is not None
 
     @property
     def stats(self) -> EngineStats:
@@ -202,23 +212,25 @@ class EngineCore:
         )
 
     def step(self) -> StepOutput:
-        """Compute one step and say what came of it."""
+        """Launch a step, and say what came of the one that has landed.
+
+        Where the runner overlaps, that is the one before: the device computes while the next step
+        is planned. Otherwise it is the same one.
+        """
         began = time.perf_counter()
         self._recovery.retry_strategies()
-        batch = self._recovery.fenced(self._next_batch, redo=True)
-        output = StepOutput(stats=_NO_STATS)
-        num_tokens = 0
-        if batch is not None and len(batch):
-            num_tokens = len(batch.ids)
-            result = run_apart(self._runner.run, batch)
-            self._placement.outside.settle()
-            # Before sequences end, whose rows it speaks of.
-            self._recovery.fenced(partial(self._speculation.observe, batch, result), redo=False)
-            output = self._commit(batch, result)
-            self._recovery.fenced(
-                lambda: self._speculation.report(batch, result, time.perf_counter() - began),
-                redo=False,
-            )
+        before = self._flight
+        if before is None or self._may_overlap():
+            batch = self._recovery.fenced(self._next_batch, redo=True)
+            self._flight = None if batch is None or not len(batch) else self._launch(batch)
+            if before is None and not self._may_overlap():
+                before, self._flight = self._flight, None
+        else:
+            self._flight = None
+        output, num_tokens = StepOutput(stats=NO_STATS), 0
+        if before is not None:
+            num_tokens = len(before.batch.ids)
+            output = self._landing.land(before, began, is_last=self._flight is None)
         self._tally.add(num_tokens, time.perf_counter() - began)
         if num_tokens and self._placement.outside.learns:
             self._placement.outside.computed(num_tokens, time.perf_counter() - began)
@@ -230,6 +242,16 @@ class EngineCore:
             finished=self._lives.take_finished(),
         )
 
+    def _may_overlap(self) -> bool:
+        """Whether a step may be planned before the one before it has landed.
+
+        Not with drafts, which guess from tokens that are known; nor while a sequence may have to
+        give way, whose pages would still be written to.
+        """
+        return (
+            self._runner.overlaps and not self._speculation.is_on and not self._placement.is_tight
+        )
+
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
         self._placement.held.review()
@@ -238,7 +260,8 @@ class EngineCore:
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
         slots, counts = self._placement.take(plan)
-        self._patience.note(is_idle=not len(slots) and not self._placement.held.any_for_tier)
+        waits = self._placement.held.any_for_tier or self._flight is not None
+        self._patience.note(is_idle=not len(slots) and not waits)
         if not len(slots):
             return None
         drafts = self._recovery.fenced(partial(self._speculation.draft, slots, counts), redo=True)
@@ -251,44 +274,12 @@ class EngineCore:
             counts,
             view.num_tokens[slots],
             drafts,
+            None if self._flight is None else queue.placeholders[slots],
         )
 
-    def _commit(self, batch: StepBatch, result: StepResult) -> StepOutput:
-        """Write down what a batch produced, and end what has reached its end."""
-        queue, ids = self._queue, batch.sequences
-        tokens = result.tokens
-        written = write_down(queue, self._rows, batch, tokens, self._eos)
-        slots, row = batch.slots[tokens.lines], batch.rows[tokens.lines]
-        for of, end in result.reported:
-            self._rows.reported[of] = end
-        lost = self.strategies.processors.append(row, written.last)
-        failed = {line for line, _, _ in result.failed}
-        if failed:
-            healthy = ~np.isin(np.arange(len(batch)), list(failed))
-            self._publish(batch.slots[healthy])
-        else:
-            self._publish(batch.slots)
-        is_lost = np.zeros(len(slots), np.bool_)
-        is_lost[list(lost)] = True
-        for i in np.flatnonzero(written.over & ~is_lost).tolist():
-            stop = int(written.stop[i])
-            if stop >= 0:
-                self._lives.finish(queue[int(slots[i])], STOP, stop_token=stop)
-            else:
-                self._lives.finish(queue[int(slots[i])], LENGTH)
-        self._lives.fork(slots[written.begins & ~is_lost])
-        uncounted = [(int(tokens.lines[i]), "strategy_error", lost[i]) for i in lost]
-        for line, code, sentence in result.failed + uncounted:
-            sequence = queue[int(batch.slots[line])]
-            self._placement.scrub(sequence)
-            self._lives.finish(sequence, ERROR, error=(code, sentence))
-        return StepOutput(
-            stats=_NO_STATS,
-            sequences=np.repeat(ids[tokens.lines], written.told).tobytes(),
-            tokens=tokens.ids[np.arange(tokens.ids.shape[1]) < written.told[:, None]].tobytes(),
-            logprobs=named(first_told(result.logprobs, tokens.lines, written.told), ids),
-            prompt_logprobs=named(result.prompt_logprobs, ids),
-        )
-
-    def _publish(self, slots: NDArray[np.int32]) -> None:
-        self._recovery.fenced(lambda: self._placement.prefixes.publish(slots), redo=False)
+    def _launch(self, batch: StepBatch) -> Flight:
+        launched = launch_apart(self._runner.launch, batch)
+        self._placement.outside.settle()
+        take_off(self._queue, batch)
+        self._pages.defers = True
+        return Flight(batch, launched)

@@ -112,7 +112,7 @@ class Held:
         is_computing[computing] = True
         stays = (
             is_computing[leaders]
-            & (queue.view.num_computed[leaders] < until)
+            & (queue.view.num_computed[leaders] - queue.in_flight[leaders] < until)
             & (queue.waits[slots] < MAX_STEPS)
             & self._still_wait(slots, ids)
         )

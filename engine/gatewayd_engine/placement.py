@@ -122,6 +122,11 @@ class Placement:
         admitted: list[tuple[int, int]] = []
         unplaced: list[tuple[int, int]] = []
         held: list[int] = []
+        before = self.held.computing
+        landing = before[self._queue.in_flight[before] > 0]
+        if len(landing):
+            # What the step before computes is not in the cache yet.
+            computing = np.union1d(computing, landing)
         underway = Underway(self._queue, self.prefixes, self._page_size, computing)
         for i, (slot, grant) in enumerate(waiting):
             if self.held.hold(slot, underway):
@@ -136,6 +141,17 @@ class Placement:
         self.held.hold_alike(held, underway)
         self.outside.start()
         return admitted, unplaced
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether the next step may put a running sequence out for another's pages."""
+        view = self._queue.view
+        running = view.running
+        computed = view.num_computed[running]
+        wants = np.minimum(view.num_tokens[running] - computed, view.token_budget)
+        needed = -(-(computed + wants) // self._page_size) - self._queue.num_pages[running]
+        most = int(np.maximum(needed, 0).sum()) + len(self._holdings.forked)
+        return most > self._pages.num_available
 
     def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
         """Give running sequences the pages that their grants write to."""
@@ -230,6 +246,8 @@ class Placement:
     def preempt(self, victim: Victim) -> None:
         """Put a running sequence back into the queue; it keeps its tokens, not its pages."""
         slot = victim.slot
+        if self._queue.placeholders[slot]:
+            raise RuntimeError("a sequence would give way whose last token is not known yet")
         sequence = self._queue[slot]
         if victim.mode is PreemptionMode.SWAP:
             self.outside.keep(sequence, int(self._queue.view.num_computed[slot]))

@@ -125,12 +125,12 @@ class Prefixes:
         self.hits += min(cached, sequence.prompt_len)
 
     def publish(self, slots: NDArray[np.int32]) -> None:
-        """Tell the prefix cache about pages that the last step filled."""
+        """Tell the prefix cache about pages that are filled by steps that have landed."""
         insert = self._strategies.plan.insert
         if insert is None:
             return
         queue, size = self._queue, self._page_size
-        full = queue.view.num_computed[slots] // size
+        full = (queue.view.num_computed[slots] - queue.in_flight[slots]) // size
         for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
             slot, n = int(slots[i]), int(full[i])
             sequence = queue[slot]

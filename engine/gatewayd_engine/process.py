@@ -118,7 +118,7 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
             output = core.step()
             stream.send(output)
             told = time.monotonic()
-            has_computed = output.stats.step_tokens > 0
+            has_computed = output.stats.step_tokens > 0 or core.is_computing
         now = time.monotonic()
         if now - reported >= _REPORT_SECONDS:
             reported = now

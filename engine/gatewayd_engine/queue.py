@@ -26,6 +26,8 @@ class Queue:
         row: row of the batch, -1 for waiting ones, shape ``[slots]``.
         ids: the gateway's numbers, -1 for nobody, shape ``[slots]``.
         waits: steps each has waited for others to compute its beginning, shape ``[slots]``.
+        in_flight: of the computed tokens, those whose step has not landed, shape ``[slots]``.
+        placeholders: tokens that it has and only the device knows, shape ``[slots]``.
         beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
     """
 
@@ -41,6 +43,8 @@ class Queue:
         self._by_id: dict[int, Sequence] = {}
         self._free = list(range(slots - 1, -1, -1))
         self._tenants: dict[str, int] = {}
+        self._max_running = max_running
+        self._hidden: set[int] = set()
         self.waiting: dict[int, None] = {}
         self.running: dict[int, None] = {}
         self.limit = np.zeros(slots, np.int32)
@@ -51,6 +55,8 @@ class Queue:
         self.row = np.full(slots, -1, np.int32)
         self.ids = np.full(slots, -1, np.int64)
         self.waits = np.zeros(slots, np.int32)
+        self.in_flight = np.zeros(slots, np.int32)
+        self.placeholders = np.zeros(slots, np.int32)
         self.beginning = np.zeros(slots, np.int64)
         self.view = QueueView(
             running=np.zeros(0, np.int32),
@@ -136,8 +142,15 @@ class Queue:
         """A sequence has no row any more."""
         if slot in self.running:
             del self.running[slot]
+            self._hidden.discard(slot)
             self.row[slot] = -1
+            self.in_flight[slot] = self.placeholders[slot] = 0
             self._show_running()
+
+    def hide(self, slots: list[int]) -> None:
+        """Running sequences compute nothing any more: their last token is on its way."""
+        self._hidden.update(slots)
+        self._show_running()
 
     def wait_again(self, slot: int) -> None:
         """A preempted sequence waits, with nothing computed."""
@@ -147,7 +160,11 @@ class Queue:
         self.waiting[slot] = None
 
     def _show_running(self) -> None:
-        self.view.running = np.fromiter(self.running, np.int32, len(self.running))
+        view, hidden = self.view, self._hidden
+        shown = [slot for slot in self.running if slot not in hidden] if hidden else self.running
+        view.running = np.fromiter(shown, np.int32, len(shown))
+        # They keep their rows until then.
+        view.max_running = self._max_running - len(hidden)
 
     def _grow(self) -> None:
         old = len(self._by_slot)
@@ -167,6 +184,8 @@ class Queue:
                     "row",
                     "ids",
                     "waits",
+                    "in_flight",
+                    "placeholders",
                     "beginning",
                 ),
             ),

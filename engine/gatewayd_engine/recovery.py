@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import RequestFault, StrategyFault, culprit
+from gatewayd_engine.flight import Done, Launched
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.strategy import Kind
@@ -18,24 +19,27 @@ _MAX_REDOS = 8
 """Strategy faults that one step survives before the engine gives up."""
 
 
-def run_apart(run: Callable[[StepBatch], StepResult], batch: StepBatch) -> StepResult:
-    """Run a batch; if that raises, each of its sequences alone, to find whose fault it is.
+def launch_apart(launch: Callable[[StepBatch], Launched], batch: StepBatch) -> Launched:
+    """Launch a batch; if that raises, each of its sequences alone, to find whose fault it is.
 
     Raises:
         Exception: what was raised, if nothing works alone either.
     """
     try:
-        return run(batch)
+        return launch(batch)
     except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
         if len(batch) == 1:
             _log.warning("a request failed in the step: %r", error)
-            return StepResult.failure(0, "internal_error", f"{type(error).__name__}: {error}")
+            failure = f"{type(error).__name__}: {error}"
+            return Done(StepResult.failure(0, "internal_error", failure))
         cause = error
-    results = [run_apart(run, batch.only(line)).shifted(line) for line in range(len(batch))]
+    results = [
+        launch_apart(launch, batch.only(line)).result().shifted(line) for line in range(len(batch))
+    ]
     if all(result.failed for result in results):
         # It is the engine that is broken, and to be replaced.
         raise cause
-    return StepResult.merge(results)
+    return Done(StepResult.merge(results))
 
 
 class Recovery:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -38,6 +38,12 @@ class Tokens:
         """One for each line."""
         ones = np.ones(len(lines), np.int64)
         return cls(lines, ids[:, None], ones, np.zeros((len(lines), 1), np.int64))
+
+    @property
+    def last(self) -> NDArray[np.int32]:
+        """The last token of each line, shape ``[n]``."""
+        last: NDArray[np.int32] = self.ids[np.arange(len(self.ids)), self.counts - 1]
+        return last
 
     def without(self, lines: set[int]) -> Tokens:
         """Those of other lines."""
@@ -96,6 +102,7 @@ class StepResult:
         prompt_logprobs: the same for prompt tokens.
         reported: rows whose prompts were reported, and up to which token.
         hidden: of all tokens of the batch, shape ``[num_tokens, hidden]``.
+        lost: sentences by line that a processor lost count of: they have their token, and end.
         said: lines of the batch that had drafts, and the model's token after the last token of
             each and after each draft, -1 where it was not asked, shape ``[n, width + 1]``.
     """
@@ -106,6 +113,7 @@ class StepResult:
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     reported: list[tuple[int, int]] = field(default_factory=list)
     hidden: torch.Tensor | None = None
+    lost: dict[int, str] = field(default_factory=dict)
     said: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @classmethod
@@ -122,6 +130,25 @@ class StepResult:
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
             self.reported,
+            lost={line + by: sentence for line, sentence in self.lost.items()},
+        )
+
+    def of(self, is_alive: NDArray[np.bool_], rows: NDArray[np.int64]) -> StepResult:
+        """What came of some lines of the batch, and of no others.
+
+        Args:
+            is_alive: which, shape ``[lines]``.
+            rows: of all lines, shape ``[lines]``.
+        """
+        theirs = set(rows[is_alive].tolist())
+        return replace(
+            self,
+            tokens=self.tokens.without(set(np.flatnonzero(~is_alive).tolist())),
+            failed=[failure for failure in self.failed if is_alive[failure[0]]],
+            logprobs=[report for report in self.logprobs if is_alive[report.sequence]],
+            prompt_logprobs=[one for one in self.prompt_logprobs if is_alive[one.sequence]],
+            reported=[one for one in self.reported if one[0] in theirs],
+            lost={line: sentence for line, sentence in self.lost.items() if is_alive[line]},
         )
 
     @classmethod
@@ -133,4 +160,5 @@ class StepResult:
             [report for part in parts for report in part.logprobs],
             [report for part in parts for report in part.prompt_logprobs],
             [reported for part in parts for reported in part.reported],
+            lost={line: sentence for part in parts for line, sentence in part.lost.items()},
         )

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import Attend
 from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.flight import Done, Launched
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.processing import Processors
@@ -38,7 +39,13 @@ class AttentionBackend(Attend, Protocol):
 
 
 class Runner:
-    """The model with its attention and its sampler."""
+    """The model with its attention and its sampler.
+
+    Attributes:
+        overlaps: whether a step may be launched before the one before it has landed.
+    """
+
+    overlaps = False
 
     def __init__(
         self,
@@ -54,10 +61,18 @@ class Runner:
         self._processors = processors
         self._pace = pace
         self._choice = Choice(rows)
+        # The last token of each row, for steps that are launched before it is told.
+        self._sampled = np.zeros(len(rows.seed), np.int32)
+
+    def launch(self, batch: StepBatch) -> Launched:
+        """Begin to compute a batch; after an exception the same may be launched again."""
+        return Done(self.run(batch))
 
     @torch.inference_mode()
     def run(self, batch: StepBatch) -> StepResult:
         """Compute a batch. After an exception the same batch may be run again."""
+        if batch.unknown is not None:
+            batch.ids[batch.last[batch.unknown]] = self._sampled[batch.rows[batch.unknown]]
         try:
             result = self._run(batch)
         except BaseException:
@@ -68,6 +83,11 @@ class Runner:
             )
             raise
         self._processors.settle()
+        tokens = result.tokens
+        rows, last = batch.rows[tokens.lines], tokens.last
+        self._sampled[rows] = last
+        lost = self._processors.append(rows, last)
+        result.lost = {int(tokens.lines[i]): sentence for i, sentence in lost.items()}
         if result.failed:
             self._attention.forget()
         return result

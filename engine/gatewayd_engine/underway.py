@@ -30,7 +30,9 @@ class Underway:
         self._page_size = page_size
         self._prompts: dict[tuple[bytes, bytes], list[Sequence]] = {}
         full = queue.view.num_tokens[slots] // page_size * page_size
-        for slot in slots[full > queue.view.num_computed[slots]].tolist():
+        # What is computed by a step that has not landed is not in the cache yet.
+        landed = queue.view.num_computed[slots] - queue.in_flight[slots]
+        for slot in slots[full > landed].tolist():
             self.add(slot)
 
     def add(self, slot: int) -> None:
@@ -66,7 +68,8 @@ class Underway:
                 continue
             most = min(num_tokens - 1, int(view.num_tokens[other.slot]))
             common = _common(sequence.tokens[:most], other.tokens[:most]) // size * size
-            if common > cached and common > view.num_computed[other.slot]:
+            landed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
+            if common > cached and common > landed:
                 return other.slot, common
         return None
 

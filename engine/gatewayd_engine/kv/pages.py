@@ -33,14 +33,28 @@ class Pages:
 
     Attributes:
         on_evict: told of a page before somebody else gets it.
+        defers: whether pages that are given back stay held until ``settle``: a step that was
+            launched before may write to them, and copies to and from elsewhere do not wait for it.
     """
 
-    __slots__ = ("_free", "_known", "_origins", "_plan", "_refs", "num_pages", "on_evict")
+    __slots__ = (
+        "_deferred",
+        "_free",
+        "_known",
+        "_origins",
+        "_plan",
+        "_refs",
+        "defers",
+        "num_pages",
+        "on_evict",
+    )
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
         self._plan = plan
         self.on_evict: Callable[[int], None] | None = None
+        self.defers = False
+        self._deferred: list[list[int]] = []
         self._free = list(range(num_pages - 1, -1, -1))
         self._refs = [0] * num_pages
         self._known = bytearray(num_pages)
@@ -102,6 +116,18 @@ class Pages:
 
         Pages given back first are evicted first, so give the tail of a sequence back first.
         """
+        if self.defers:
+            self._deferred.append(pages)
+        else:
+            self._release(pages)
+
+    def settle(self) -> None:
+        """Every step that was launched before pages were given back has landed."""
+        deferred, self._deferred = self._deferred, []
+        for pages in deferred:
+            self._release(pages)
+
+    def _release(self, pages: list[int]) -> None:
         refs = self._refs
         for page in pages:
             refs[page] -= 1
@@ -192,7 +218,7 @@ class Pages:
             PageInvariantError: they do not add up.
         """
         counted = [0] * self.num_pages
-        for pages in holders:
+        for pages in (*holders, *self._deferred):
             for page in pages:
                 counted[page] += 1
         if counted != self._refs:

@@ -30,6 +30,7 @@ from gatewayd_engine.messages import (
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from tests.engine.core.prompts import answers
@@ -160,6 +161,12 @@ def make_engine() -> Iterator[MakeEngine]:
     for harness in opened:
         harness.core.check()
         harness.core.strategies.close()
+
+
+@pytest.fixture
+def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps are launched before the one before has landed, as on a device."""
+    monkeypatch.setattr(Runner, "overlaps", True)
 
 
 @pytest.fixture

@@ -19,6 +19,18 @@ NEW = 10
 def test_whatever_happens_around_it_an_answer_is_its_own(
     make_engine: Make, checkpoint: Callable[[str], Path], seed: int
 ) -> None:
+    check_random_requests(make_engine, checkpoint, seed)
+
+
+@pytest.mark.usefixtures("overlapping")
+@pytest.mark.parametrize("seed", range(6))
+def test_also_when_steps_overlap(
+    make_engine: Make, checkpoint: Callable[[str], Path], seed: int
+) -> None:
+    check_random_requests(make_engine, checkpoint, seed)
+
+
+def check_random_requests(make_engine: Make, checkpoint: Callable[[str], Path], seed: int) -> None:
     rng = random.Random(seed)
     folder = checkpoint("llama")
     size = rng.choice([4, 16])

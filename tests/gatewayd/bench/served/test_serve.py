@@ -124,8 +124,15 @@ async def test_the_daemon_ends_with_the_block() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children on Linux only")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
-def test_the_daemon_and_its_engine_end_however_the_bench_ends(number: signal.Signals) -> None:
-    process = subprocess.Popen([*COMMAND, "--only", "r10"], stderr=subprocess.PIPE)
+def test_the_daemon_and_its_engine_end_however_the_bench_ends(
+    number: signal.Signals, tmp_path: Path
+) -> None:
+    process = subprocess.Popen(
+        [*COMMAND, "--only", "r10"],
+        # Killed, it leaves its log behind.
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stderr=subprocess.PIPE,
+    )
     family: list[int] = []
 
     def has_engine() -> bool:

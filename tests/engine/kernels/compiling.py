@@ -23,7 +23,7 @@ from tests.engine.kernels import checks
 def compile_only(
     kernel: Any, *args: object, grid: object, warmup: bool, num_warps: int, **constants: object
 ) -> None:
-    """What ``JITFunction.run`` does before it launches; ones become constants, sixteens are told."""
+    """What ``JITFunction.run`` does before it launches; it tells ones, and multiples of 16."""
     given = inspect.signature(kernel.fn).bind(*args, **constants).arguments
     types = {name: mangle_type(value) for name, value in given.items() if name not in constants}
     fixed = {

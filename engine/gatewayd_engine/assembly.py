@@ -234,6 +234,7 @@ def _decoder(
     progress: Callable[[str, float], None],
 ) -> Decoder:
     if config.dummy_weights:
-        progress("making dummy weights", 0.0)
-        return dummy(spec, dtype, config.device, config.seed)
+        return dummy(
+            spec, dtype, config.device, config.seed, lambda p: progress("making dummy weights", p)
+        )
     return load(folder, spec, dtype, config.device, lambda part: progress("loading weights", part))

@@ -6,18 +6,20 @@ knows. The caller holds ``torch.inference_mode``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 import torch
 from torch.nn import functional
 
+from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.model.heads import HeadBuffers
-from gatewayd_engine.model.layers import Linear, RMSNorm
+from gatewayd_engine.model.layers import Linear
 from gatewayd_engine.model.rotary import Rotary
 
 if TYPE_CHECKING:
     from gatewayd_engine.attention.base import Attend
+    from gatewayd_engine.model.parts import Norm
     from gatewayd_engine.model.spec import ModelSpec
 
 
@@ -33,7 +35,7 @@ class Attention:
         buffers: HeadBuffers,
         qkv: Linear,
         out: Linear,
-        qk_norm: RMSNorm | None,
+        qk_norm: Callable[[torch.Tensor], object] | None,
     ) -> None:
         self._index = index
         self._rotary = rotary
@@ -42,13 +44,21 @@ class Attention:
         self._qk_norm = qk_norm
         self.out = out
 
-    def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> torch.Tensor:
+    def __call__(
+        self, x: torch.Tensor, rotation: torch.Tensor | None, attend: Attend | RotatingAttend
+    ) -> torch.Tensor:
         """Map ``[num_tokens, hidden]`` to what ``out`` projects back to that shape."""
+        if isinstance(attend, RotatingAttend):
+            joined = self._buffers.split(self._qkv(x))
+            if self._qk_norm is not None:
+                self._qk_norm(joined[:, : self._buffers.num_rotated])
+            return attend(self._index, joined)
         heads = self._buffers.like(x)
         self._qkv(x, out=heads.flat)
         if self._qk_norm is not None:
-            heads.query_key.copy_(self._qk_norm(heads.query_key))
-        self._rotary.rotate(heads.rotated, rotation)
+            self._qk_norm(heads.query_key)
+        if rotation is not None:
+            self._rotary.rotate(heads.rotated, rotation)
         return attend(self._index, heads.query, heads.key_value)
 
 
@@ -58,8 +68,8 @@ class Mlp(Protocol):
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
 
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
-        """Add what ``x`` is mapped to onto ``[n, hidden]``, in place."""
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``Linear``."""
 
 
 class Layer:
@@ -78,10 +88,10 @@ class Layer:
         self,
         attention: Attention,
         mlp: Mlp,
-        before_attention: RMSNorm,
-        before_mlp: RMSNorm,
-        after_attention: RMSNorm | None,
-        after_mlp: RMSNorm | None,
+        before_attention: Norm,
+        before_mlp: Norm,
+        after_attention: Norm | None,
+        after_mlp: Norm | None,
     ) -> None:
         self._attention = attention
         self._mlp = mlp
@@ -90,17 +100,33 @@ class Layer:
         self._after_attention = after_attention
         self._after_mlp = after_mlp
 
-    def __call__(self, x: torch.Tensor, rotation: torch.Tensor, attend: Attend) -> None:
-        """Advance the residual stream ``[num_tokens, hidden]`` in place."""
-        attended = self._attention(self._before_attention(x), rotation, attend)
+    def __call__(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        rotation: torch.Tensor | None,
+        attend: Attend | RotatingAttend,
+    ) -> torch.Tensor | None:
+        """Advance the residual stream ``[num_tokens, hidden]`` in place.
+
+        Args:
+            x: the stream.
+            delta: what the layer before has left to be added to it.
+            rotation: of the tokens' positions; None if ``attend`` rotates.
+            attend: attention of this step.
+
+        Returns:
+            What is left to be added.
+        """
+        attended = self._attention(self._before_attention(x, delta), rotation, attend)
         if self._after_attention is None:
-            self._attention.out.add_to(x, attended)
+            delta = self._attention.out.add_to(x, attended)
         else:
-            x.add_(self._after_attention(self._attention.out(attended)))
+            delta = self._after_attention(self._attention.out(attended))
+        normed = self._before_mlp(x, delta)
         if self._after_mlp is None:
-            self._mlp.add_to(x, self._before_mlp(x))
-        else:
-            x.add_(self._after_mlp(self._mlp(self._before_mlp(x))))
+            return self._mlp.add_to(x, normed)
+        return self._after_mlp(self._mlp(normed))
 
 
 class Decoder:
@@ -112,7 +138,7 @@ class Decoder:
         embedding: torch.Tensor,
         rotary: Rotary,
         layers: Sequence[Layer],
-        norm: RMSNorm,
+        norm: Norm,
         head: Linear,
         num_parameters: int,
     ) -> None:
@@ -129,7 +155,14 @@ class Decoder:
         # Rounded as the weights are: models were trained with the product in their own type.
         self._scale = None if scale is None else torch.tensor(scale, dtype=self.dtype).item()
 
-    def hidden(self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend) -> torch.Tensor:
+    @property
+    def rotary(self) -> Rotary:
+        """Its rotations, for attention that rotates."""
+        return self._rotary
+
+    def hidden(
+        self, ids: torch.Tensor, positions: torch.Tensor, attend: Attend | RotatingAttend
+    ) -> torch.Tensor:
         """Run the layers.
 
         Args:
@@ -141,10 +174,11 @@ class Decoder:
             After the final norm, shape ``[num_tokens, hidden]``.
         """
         x = self.embed(ids)
-        rotation = self._rotary.at(positions)
+        rotation = None if isinstance(attend, RotatingAttend) else self._rotary.at(positions)
+        delta = None
         for layer in self._layers:
-            layer(x, rotation, attend)
-        return self._norm(x)
+            delta = layer(x, delta, rotation, attend)
+        return self._norm(x, delta)
 
     def embed(self, ids: torch.Tensor) -> torch.Tensor:
         """What the first layer is given, ``[n, hidden]``, for token ids ``[n]``."""
@@ -155,8 +189,12 @@ class Decoder:
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Scores of the vocabulary, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""
-        logits = self._head(hidden).float()
+        return self.raw_logits(hidden).float()
+
+    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The same as the head makes them: of the decoder's type, unless they are capped."""
+        logits = self._head(hidden)
         cap = self.spec.logit_softcap
-        if cap is not None:
-            logits.div_(cap).tanh_().mul_(cap)
-        return logits
+        if cap is None:
+            return logits
+        return logits.float().div_(cap).tanh_().mul_(cap)

@@ -37,12 +37,16 @@ class Heads(NamedTuple):
 
 
 class HeadBuffers:
-    """Makes the views of each step; one for all layers of a decoder."""
+    """Makes the views of each step; one for all layers of a decoder.
+
+    Attributes:
+        num_rotated: heads of queries and keys.
+    """
 
     def __init__(self, spec: ModelSpec, rotary: Rotary) -> None:
         self._rotary = rotary
         self._split = (spec.num_heads, 2 * spec.num_kv_heads)
-        self._num_rotated = spec.num_heads + spec.num_kv_heads
+        self.num_rotated = spec.num_heads + spec.num_kv_heads
         self._head_dim = spec.head_dim
         self._kept: dict[int, Heads] = {}
 
@@ -55,9 +59,13 @@ class HeadBuffers:
                 self._kept[len(x)] = heads
         return heads
 
+    def split(self, flat: torch.Tensor) -> torch.Tensor:
+        """Heads of a projection's output, a view, shape ``[num_tokens, heads, head_dim]``."""
+        return flat.view(len(flat), -1, self._head_dim)
+
     def _make(self, x: torch.Tensor) -> Heads:
         flat = x.new_empty(len(x), sum(self._split) * self._head_dim)
         heads = flat.view(len(x), -1, self._head_dim)
-        query_key = heads[:, : self._num_rotated]
+        query_key = heads[:, : self.num_rotated]
         query, key_value = torch.split_with_sizes(heads, self._split, 1)
         return Heads(flat, query_key, self._rotary.view(query_key), query, key_value)

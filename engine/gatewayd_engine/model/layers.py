@@ -36,11 +36,16 @@ class Linear:
             return torch.mm(x, self._weight, out=out)
         return torch.addmm(self._bias, x, self._weight, out=out)
 
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
-        """Add what ``[n, in]`` is mapped to onto ``[n, out]``, in place."""
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """Add what ``[n, in]`` is mapped to onto ``[n, out]``, in place.
+
+        Returns:
+            What is left to be added: here nothing.
+        """
         onto.addmm_(x, self._weight)
         if self._bias is not None:
             onto.add_(self._bias)
+        return None
 
 
 def _pack(weight: torch.Tensor) -> torch.Tensor:
@@ -71,8 +76,10 @@ class RMSNorm:
         self._weight = (weight.float() + offset) * size**0.5
         self._floor = torch.tensor((size * eps) ** 0.5, device=weight.device)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Normalise ``[..., n]`` into a new tensor."""
+    def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
+        """Add ``delta`` onto ``[..., n]`` in place, and normalise that into a new tensor."""
+        if delta is not None:
+            x.add_(delta)
         if x.dtype == torch.float32:
             length = torch.linalg.vector_norm(x, 2, -1, True)
             return x.div(length.hypot_(self._floor)).mul_(self._weight)
@@ -93,25 +100,27 @@ def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 class FeedForward:
-    """A gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up as one matrix."""
+    """A gated feed-forward part: ``down(act(gate(x)) * up(x))`` with gate and up as one matrix.
 
-    __slots__ = ("_act", "_down", "_gate_up")
+    Args:
+        gate_up: the matrix.
+        down: back to the stream.
+        gated: ``act(gate) * up`` of what the matrix makes.
+    """
+
+    __slots__ = ("_down", "_gate_up", "_gated")
 
     def __init__(
-        self, gate_up: Linear, down: Linear, act: Callable[[torch.Tensor], torch.Tensor]
+        self, gate_up: Linear, down: Linear, gated: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         self._gate_up = gate_up
         self._down = down
-        self._act = act
+        self._gated = gated
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
-        return self._down(self._gated(x))
+        return self._down(self._gated(self._gate_up(x)))
 
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
-        """Add what ``x`` is mapped to onto ``[n, hidden]``, in place."""
-        self._down.add_to(onto, self._gated(x))
-
-    def _gated(self, x: torch.Tensor) -> torch.Tensor:
-        gate, up = self._gate_up(x).chunk(2, -1)
-        return self._act(gate).mul_(up)
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``Linear``."""
+        return self._down.add_to(onto, self._gated(self._gate_up(x)))

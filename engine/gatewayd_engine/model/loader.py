@@ -19,6 +19,7 @@ from gatewayd_engine.model.assembly import assemble
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.fields import Fields, SpecError
 from gatewayd_engine.model.layout import Shapes, layout
+from gatewayd_engine.model.parts import Parts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
 
 INDEX = "model.safetensors.index.json"
@@ -37,6 +38,7 @@ def load(
     dtype: torch.dtype,
     device: str,
     progress: Callable[[float], None],
+    parts: Parts | None = None,
 ) -> Decoder:
     """Load a checkpoint.
 
@@ -46,6 +48,7 @@ def load(
         dtype: of the decoder, whatever the files hold.
         device: where the weights go.
         progress: told the fraction read so far, at last 1.0.
+        parts: of the decoder; None for plain ones.
 
     Raises:
         LoadError: a file is missing or corrupt, or its tensors are not the spec's.
@@ -53,12 +56,22 @@ def load(
     with Files(folder) as files:
         expected = layout(spec, files.shapes)
         _check(folder, spec, expected, files.shapes)
-        return assemble(spec, _Reader(files, expected, dtype, device, progress))
+        return assemble(
+            spec, _Reader(files, expected, dtype, device, progress), parts or PlainParts()
+        )
 
 
-def dummy(spec: ModelSpec, dtype: torch.dtype, device: str, seed: int) -> Decoder:
+def dummy(
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    device: str,
+    seed: int,
+    progress: Callable[[float], None] = lambda part: None,
+    parts: Parts | None = None,
+) -> Decoder:
     """A decoder of random weights, the same for the same seed and device."""
-    return assemble(spec, _Random(layout(spec), dtype, device, seed))
+    weights = _Random(layout(spec), dtype, device, seed, progress)
+    return assemble(spec, weights, parts or PlainParts())
 
 
 class _Slice(Protocol):
@@ -237,11 +250,20 @@ class _Reader:
 class _Random:
     """Random tensors: norms of one, matrices that keep the size of what they map."""
 
-    def __init__(self, expected: Shapes, dtype: torch.dtype, device: str, seed: int) -> None:
+    def __init__(
+        self,
+        expected: Shapes,
+        dtype: torch.dtype,
+        device: str,
+        seed: int,
+        progress: Callable[[float], None],
+    ) -> None:
         self.num_parameters = _num_elements(expected)
         self._expected = expected
         self._dtype = dtype
         self._device = device
+        self._progress = progress
+        self._made = 0
         self._generator = torch.Generator(device).manual_seed(seed)
 
     def __contains__(self, name: object) -> bool:
@@ -250,6 +272,8 @@ class _Random:
     def take(self, name: str) -> torch.Tensor:
         shape = self._expected[name]
         tensor = torch.empty(shape, dtype=self._dtype, device=self._device)
+        self._made += tensor.numel()
+        self._progress(self._made / self.num_parameters)
         if name.endswith("norm.weight"):
             return tensor.fill_(1.0)
         return tensor.normal_(0.0, shape[-1] ** -0.5, generator=self._generator)

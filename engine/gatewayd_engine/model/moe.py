@@ -46,6 +46,7 @@ class MixtureOfExperts:
         by_token = by_token.view(*chosen.shape, -1)
         return by_token.mul_(weights.unsqueeze(-1).to(x.dtype)).sum(1)
 
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
-        """Add what ``x`` is mapped to onto ``[n, hidden]``, in place."""
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``Linear``."""
         onto.add_(self(x))
+        return None

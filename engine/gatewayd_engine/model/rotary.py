@@ -33,6 +33,10 @@ class Rotary:
         """
         return self._table.index_select(0, positions).unsqueeze(1)
 
+    def cosines_and_sines(self) -> torch.Tensor:
+        """The table in real numbers: cosines, then sines, shape ``[max_len, rotary_dim]``."""
+        return torch.cat((self._table.real, self._table.imag), -1)
+
     def view(self, heads: torch.Tensor) -> torch.Tensor:
         """What ``rotate`` wants of heads ``[num_tokens, num_heads, head_dim]``.
 

@@ -1,0 +1,106 @@
+"""What a decoder is built of: on a CPU plain torch, on a device matrices around fused kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Protocol, cast
+
+import torch
+
+from gatewayd_engine.model.layers import Linear, RMSNorm, activation
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Activation, Kernels
+
+Gate = Callable[[torch.Tensor], torch.Tensor]
+"""Maps gates and what they gate, ``[n, 2 * size]``, to a new ``[n, size]``."""
+
+
+class Norm(Protocol):
+    """A norm of the residual stream."""
+
+    def __call__(self, x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
+        """Add ``delta`` onto ``[n, hidden]`` in place, and normalise that into a new tensor."""
+
+
+class Parts(Protocol):
+    """Makes the parts of layers from their weights."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """See ``Linear``."""
+
+    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
+        """A norm with a weight ``[hidden]``, to which ``offset`` is added."""
+
+    def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
+        """A norm of each head in place, with a weight ``[heads, head_dim]``."""
+
+    def gate(self, name: str) -> Gate:
+        """A gate by the name that ``ModelSpec`` gives its function."""
+
+
+class PlainParts:
+    """Torch's operations, one after the other."""
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """See ``Parts``."""
+        return Linear(weight, bias)
+
+    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
+        """See ``Parts``."""
+        return RMSNorm(weight, eps, offset)
+
+    def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
+        """See ``Parts``."""
+        norm = RMSNorm(weight, eps)
+        return lambda heads: heads.copy_(norm(heads))
+
+    def gate(self, name: str) -> Gate:
+        """See ``Parts``."""
+        act = activation(name)
+
+        def gated(joined: torch.Tensor) -> torch.Tensor:
+            gate, up = joined.chunk(2, -1)
+            return act(gate).mul_(up)
+
+        return gated
+
+
+class FusedParts:
+    """Kernels that pass over the activations once.
+
+    Args:
+        kernels: of the device.
+    """
+
+    def __init__(self, kernels: Kernels) -> None:
+        self._kernels = kernels
+
+    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+        """See ``Parts``."""
+        return _Apart(weight, bias)
+
+    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
+        """See ``Parts``."""
+        fused, scale = self._kernels.add_rms_norm, weight.float() + offset
+        return lambda x, delta=None: fused(x, delta, scale, eps)
+
+    def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
+        """See ``Parts``."""
+        fused, scale = self._kernels.norm_heads, weight.float().contiguous()
+        return lambda heads: fused(heads, scale, eps)
+
+    def gate(self, name: str) -> Gate:
+        """See ``Parts``."""
+        fused = self._kernels.gated
+        return lambda joined: fused(joined, cast("Activation", name))
+
+
+class _Apart(Linear):
+    """A matrix that leaves adding to the next norm, which reads the stream anyway."""
+
+    __slots__ = ()
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``Linear``."""
+        return self(x)

@@ -6,13 +6,14 @@ import logging
 import secrets
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import NoReturn
 
 import torch
 
-from gatewayd_engine.attention.reference import ReferenceAttention
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.backend import Backend, backend_for
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
 from gatewayd_engine.heads import read_heads
@@ -21,9 +22,9 @@ from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import dummy, load
+from gatewayd_engine.model.parts import Parts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
-from gatewayd_engine.runner import Runner
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.threads import choose
@@ -34,10 +35,6 @@ from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
-
-
-class ConfigError(Exception):
-    """The configuration asks for what cannot be; the sentence names the value and the limit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,25 +60,31 @@ def assemble(
         SpecError, LoadError: the checkpoint cannot be served.
         PluginError: a strategy cannot be loaded.
     """
-    if config.device != "cpu":
-        raise ConfigError(f"device is {config.device!r}; this version computes on cpu only")
+    if config.max_batch_tokens < 1 or config.max_running < 1:
+        raise ConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
-    dtype = _dtype(config)
+    backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
+    dtype = _dtype(config, backend)
+
+    @cache
+    def decoder() -> Decoder:
+        return _decoder(config, folder, spec, dtype, backend.parts, progress)
+
+    # Most backends do not have to see the model for this.
+    kv_bytes = backend.kv_bytes(decoder)
     set_aside = config.draft_bytes
     if set_aside is None:
         set_aside = _set_aside(config, host, spec, dtype)
-    num_pages = _num_pages(config, spec, dtype, set_aside)
+    num_pages = _num_pages(config, spec, dtype, kv_bytes, set_aside)
     pool_bytes = num_pages * page_bytes(spec.attention, config.page_size, dtype)
     # Pages that were counted by hand may leave less.
-    memory = Memory(max(config.kv_bytes - pool_bytes, set_aside))
+    memory = Memory(max(kv_bytes - pool_bytes, set_aside))
     _log.info(
         "the KV pool has %s for %d pages; %s are left", mib(pool_bytes), num_pages, mib(memory.free)
     )
     # A sequence that fills the pool must still fit alone.
     max_model_len = min(spec.max_model_len, num_pages * config.page_size)
-    if config.max_batch_tokens < 1 or config.max_running < 1:
-        raise ConfigError("max_batch_tokens and max_running must be at least 1")
     target = Target(spec.hidden_size, dtype)
     resources = EngineResources(
         num_pages=num_pages,
@@ -97,7 +100,9 @@ def assemble(
         replica=config.replica,
         page_bytes=page_bytes(spec.attention, config.page_size, dtype),
         target=target,
-        load_model=Loaded(
+        load_model=_on_a_cpu_only
+        if config.device != "cpu"
+        else Loaded(
             partial(
                 load_beside,
                 max_running=config.max_running,
@@ -108,7 +113,9 @@ def assemble(
                 memory=memory,
             )
         ),
-        read_heads=lambda setting, kind: read_heads(
+        read_heads=_on_a_cpu_only
+        if config.device != "cpu"
+        else lambda setting, kind: read_heads(
             setting, kind, folder, target, spec.vocab_size, config.device
         ),
         # Asked long after the processors were made.
@@ -116,20 +123,13 @@ def assemble(
     )
     # Strategies first: a wrong name should not wait for gigabytes of weights.
     strategies = Strategies(config, host, resources)
-    decoder = _decoder(config, folder, spec, dtype, progress)
-    target.hold(decoder)
+    model = decoder()
+    target.hold(model)
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))
     core = EngineCore(
-        lambda rows, strategies: Runner(
-            decoder,
-            # As much again for dense copies as for pages: it is taken only as it is used.
-            ReferenceAttention(spec.attention, pool, config.max_running, pool.data.nbytes),
-            rows,
-            strategies.processors,
-            Pace(choose(config.threads), _use_threads),
-        ),
+        lambda rows, strategies: backend.runner(model, pool, rows, strategies.processors),
         pool,
         strategies,
         max_running=config.max_running,
@@ -141,7 +141,7 @@ def assemble(
     )
     info = ModelInfo(
         architecture=spec.architecture,
-        num_parameters=decoder.num_parameters,
+        num_parameters=model.num_parameters,
         dtype=str(dtype).removeprefix("torch."),
         device=config.device,
         vocab_size=spec.vocab_size,
@@ -156,16 +156,23 @@ def assemble(
     return Engine(core, info)
 
 
+def _on_a_cpu_only(*asked: object) -> NoReturn:
+    raise ValueError(
+        "drafters with a model or heads of their own compute on a CPU only, so far; take ngram or"
+        " lookahead"
+    )
+
+
 def _use_threads(count: int) -> None:
     """Let torch compute on so many; models that share a process have each their own number."""
     if torch.get_num_threads() != count:
         torch.set_num_threads(count)
 
 
-def _dtype(config: EngineConfig) -> torch.dtype:
+def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
     name = config.dtype
     if name == "auto":
-        name = "float32" if config.device == "cpu" else "bfloat16"
+        return backend.dtype
     if name not in _DTYPES:
         raise ConfigError(f"dtype is {name!r}; it can be auto, {', '.join(_DTYPES)}")
     return _DTYPES[name]
@@ -200,7 +207,9 @@ def _needed(
     return bytes_beside(folder, config.max_running, spec.max_model_len, dtype)
 
 
-def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, set_aside: int) -> int:
+def _num_pages(
+    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int, set_aside: int
+) -> int:
     if not 1 <= config.page_size <= 256:
         raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
     if config.kv_pages is not None:
@@ -210,7 +219,7 @@ def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, set_as
     each = page_bytes(spec.attention, config.page_size, dtype)
     # More pages than all rows together can fill would only cost memory.
     most = config.max_running * -(-spec.max_model_len // config.page_size)
-    fit = (config.kv_bytes - set_aside) // each
+    fit = (kv_bytes - set_aside) // each
     if fit < 1:
         others = ""
         if config.draft_bytes:
@@ -221,7 +230,7 @@ def _num_pages(config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, set_as
                 "of the longest context; raise kv_memory, or set draft_memory for shorter ones"
             )
         raise ConfigError(
-            f"a KV page of this model takes {each} bytes; kv_memory is {config.kv_bytes}{others}"
+            f"a KV page of this model takes {each} bytes; kv_memory is {kv_bytes}{others}"
         )
     return int(min(fit, most))
 
@@ -231,10 +240,14 @@ def _decoder(
     folder: Path,
     spec: ModelSpec,
     dtype: torch.dtype,
+    parts: Parts,
     progress: Callable[[str, float], None],
 ) -> Decoder:
+    stage = "making dummy weights" if config.dummy_weights else "loading weights"
+
+    def told(part: float) -> None:
+        progress(stage, part)
+
     if config.dummy_weights:
-        return dummy(
-            spec, dtype, config.device, config.seed, lambda p: progress("making dummy weights", p)
-        )
-    return load(folder, spec, dtype, config.device, lambda part: progress("loading weights", part))
+        return dummy(spec, dtype, config.device, config.seed, told, parts)
+    return load(folder, spec, dtype, config.device, told, parts)

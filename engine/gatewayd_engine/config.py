@@ -16,6 +16,10 @@ class StrategyChoice(msgspec.Struct, frozen=True):
     settings: dict[str, Any] = {}
 
 
+class ConfigError(Exception):
+    """The configuration asks for what cannot be; the sentence names the value and the limit."""
+
+
 CHAINS = {Kind.LOGITS_PROCESSOR: "logits_processors", Kind.KV_TIER: "kv_tiers"}
 """Kinds of which an engine has any number, in order, and their fields."""
 
@@ -41,14 +45,18 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
     dtype: str = "auto"
-    """``auto`` (float32 on CPU), ``float32`` or ``bfloat16``."""
+    """``auto`` (float32 on CPU, bfloat16 on a GPU), ``float32`` or ``bfloat16``."""
     device: str = "cpu"
+    """``cpu``, ``cuda`` or ``cuda:N``."""
     dummy_weights: bool = False
     """Random weights from config.json alone."""
     page_size: int = 16
     kv_pages: int | None = None
     """Pages of the pool; None takes ``kv_bytes``."""
-    kv_bytes: int = 1 << 30
+    kv_bytes: int | None = None
+    """None takes 1 GiB on a CPU, and on a GPU what is left of it."""
+    gpu_memory_utilization: float = 0.9
+    """The part of a GPU that the engine may have, where ``kv_bytes`` is None."""
     draft_bytes: int | None = None
     """Of those, what is kept for a drafter's model; None keeps what the chosen drafter needs."""
     max_running: int = 64

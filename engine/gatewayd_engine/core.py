@@ -27,7 +27,7 @@ from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import launch_apart
 from gatewayd_engine.rows import Rows
-from gatewayd_engine.runner import Runner
+from gatewayd_engine.runner import StepRunner
 from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
@@ -61,7 +61,7 @@ class EngineCore:
 
     def __init__(
         self,
-        make_runner: Callable[[Rows, Strategies], Runner],
+        make_runner: Callable[[Rows, Strategies], StepRunner],
         pool: KvPool,
         strategies: Strategies,
         *,
@@ -87,7 +87,12 @@ class EngineCore:
         self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
         self._runner = make_runner(self._rows, strategies)
         self._speculation = Speculation(
-            self._queue, self._rows, self._placement, strategies, vocab_size
+            self._queue,
+            self._rows,
+            self._placement,
+            strategies,
+            vocab_size,
+            self._runner.verifies_all,
         )
         self._landing = Landing(
             self._queue,

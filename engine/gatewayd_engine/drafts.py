@@ -86,5 +86,14 @@ def _check_probs(probs: torch.Tensor, drawn: NDArray[np.bool_], vocab_size: int)
         _refuse("said probabilities that are negative or do not add up to 1")
 
 
+def first_chain(drafts: Drafts) -> Drafts:
+    """Of each row the drafts that follow one another from its last token on; no trees."""
+    if drafts.parents is None:
+        return drafts
+    follows = drafts.parents == np.arange(drafts.parents.shape[1]) - 1
+    reach = np.cumprod(follows, axis=1).sum(1)
+    return drafts._replace(counts=np.minimum(drafts.counts, reach), parents=None)
+
+
 def _refuse(reason: str) -> NoReturn:
     raise ValueError(reason)

@@ -27,13 +27,13 @@ class Holdings:
         """The sequence has taken a page for its next tokens."""
         sequence.pages.append(page)
         n = self._queue.num_pages[sequence.slot] = len(sequence.pages)
-        self._rows.block_table[sequence.row, n - 1] = page
+        self._rows.set_pages(sequence.row, n - 1, [page])
 
     def begin(self, sequence: Sequence, pages: list[int]) -> None:
         """The sequence starts with pages that others have computed."""
         sequence.pages = pages
         self._queue.num_pages[sequence.slot] = len(pages)
-        self._rows.block_table[sequence.row, : len(pages)] = pages
+        self._rows.set_pages(sequence.row, 0, pages)
 
     def is_own(self, sequence: Sequence, position: int) -> bool:
         """Whether the page of a position, if there is one yet, may be written to.
@@ -56,7 +56,7 @@ class Holdings:
         shared = sequence.pages[index]
         self._pool.copy_page(shared, page)
         sequence.pages[index] = page
-        self._rows.block_table[sequence.row, index] = page
+        self._rows.set_pages(sequence.row, index, [page])
         self.forked.discard(sequence.slot)
         self._pages.give_back([shared])
 

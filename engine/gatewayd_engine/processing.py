@@ -271,8 +271,14 @@ class Processors:
         self._ahead.clear()
 
     @torch.inference_mode()
-    def append(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
+    def append(
+        self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
+    ) -> dict[int, str]:
         """Tell the processors which tokens were sampled, once and for good.
+
+        Args:
+            rows: whose they are, shape ``[n]``.
+            tokens: of the host, or those that only a device knows, shape ``[n]``.
 
         Returns:
             Lines of which a processor lost count, with a sentence for the client.
@@ -282,7 +288,11 @@ class Processors:
             lines = np.flatnonzero(self._wants[i, rows])
             if not len(lines):
                 continue
-            ids = torch.from_numpy(tokens[lines].astype(np.int64))
+            index = torch.from_numpy(lines)
+            if isinstance(tokens, torch.Tensor):
+                ids = tokens.index_select(0, index.to(tokens.device)).long()
+            else:
+                ids = torch.from_numpy(tokens[lines].astype(np.int64))
             try:
                 processor.append(torch.from_numpy(rows[lines]), ids)
             except Exception as error:  # noqa: BLE001 - fails those who asked for it

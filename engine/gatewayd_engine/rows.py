@@ -6,9 +6,24 @@ step is built by indexing with the rows it computes instead of walking over sequ
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
 from gatewayd_engine.sequence import Sequence
+
+
+@dataclass(slots=True)
+class Changes:
+    """Which parts of the columns a device does not know yet.
+
+    Attributes:
+        taken: rows that another sequence has got.
+        pages: places of the block table: row, first place, how many.
+    """
+
+    taken: set[int] = field(default_factory=set)
+    pages: list[tuple[int, int, int]] = field(default_factory=list)
 
 
 class Rows:
@@ -31,6 +46,7 @@ class Rows:
         min_len: tokens before an end token counts, prompt included, shape ``[rows]``.
         prompt_len: shape ``[rows]``.
         reported: prompt tokens whose log-probabilities were told, shape ``[rows]``.
+        changes: what has changed since a device was last told; None if no device has a copy.
     """
 
     def __init__(self, max_running: int, max_model_len: int, page_size: int) -> None:
@@ -54,6 +70,7 @@ class Rows:
         self.min_len = np.zeros(n, np.int32)
         self.prompt_len = np.zeros(n, np.int32)
         self.reported = np.zeros(n, np.int32)
+        self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))
 
     @property
@@ -85,7 +102,15 @@ class Rows:
         self.min_len[row] = sequence.prompt_len + params.min_tokens
         self.prompt_len[row] = sequence.prompt_len
         self.reported[row] = sequence.reported
+        if self.changes is not None:
+            self.changes.taken.add(row)
         return row
+
+    def set_pages(self, row: int, first: int, pages: list[int]) -> None:
+        """Write pages into the block table of a row, from the place ``first`` on."""
+        self.block_table[row, first : first + len(pages)] = pages
+        if self.changes is not None:
+            self.changes.pages.append((row, first, len(pages)))
 
     def give_back(self, sequence: Sequence, num_tokens: int) -> None:
         """The sequence leaves the batch and keeps its tokens."""

@@ -15,11 +15,12 @@ from gatewayd_engine.flight import Done, Launched
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.processing import Processors
+from gatewayd_engine.prompts import report_prompts
 from gatewayd_engine.result import NOT_FINITE, StepResult, Tokens
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.choice import Choice
 from gatewayd_engine.sampling.logprobs import report
-from gatewayd_engine.verification import Verification
+from gatewayd_engine.verified import leave_out, verify, wanted_of
 
 
 class AttentionBackend(Attend, Protocol):
@@ -38,14 +39,26 @@ class AttentionBackend(Attend, Protocol):
         """The last step may have written what is not finite: keep nothing beside the pool."""
 
 
-class Runner:
-    """The model with its attention and its sampler.
+class StepRunner(Protocol):
+    """Computes batches."""
 
-    Attributes:
-        overlaps: whether a step may be launched before the one before it has landed.
-    """
+    @property
+    def overlaps(self) -> bool:
+        """Whether a step may be launched before the one before it has landed."""
+
+    @property
+    def verifies_all(self) -> bool:
+        """Whether drafts may be trees, and rows with logits processors have any."""
+
+    def launch(self, batch: StepBatch) -> Launched:
+        """Begin to compute a batch; after an exception the same may be launched again."""
+
+
+class Runner:
+    """The model with its attention and its sampler; each step is computed when it is launched."""
 
     overlaps = False
+    verifies_all = True
 
     def __init__(
         self,
@@ -65,7 +78,7 @@ class Runner:
         self._sampled = np.zeros(len(rows.seed), np.int32)
 
     def launch(self, batch: StepBatch) -> Launched:
-        """Begin to compute a batch; after an exception the same may be launched again."""
+        """See ``StepRunner``."""
         return Done(self.run(batch))
 
     @torch.inference_mode()
@@ -102,8 +115,7 @@ class Runner:
         lines = np.flatnonzero(batch.samples)
         if len(lines) < len(batch):
             self._check_chunks(batch, hidden, result)
-        if (self._rows.prompt_logprobs[batch.rows] >= 0).any():
-            self._report_prompts(batch, hidden, result)
+        report_prompts(batch, self._rows, lambda at: self._decoder.logits(hidden[at]), result)
         if len(lines) and batch.drafts is not None:
             self._verify(batch, lines, hidden, result)
         elif len(lines):
@@ -148,7 +160,7 @@ class Runner:
                 raw, lines[asking].tolist(), ids[asking].tolist(), columns.logprobs[row[asking]]
             )
         result.tokens = Tokens.single(lines, ids)
-        self._leave_out(lines, bad, result)
+        leave_out(lines, bad, result)
 
     def _verify(
         self, batch: StepBatch, lines: NDArray[np.int64], hidden: torch.Tensor, result: StepResult
@@ -156,29 +168,15 @@ class Runner:
         """Choose the next tokens of each line that is ready for some, by its drafts."""
         if batch.drafts is None:
             return
-        drafts = batch.drafts.at(lines)
-        counts = drafts.counts + 1
-        ends = np.cumsum(counts)
-        first = ends - counts
-        offset = np.arange(int(ends[-1])) - np.repeat(first, counts)
-        wanted = np.repeat(batch.last[lines] - drafts.counts, counts) + offset
+        wanted = wanted_of(batch, batch.drafts, lines)
         if len(wanted) < len(hidden):
             hidden = hidden[torch.from_numpy(wanted)]
         logits = self._decoder.logits(hidden)
-        row = batch.rows[lines]
-        starts = batch.starts[lines] + batch.settled[lines] - 1
-        verification = Verification(
-            lines, row, starts, first, drafts, logits, self._rows, self._processors, self._choice
+        spoilt = verify(
+            batch, batch.drafts, lines, logits, self._rows, self._processors, self._choice, result
         )
-        result.tokens = tokens = verification.run()
-        self._report_tokens(
-            tokens, first[np.searchsorted(lines, tokens.lines)], batch, logits, result
-        )
-        self._leave_out(lines, verification.failed, result)
-        result.said = lines, verification.by_line()
-        if drafts.parents is not None:
+        if batch.drafts.parents is not None:
             self._attention.keep(batch, result.tokens)
-        spoilt = lines[verification.spoilt].tolist()
         if spoilt:
             parts = [result, *(self._run_plain(batch, line) for line in spoilt)]
             merged = StepResult.merge(parts)
@@ -195,60 +193,3 @@ class Runner:
         self._attention.blank(batch, line, first, end)
         self._attention.forget()
         return self._run(batch.only(line).without_drafts()).shifted(line)
-
-    def _report_tokens(
-        self,
-        tokens: Tokens,
-        first: NDArray[np.int64],
-        batch: StepBatch,
-        logits: torch.Tensor,
-        result: StepResult,
-    ) -> None:
-        """Log-probabilities of tokens by the logits they were chosen from.
-
-        Args:
-            tokens: of the step.
-            first: which logits follow the last token of each of its lines that is no draft.
-            batch: the step.
-            logits: of all tokens that are verified.
-            result: gets them.
-        """
-        asked = self._rows.logprobs[batch.rows[tokens.lines]]
-        chosen = [
-            (int(tokens.lines[i]), first[i] + tokens.nodes[i, j], int(tokens.ids[i, j]), asked[i])
-            for i in np.flatnonzero(asked >= 0)
-            for j in range(int(tokens.counts[i]))
-        ]
-        if chosen:
-            of, index, ids, num_top = zip(*chosen, strict=True)
-            raw = torch.log_softmax(logits[torch.tensor(index)], -1)
-            result.logprobs = report(raw, of, ids, num_top)
-
-    @staticmethod
-    def _leave_out(
-        lines: NDArray[np.int64], bad: dict[int, tuple[str, str]], result: StepResult
-    ) -> None:
-        """Lines that failed get no tokens."""
-        if bad:
-            result.failed += [(int(lines[i]), *bad[i]) for i in sorted(bad)]
-            result.tokens = result.tokens.without({int(lines[i]) for i in bad})
-
-    def _report_prompts(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
-        """Log-probabilities of the prompt tokens that follow those of this step."""
-        for line in np.flatnonzero(self._rows.prompt_logprobs[batch.rows] >= 0).tolist():
-            row, start = int(batch.rows[line]), int(batch.starts[line])
-            # After a preemption the prompt is computed again but not told again.
-            first = max(start, int(self._rows.reported[row]))
-            end = min(start + int(batch.counts[line]), int(self._rows.prompt_len[row]) - 1)
-            count = end - first
-            if count < 1:
-                continue
-            at = int(batch.last[line] - batch.counts[line]) + 1 + first - start
-            logits = self._decoder.logits(hidden[at : at + count])
-            result.reported.append((row, end))
-            result.prompt_logprobs += report(
-                torch.log_softmax(logits, -1),
-                [line] * count,
-                self._rows.tokens[row, first + 1 : end + 1].tolist(),
-                [int(self._rows.prompt_logprobs[row])] * count,
-            )

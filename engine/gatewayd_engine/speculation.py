@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.drafts import check_decision, check_drafts
+from gatewayd_engine.drafts import check_decision, check_drafts, first_chain
 from gatewayd_engine.faults import blame
 from gatewayd_engine.feedback import Feedback
 from gatewayd_engine.placement import Placement
@@ -34,6 +34,14 @@ _MOST_REPORTED = 16
 class Speculation:
     """Between a plan and its batch: guesses; after the step: what became of them.
 
+    Args:
+        queue: of the sequences.
+        rows: with their tokens.
+        placement: finds pages for drafts.
+        strategies: the drafter and the controller.
+        vocab: size of the vocabulary.
+        verifies_all: what the runner can verify, see ``StepRunner``.
+
     Attributes:
         num_drafts: times that a sequence had drafts in a step, total since the start.
         drafted, accepted: drafts, totals since the start.
@@ -41,13 +49,20 @@ class Speculation:
     """
 
     def __init__(
-        self, queue: Queue, rows: Rows, placement: Placement, strategies: Strategies, vocab: int
+        self,
+        queue: Queue,
+        rows: Rows,
+        placement: Placement,
+        strategies: Strategies,
+        vocab: int,
+        verifies_all: bool,
     ) -> None:
         self._queue = queue
         self._rows = rows
         self._placement = placement
         self._strategies = strategies
         self._vocab = vocab
+        self._verifies_all = verifies_all
         self._owners: dict[Kind, NDArray[np.int64]] = {}
         self._known: dict[Kind, object] = {}
         self._asked = np.zeros(len(rows.seed), np.int64)
@@ -80,7 +95,11 @@ class Speculation:
         view = self._queue.view
         lengths = view.num_tokens[slots].astype(np.int64)
         is_last = view.num_computed[slots] + counts == lengths
-        lines = np.flatnonzero((counts == 1) & is_last)
+        may_have = (counts == 1) & is_last
+        if not self._verifies_all:
+            rows = self._queue.row[slots].astype(np.int64)
+            may_have &= ~self._strategies.processors.wanted_by(rows)
+        lines = np.flatnonzero(may_have)
         drafts = None
         if len(lines):
             lengths = lengths[lines]
@@ -145,6 +164,8 @@ class Speculation:
         with blame(Kind.DRAFTER):
             drafts = drafter.propose(batch)
             check_drafts(drafts, asked, is_fixed, self._vocab)
+        if not self._verifies_all:
+            drafts = first_chain(drafts)
         counts = self._fit(slots[lines], lengths, drafts.counts)
         if not counts.any():
             return None

@@ -67,14 +67,15 @@ class Observed:
         self.drive = Drive(self.core)
         self._size = batch
         self._batch: Any = None
-        run = self.core._runner.run
+        runner: Any = self.core._runner
+        run = runner.run
 
         def watched(batch: Any) -> Any:
             result = run(batch)
             self._batch = batch, result
             return result
 
-        self.core._runner.run = watched  # type: ignore[method-assign]
+        runner.run = watched
 
     def draft_with(self, *drafters: str) -> None:
         """Have another drafter from now on, or none."""

@@ -152,6 +152,7 @@ class Decoder:
         self._norm = norm
         self._head = head
         scale = spec.embedding_scale
+        self.logits_dtype = self.dtype if spec.logit_softcap is None else torch.float32
         # Rounded as the weights are: models were trained with the product in their own type.
         self._scale = None if scale is None else torch.tensor(scale, dtype=self.dtype).item()
 
@@ -191,10 +192,10 @@ class Decoder:
         """Scores of the vocabulary, float32 ``[n, vocab]``, from hidden states ``[n, hidden]``."""
         return self.raw_logits(hidden).float()
 
-    def raw_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """The same as the head makes them: of the decoder's type, unless they are capped."""
-        logits = self._head(hidden)
+    def raw_logits(self, hidden: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """The same as the head makes them, of ``logits_dtype``; a new tensor or ``out``."""
         cap = self.spec.logit_softcap
         if cap is None:
-            return logits
-        return logits.float().div_(cap).tanh_().mul_(cap)
+            return self._head(hidden, out=out)
+        logits = self._head(hidden).float().div_(cap).tanh_()
+        return torch.mul(logits, cap, out=out)

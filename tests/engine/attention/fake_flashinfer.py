@@ -18,8 +18,15 @@ PLANS: list[Any] = []
 """The wrapper of each plan."""
 QUEUED: list[int] = []
 """Staging buffers that the device has not read yet, oldest first."""
+IS_GUARDED = True
+"""Whether tensors that stand for those of a device are told apart."""
 STAGED: dict[int, int] = {}
 """Which plan a workspace on the device holds."""
+
+
+def _may_be_read(tensor: torch.Tensor | None) -> bool:
+    """Whether a captured wrapper may read it."""
+    return isinstance(tensor, Guarded if IS_GUARDED else torch.Tensor)
 
 
 def reset() -> None:
@@ -137,7 +144,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
             paged_kv_indices_buffer,
             paged_kv_last_page_len_buffer,
         )
-        if use_cuda_graph and not all(isinstance(buffer, Guarded) for buffer in self._buffers):
+        if use_cuda_graph and not all(map(_may_be_read, self._buffers)):
             raise ValueError("a captured wrapper reads buffers on the device")
 
     def plan(

@@ -114,12 +114,13 @@ MakeEngine = Callable[..., Harness]
 @pytest.fixture(scope="session", autouse=True)
 def _read_weights_once() -> Iterator[None]:
     """Engines of one checkpoint share its decoder, which keeps nothing between calls."""
-    made: dict[tuple[Path, torch.dtype], Decoder] = {}
+    made: dict[tuple[Path, torch.dtype, type], Decoder] = {}
 
     def read(folder: Path, spec: ModelSpec, dtype: torch.dtype, *rest: Any) -> Decoder:
-        if (folder, dtype) not in made:
-            made[folder, dtype] = load(folder, spec, dtype, *rest)
-        return made[folder, dtype]
+        key = folder, dtype, type(rest[-1])
+        if key not in made:
+            made[key] = load(folder, spec, dtype, *rest)
+        return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("gatewayd_engine.assembly.load", read)

@@ -12,8 +12,7 @@ import pytest
 import torch
 
 from gatewayd_engine import embedded
-from gatewayd_engine.assembly import ConfigError
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.drafting import RowModel, bytes_beside
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.strategy import Kind

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from gatewayd_engine import verified
 from gatewayd_engine.config import StrategyChoice
 from tests.engine.core.guessing import Broken, Guess, chain, guess_with
 from tests.engine.core.prompts import PROMPTS, runner_of
@@ -40,17 +41,16 @@ def test_a_step_that_fails_is_done_again_as_if_processors_had_heard_nothing(
     engine = speculating(make_engine)
     known = [prompt + answer for prompt, answer in zip(PROMPTS, plain, strict=True)]
     guess_with(engine, Guess(known, 0.9, "chain"))
-    runner = runner_of(engine)
-    report, failures = runner._report_tokens, 0
+    report, failures = verified._report, 0
 
-    def failing(tokens: Any, first: Any, batch: Any, logits: Any, result: Any) -> None:
+    def failing(tokens: Any, first: Any, batch: Any, *rest: Any) -> None:
         nonlocal failures
         if len(batch) > 1 and failures < 6:
             failures += 1
             raise RuntimeError("out of memory")
-        report(tokens, first, batch, logits, result)
+        report(tokens, first, batch, *rest)
 
-    monkeypatch.setattr(runner, "_report_tokens", failing)
+    monkeypatch.setattr(verified, "_report", failing)
     assert run(engine) == plain
     assert failures == 6
 

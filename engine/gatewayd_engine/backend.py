@@ -1,0 +1,159 @@
+"""What computes: a CPU with torch, or a device with kernels of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import torch
+
+from gatewayd_engine.attention.append import Append
+from gatewayd_engine.attention.choice import device_attention
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.config import ConfigError, EngineConfig
+from gatewayd_engine.device import memory
+from gatewayd_engine.device.graphs import Capture, cuda_capture
+from gatewayd_engine.device.runner import DeviceRunner
+from gatewayd_engine.device.warming import warm
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
+from gatewayd_engine.pace import Pace
+from gatewayd_engine.processing import Processors
+from gatewayd_engine.rows import Rows
+from gatewayd_engine.runner import Runner, StepRunner
+
+Progress = Callable[[str, float], None]
+_CPU_KV_BYTES = 1 << 30
+
+
+class Backend(Protocol):
+    """Makes what computes the steps of an engine.
+
+    Attributes:
+        parts: of its decoder.
+        dtype: of weights, keys and values, unless one is asked for.
+    """
+
+    parts: Parts
+    dtype: torch.dtype
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """Memory for keys and values.
+
+        Args:
+            load: loads the model, for those who have to see what it leaves.
+        """
+
+    def runner(
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+    ) -> StepRunner:
+        """What runs the steps; ready for the first."""
+
+
+class CpuBackend:
+    """Torch on a CPU.
+
+    Args:
+        config: of the engine.
+        make_pace: chooses threads for its steps.
+    """
+
+    dtype = torch.float32
+
+    def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
+        self._kv_bytes = config.kv_bytes
+        self._make_pace = make_pace
+        self.parts: Parts = PlainParts()
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """See ``Backend``."""
+        return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
+
+    def runner(
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+    ) -> StepRunner:
+        """See ``Backend``."""
+        shape = decoder.spec.attention
+        # As much again for dense copies as for pages: it is taken only as it is used.
+        attention = ReferenceAttention(shape, pool, len(rows.seed), pool.data.nbytes)
+        return Runner(decoder, attention, rows, processors, self._make_pace())
+
+
+class DeviceBackend:
+    """Kernels and captured steps.
+
+    Args:
+        config: of the engine.
+        kernels: of the device.
+        capture: makes captured steps.
+        progress: told what is being made ready.
+    """
+
+    dtype = torch.bfloat16
+
+    def __init__(
+        self, config: EngineConfig, kernels: Kernels, capture: Capture, progress: Progress
+    ) -> None:
+        self._config = config
+        self._kernels = kernels
+        self._capture = capture
+        self._progress = progress
+        self.parts: Parts = FusedParts(kernels)
+
+    def kv_bytes(self, load: Callable[[], Decoder]) -> int:
+        """See ``Backend``.
+
+        Raises:
+            ConfigError: the model leaves nothing.
+        """
+        config = self._config
+        if config.kv_bytes is not None:
+            return config.kv_bytes
+        self._progress("measuring memory", 0.0)
+        usage = memory.measure(load(), self._kernels, config.max_batch_tokens, config.max_running)
+        self._progress("measuring memory", 1.0)
+        try:
+            return memory.left_for_pages(usage, config.gpu_memory_utilization)
+        except memory.DoesNotFit as error:
+            raise ConfigError(str(error)) from None
+
+    def runner(
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+    ) -> StepRunner:
+        """See ``Backend``."""
+        table = decoder.rotary.cosines_and_sines()
+        append = Append(decoder.spec.attention, pool, self._kernels, table)
+        attention = device_attention(decoder.spec.attention, pool, append, shares_prefixes=False)
+        runner = DeviceRunner(
+            decoder,
+            attention,
+            pool,
+            rows,
+            processors,
+            self._kernels,
+            self._config.max_batch_tokens,
+        )
+        warm(runner, self._kernels, self._capture, self._progress)
+        return runner
+
+
+def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:
+    """The backend of ``config.device``.
+
+    Raises:
+        ConfigError: there is no such device.
+    """
+    if config.device == "cpu":
+        return CpuBackend(config, make_pace)
+    device = torch.device(config.device)
+    if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
+        raise ConfigError(
+            f"device is {config.device!r}, but torch {torch.__version__} finds"
+            f" {torch.cuda.device_count()} GPUs; install torch for CUDA and its driver, or take"
+            " another device"
+        )
+    torch.cuda.set_device(device)
+    return DeviceBackend(config, choose(device), cuda_capture(device), progress)

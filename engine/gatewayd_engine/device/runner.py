@@ -1,0 +1,204 @@
+"""Runs batches on a device: captured where all decode, kernel by kernel where prompts are among."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.device.drafted import DraftedSteps
+from gatewayd_engine.device.gathering import Gathering
+from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
+from gatewayd_engine.device.outcome import Asked, Outcome
+from gatewayd_engine.device.state import DeviceRows
+from gatewayd_engine.device.transfers import Outbox, upload
+from gatewayd_engine.flight import Done, Launched
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.processing import Processors
+from gatewayd_engine.rows import Rows
+
+
+class DeviceRunner:
+    """The model with its attention and its sampler, on a device.
+
+    ``launch`` returns when all is queued; what a step has chosen stays on the device for the next
+    one, and comes to the host beside it.
+
+    Args:
+        decoder: of fused parts.
+        attention: over the pool.
+        pool: where keys and values are; its last page is that of padded lines.
+        rows: of the batch; they tell the device what changes.
+        processors: of the rows.
+        kernels: of the device.
+        max_batch_tokens: most tokens of a step.
+
+    Attributes:
+        max_lines: most sequences of a step.
+        max_tokens: most tokens of a step.
+        logits: of the last captured step, shape ``[max_lines, vocab]``.
+    """
+
+    overlaps = True
+    verifies_all = False
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        attention: DeviceAttention,
+        pool: KvPool,
+        rows: Rows,
+        processors: Processors,
+        kernels: Kernels,
+        max_batch_tokens: int,
+    ) -> None:
+        self._decoder = decoder
+        self._attention = attention
+        self._rows = rows
+        self._processors = processors
+        self._kernels = kernels
+        self._device = decoder.device
+        self.max_lines = max_lines = len(rows.seed)
+        self.max_tokens = max(max_batch_tokens, max_lines)
+        self._state = DeviceRows(rows, pool.num_pages, self._device)
+        self._gathering = Gathering(
+            self._state, kernels, pool.page_size, max_lines, self.max_tokens
+        )
+        self._outbox = Outbox(self._device)
+        self.logits = torch.empty(
+            (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self._device
+        )
+        # Of each line its token, then the bits of its largest logit.
+        self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self._device)
+        self._drafted = DraftedSteps(
+            decoder, pool, rows, processors, self._state, self._hidden, self.launch
+        )
+        self._graphs: Graphs | None = None
+
+    @torch.inference_mode()
+    def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
+        if self._attention.can_capture:
+            self._graphs = Graphs(at, lambda size: self._captured(size, capture), progress)
+
+    def _captured(self, size: int, capture: Capture) -> CapturedStep:
+        gathering = self._gathering
+        gathering.clear()
+        inputs = gathering.inputs(gathering.scratch(size), size)
+        attention = self._attention.captured(inputs)
+
+        def forward() -> None:
+            gathering.fill(inputs, 1)
+            hidden = self._decoder.hidden(inputs.ids, inputs.positions, attention)
+            self._decoder.raw_logits(hidden, out=self.logits[:size])
+
+        def whole() -> None:
+            forward()
+            tokens, best = self._sample(
+                self.logits[:size], gathering.rows[:size], gathering.next_positions[:size]
+            )
+            self._chosen[0, :size] = tokens
+            self._chosen[1, :size] = best.view(torch.int32)
+
+        return CapturedStep(attention, capture(forward), capture(whole))
+
+    def _sample(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Choose tokens, and keep them for the rows' next step."""
+        tokens, best = self._kernels.sample(logits, rows, positions, self._state.sampling)
+        self._state.last_tokens.index_copy_(0, rows.long(), tokens)
+        return tokens, best
+
+    @torch.inference_mode()
+    def launch(self, batch: StepBatch) -> Launched:
+        """Queue a batch; after an exception the same may be launched again."""
+        self._state.follow()
+        lines = np.flatnonzero(batch.samples)
+        if batch.drafts is not None and len(lines):
+            return Done(self._drafted.run(batch, batch.drafts, lines))
+        asked = Asked.by(batch, lines, self._rows, self._processors)
+        is_captured = batch.num_decode == len(batch) == len(lines) and not asked.prompts
+        size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
+        if self._graphs is None or size is None:
+            return self._launch_each(batch, lines, asked)
+        step = self._graphs[size]
+        step.attention.plan(self._gathering.upload(batch, size))
+        if asked.is_nothing:
+            step.whole()
+            chosen = self._chosen[:, : len(batch)].clone()
+            return Outcome(batch, lines, self._outbox.post([chosen]), asked)
+        step.forward()
+        return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
+
+    def _hidden(self, batch: StepBatch) -> torch.Tensor:
+        """Run the layers kernel by kernel."""
+        host = self._gathering.upload(batch, len(batch))
+        inputs = self._gathering.inputs(host, len(batch.ids))
+        self._gathering.fill(inputs, int(batch.counts.max()))
+        attend = self._attention.eager(inputs)
+        return self._decoder.hidden(inputs.ids, inputs.positions, attend)
+
+    def _launch_each(self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked) -> Launched:
+        """Without a capture: prompts, alone or among others that decode."""
+        hidden = self._hidden(batch)
+        if len(batch.ids) == len(lines):
+            logits = self._decoder.raw_logits(hidden)
+        else:
+            last = upload(batch.last[lines], self._device)
+            logits = self._decoder.raw_logits(hidden.index_select(0, last))
+        return self._choose(batch, lines, logits, hidden, asked)
+
+    def _choose(
+        self,
+        batch: StepBatch,
+        lines: NDArray[np.int64],
+        logits: torch.Tensor,
+        hidden: torch.Tensor | None,
+        asked: Asked,
+    ) -> Launched:
+        """Choose tokens kernel by kernel, with all that is asked for beside them.
+
+        Args:
+            batch: the step.
+            lines: those that get a token, shape ``[n]``.
+            logits: theirs, shape ``[n, vocab]``; not changed.
+            hidden: of all tokens; None if none of them is needed.
+            asked: what else is wanted.
+        """
+        row = batch.rows[lines]
+        raw, failed, lost = logits, {}, {}
+        if asked.is_processed:
+            logits = raw.to(torch.float32, copy=True)
+            failed = self._processors.apply(logits, row, raw.float)
+        rows, positions = upload(
+            np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self._device
+        )
+        tokens, best = self._sample(logits, rows, positions)
+        if asked.is_processed:
+            lost = self._processors.append(row, tokens)
+        sent = [torch.stack((tokens, best.view(torch.int32)))]
+        has_sums = hidden is not None and len(lines) < len(batch)
+        if hidden is not None and has_sums:
+            # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
+            last = hidden.index_select(0, upload(batch.last, self._device))
+            sent.append(last.sum(-1, dtype=torch.float32))
+        if len(asked.reporting):
+            index = upload(asked.reporting, self._device)
+            sent += self._kernels.logprobs(
+                raw.index_select(0, index), tokens.index_select(0, index), asked.most_top
+            )
+        if hidden is not None:
+            for span in asked.prompts:
+                told = hidden[span.at : span.at + len(span.tokens)]
+                sent += self._kernels.logprobs(
+                    self._decoder.raw_logits(told), upload(span.tokens, self._device), span.num_top
+                )
+        letter = self._outbox.post(sent)
+        return Outcome(batch, lines, letter, asked, has_sums, failed, lost)

@@ -1,0 +1,77 @@
+"""What a device's first steps would wait for, done before there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.device.graphs import Capture, sizes
+from gatewayd_engine.device.runner import DeviceRunner
+from gatewayd_engine.kernels.base import Kernels
+
+_CHUNK = 32
+
+
+def _first_batches(max_lines: int, max_tokens: int) -> list[StepBatch]:
+    """Steps of each kind, over scratch pages: a prompt alone, one beside who decodes, and these."""
+    chunk = min(_CHUNK, max_tokens - 1)
+    kinds = [[chunk], [1, chunk], [1]]
+    return [_batch(counts) for counts in kinds if len(counts) <= max_lines and min(counts) > 0]
+
+
+def _batch(counts: list[int]) -> StepBatch:
+    """Rows in their order, of which each computes so many tokens from the start."""
+    n, lengths = len(counts), np.array(counts, np.int64)
+    places = np.concatenate([np.arange(count) for count in counts])
+    return StepBatch(
+        slots=np.arange(n, dtype=np.int32),
+        rows=np.arange(n),
+        sequences=np.arange(n),
+        starts=np.zeros(n, np.int64),
+        counts=lengths,
+        num_decode=int(np.count_nonzero(lengths == 1)),
+        ids=np.zeros(len(places), np.int64),
+        places=places,
+        positions=places,
+        last=np.cumsum(lengths) - 1,
+        samples=np.ones(n, np.bool_),
+        block_table=np.zeros((n, 1), np.int64),
+        drafts=None,
+    )
+
+
+def warm(
+    runner: DeviceRunner,
+    kernels: Kernels,
+    capture: Capture,
+    progress: Callable[[str, float], None],
+) -> None:
+    """Compile what is compiled at its first launch, and capture decode steps.
+
+    Args:
+        runner: of an engine that has no sequence yet.
+        kernels: of its device.
+        capture: makes captured steps.
+        progress: told the stage and its fraction.
+    """
+    batches = _first_batches(runner.max_lines, runner.max_tokens)
+    for done, batch in enumerate(batches):
+        progress("compiling kernels", done / len(batches))
+        runner.launch(batch).result()
+    _compile_rare(kernels, runner.logits[:1])
+    progress("compiling kernels", 1.0)
+    runner.capture(
+        sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
+    )
+
+
+def _compile_rare(kernels: Kernels, logits: torch.Tensor) -> None:
+    """Launch kernels that only some requests need, on logits ``[1, vocab]`` of no meaning."""
+    tokens = torch.zeros(1, dtype=torch.int32, device=logits.device)
+    kernels.logprobs(logits, tokens, 1)
+    words = -(-logits.shape[1] // 32)
+    allowed = torch.full((1, words), -1, dtype=torch.int32, device=logits.device)
+    kernels.mask(logits.to(torch.float32, copy=True), allowed, tokens)

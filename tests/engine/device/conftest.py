@@ -1,0 +1,67 @@
+"""Engines whose steps run as on a device, on the CPU: torch's kernels, FlashInfer's stand-in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from gatewayd_engine import assembly, backend
+from gatewayd_engine.backend import DeviceBackend
+from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.device.graphs import launch_each
+from gatewayd_engine.kernels.twins import TorchKernels
+from tests.engine.attention import fake_flashinfer
+from tests.engine.attention.conftest import flashinfer
+from tests.engine.core.conftest import (
+    Harness,
+    MakeEngine,
+    build,
+    make_engine,
+    mixed_prompts,
+    oracle,
+    undisturbed,
+)
+
+__all__ = ["flashinfer", "make_engine", "mixed_prompts", "oracle", "undisturbed"]
+
+
+@pytest.fixture(params=["paged", "captured"])
+def make_device_engine(
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    flashinfer: SimpleNamespace,
+) -> Iterator[MakeEngine]:
+    """See ``build``; with torch's attention, or with FlashInfer's and captured steps."""
+
+    def backend_for(config: EngineConfig, progress: Any, make_pace: Any) -> DeviceBackend:
+        return DeviceBackend(config, TorchKernels(), launch_each, progress)
+
+    def attention(shape: Any, pool: Any, append: Any, shares_prefixes: bool) -> Any:
+        return flashinfer.FlashAttention(shape, pool, append)
+
+    monkeypatch.setattr(fake_flashinfer, "IS_GUARDED", False)
+    opened: list[Harness] = []
+
+    def make(model: Path | None = None, **fields: Any) -> Harness:
+        fields = {"kv_bytes": 1 << 30, "dtype": "float32", **fields}
+        with monkeypatch.context() as patch:
+            patch.setattr(assembly, "backend_for", backend_for)
+            if request.param == "captured":
+                patch.setattr(backend, "device_attention", attention)
+            opened.append(build(model, **fields))
+        return opened[-1]
+
+    yield make
+    for harness in opened:
+        harness.core.check()
+        harness.core.strategies.close()
+
+
+@pytest.fixture
+def device_runner() -> Callable[[Harness], Any]:
+    """What computes an engine's batches."""
+    return lambda engine: engine.core._runner

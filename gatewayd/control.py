@@ -19,6 +19,7 @@ from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
 from gatewayd.plugging import Plugged, check_strategies, load_detector
+from gatewayd.sizes import limit_of, sizes
 from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
 from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
@@ -61,7 +62,7 @@ class Control:
     def __init__(self, config: Config, fleet: EngineFleet, plugged: Plugged) -> None:
         self.config = config
         self.detector = load_detector(config, plugged.host)
-        self._most_tokens = config.engine.max_batch_tokens
+        self._most_tokens = sizes(config.engine).max_batch_tokens
         self._fleet = fleet
         self._plugged = plugged
         self._lock = asyncio.Lock()
@@ -128,7 +129,7 @@ class Control:
             except ValidationError as error:
                 raise Refused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
         config = self.config.model_copy(update=new)
-        if config.engine.max_batch_tokens > self._most_tokens:
+        if sizes(config.engine).max_batch_tokens > self._most_tokens:
             raise Refused(
                 f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
                 f"be at most {self._most_tokens}, as at the start"
@@ -163,9 +164,9 @@ class Control:
                     await self._swap(kind, table, who)
                 except Refused as refusal:
                     _log.error("[%s] stays as it is: %s", kind.value, refusal)
-        limits = {name: getattr(getattr(new, table), name) for name, table in LIMITS.items()}
+        now, limits = self.limits(), {n: limit_of(new, table, n) for n, table in LIMITS.items()}
         try:
-            self.limit({n: v for n, v in limits.items() if v != self._limit_now(n)}, who)
+            self.limit({n: v for n, v in limits.items() if v != now[n]}, who)
         except Refused as refusal:
             _log.error("limits stay as they are: %s", refusal)
         self.config = self.config.model_copy(
@@ -191,7 +192,7 @@ class Control:
 
     def limits(self) -> dict[str, Any]:
         """Every limit that may be changed, as it is now."""
-        return {name: self._limit_now(name) for name in LIMITS}
+        return {name: limit_of(self.config, table, name) for name, table in LIMITS.items()}
 
     def costs(self) -> list[tuple[str, StrategyRow]]:
         """What strategies have cost, with the engine, or ``none`` for those of this process."""
@@ -209,14 +210,13 @@ class Control:
             rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
         return rows
 
-    def _limit_now(self, name: str) -> Any:  # noqa: ANN401 - a number
-        return getattr(getattr(self.config, LIMITS[name]), name)
-
     def _apply_limits(self) -> None:
         engine = self.config.engine
         self._fleet.backlog.limits = launch.queue_limits(self.config)
         self._plugged.ledger.budget = engine.strategy_budget_ms / 1000
-        self._fleet.swaps.limit(SetLimits(engine.max_batch_tokens, engine.strategy_budget_ms))
+        self._fleet.swaps.limit(
+            SetLimits(sizes(engine).max_batch_tokens, engine.strategy_budget_ms)
+        )
 
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
         old: SlotTable = getattr(self.config, kind.value)

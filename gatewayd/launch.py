@@ -10,6 +10,7 @@ from gatewayd import logs
 from gatewayd.config import Config, SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
+from gatewayd.sizes import sizes
 from gatewayd_engine import embedded
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 
@@ -69,7 +70,7 @@ def patience(config: Config) -> Patience:
 
 def engine_config(config: Config) -> EngineConfig:
     """What each engine is told first."""
-    engine, model = config.engine, config.model
+    engine, model, chosen = config.engine, config.model, sizes(config.engine)
     return EngineConfig(
         model=str(model_folder(config)),
         scheduler=_choice(config.scheduler.strategy, config.scheduler),
@@ -83,14 +84,15 @@ def engine_config(config: Config) -> EngineConfig:
         ],
         kv_tiers=[_choice(name, config.kv_tier) for name in config.kv_tier.strategies],
         dtype=model.dtype,
-        device="cpu" if engine.device == "auto" else engine.device,
+        device=chosen.device,
         dummy_weights=model.dummy_weights,
         page_size=engine.page_size_tokens,
         kv_pages=engine.kv_pages,
-        kv_bytes=int(engine.kv_memory),
+        kv_bytes=None if engine.kv_memory is None else int(engine.kv_memory),
+        gpu_memory_utilization=engine.gpu_memory_utilization,
         draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),
-        max_running=engine.max_running,
-        max_batch_tokens=engine.max_batch_tokens,
+        max_running=chosen.max_running,
+        max_batch_tokens=chosen.max_batch_tokens,
         max_model_len=model.max_model_len,
         threads=engine.threads,
         seed=engine.seed,

@@ -41,7 +41,7 @@ MaxModelLen = Annotated[
     int | None, typer.Option(metavar="N", help="Longest context. Default on cuda: 16512.")
 ]
 KvMemory = Annotated[
-    str | None, typer.Option(metavar="SIZE", help="Of the KV cache. Default on cuda: 80GiB.")
+    str | None, typer.Option(metavar="SIZE", help="Of the KV cache. Default on cuda: what is left.")
 ]
 Only = Annotated[str | None, typer.Option(metavar="NAME[,NAME...]", help="These workloads alone.")]
 Scale = Annotated[

@@ -18,10 +18,6 @@ from gatewayd.config_load import load
 from gatewayd_engine import embedded
 
 _CUDA_SIZES = {
-    "engine.max_running": 256,
-    "engine.max_batch_tokens": 8192,
-    # 16 prompts of 16,384 tokens take 33 GiB of the 8B shape.
-    "engine.kv_memory": "80GiB",
     # The longest of the workloads.
     "model.max_model_len": 16_384 + 128,
 }

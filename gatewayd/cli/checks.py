@@ -14,6 +14,7 @@ from typing import Literal
 
 from gatewayd.config import Config
 from gatewayd.launch import model_folder
+from gatewayd.sizes import sizes
 
 ARCHITECTURES = frozenset(
     {
@@ -30,6 +31,7 @@ ARCHITECTURES = frozenset(
 _MIN_PYTHON = (3, 11)
 _SPARE_DESCRIPTORS = 256
 _GIB = 1 << 30
+_CPU_KV_BYTES = _GIB
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +72,10 @@ def memory(config: Config) -> Finding:
     """Free memory against what the model and the KV cache take."""
     available = _available_bytes()
     weights = sum(file.stat().st_size for file in model_folder(config).glob("*.safetensors"))
-    needed = config.engine.replicas * (weights + int(config.engine.kv_memory))
+    pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
+    if sizes(config.engine).device != "cpu":
+        pages = 0  # they are in the GPU's memory
+    needed = config.engine.replicas * (weights + pages)
     text = (
         f"{available / _GIB:.1f} GiB free; about {needed / _GIB:.1f} GiB for "
         f"{config.engine.replicas} engine(s) with weights and a full KV cache"

@@ -31,6 +31,7 @@ COMMANDS = {
     "swap": LazyCommand("gatewayd.cli.swap", "swap", "Replace a strategy of a running daemon."),
     "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
+    "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),

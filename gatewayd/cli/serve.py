@@ -41,6 +41,9 @@ def serve(
     dtype: Annotated[
         Dtype | None, typer.Option(help="Of weights and activations. Default: auto.")
     ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="D", help="cpu, cuda, cuda:N or auto. Default: auto.")
+    ] = None,
 ) -> None:
     """Serve a model over the OpenAI API.
 
@@ -53,6 +56,7 @@ def serve(
         "server.port": port,
         "server.api_key": api_key,
         "model.dtype": dtype,
+        "engine.device": device,
     }
     flags = {key: value for key, value in given.items() if value is not None}
 

@@ -12,6 +12,7 @@ from gatewayd.bench.dummy import write_llama_8b
 from gatewayd.bench.served.workloads import WORKLOADS, prompts, words_of
 from gatewayd.bench.subject import subject
 from gatewayd.config_load import ConfigError
+from gatewayd.launch import engine_config
 from gatewayd.text.model import TextModel
 from gatewayd_engine import embedded
 from gatewayd_engine.model.spec import read_spec
@@ -83,12 +84,13 @@ def test_a_gpu_gets_sizes_of_its_own_that_options_overrule() -> None:
     assert (found.name, found.arithmetic) == ("llama-8b", "bfloat16")
     assert config.model.dummy_weights
     assert (config.engine.device, config.engine.max_running) == ("cuda", 32)
-    assert (config.engine.max_batch_tokens, config.model.max_model_len) == (8192, 16_512)
-    assert int(config.engine.kv_memory) == 80 << 30
+    told = engine_config(config)
+    assert (told.max_running, told.max_batch_tokens, told.max_model_len) == (32, 8192, 16_512)
+    assert told.kv_bytes is None
     assert variables["GATEWAYD_ENGINE__MAX_RUNNING"] == "32"
     assert variables["GATEWAYD_MODEL__DUMMY_WEIGHTS"] == "True"
     with subject(None, "cpu", {"model.dtype": "auto"}) as found:
-        assert found.config().engine.max_batch_tokens == 512
+        assert engine_config(found.config()).max_batch_tokens == 512
         assert (found.name, found.arithmetic) == ("nano", "float32")
 
 

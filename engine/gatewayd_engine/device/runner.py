@@ -42,6 +42,7 @@ class DeviceRunner:
     Attributes:
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
+        max_len: tokens that a sequence may reach.
         logits: of the last captured step, shape ``[max_lines, vocab]``.
     """
 
@@ -66,6 +67,7 @@ class DeviceRunner:
         self._device = decoder.device
         self.max_lines = max_lines = len(rows.seed)
         self.max_tokens = max(max_batch_tokens, max_lines)
+        self.max_len = rows.tokens.shape[1]
         self._state = DeviceRows(rows, pool.num_pages, self._device)
         self._gathering = Gathering(
             self._state, kernels, pool.page_size, max_lines, self.max_tokens

@@ -15,9 +15,9 @@ from gatewayd_engine.kernels.base import Kernels
 _CHUNK = 32
 
 
-def _first_batches(max_lines: int, max_tokens: int) -> list[StepBatch]:
+def _first_batches(max_lines: int, max_tokens: int, max_len: int) -> list[StepBatch]:
     """Steps of each kind, over scratch pages: a prompt alone, one beside who decodes, and these."""
-    chunk = min(_CHUNK, max_tokens - 1)
+    chunk = min(_CHUNK, max_tokens - 1, max_len)
     kinds = [[chunk], [1, chunk], [1]]
     return [_batch(counts) for counts in kinds if len(counts) <= max_lines and min(counts) > 0]
 
@@ -57,7 +57,7 @@ def warm(
         capture: makes captured steps.
         progress: told the stage and its fraction.
     """
-    batches = _first_batches(runner.max_lines, runner.max_tokens)
+    batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
     for done, batch in enumerate(batches):
         progress("compiling kernels", done / len(batches))
         runner.launch(batch).result()

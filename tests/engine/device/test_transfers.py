@@ -1,0 +1,100 @@
+"""What travels is a copy, and comes as it was sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatewayd_engine.device.transfers import Letter, Outbox, pinned, upload
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64, np.float32, np.bool_])
+def test_what_is_uploaded_is_a_copy(dtype: Any) -> None:
+    array = np.ones((2, 3), dtype)
+    sent = upload(array, CPU), pinned(array)
+    array[:] = 0
+    for tensor in sent:
+        assert tensor.shape == (2, 3)
+        assert tensor.numpy().dtype == dtype
+        assert tensor.numpy().all()
+
+
+def test_a_part_of_an_array_is_sent_as_it_reads() -> None:
+    array = np.arange(12).reshape(3, 4)[:, 1:3].T
+    assert pinned(array).tolist() == upload(array, CPU).tolist() == array.tolist()
+
+
+def test_a_letter_holds_what_was_posted_when_it_was_posted() -> None:
+    tensors = [torch.arange(6).view(2, 3), torch.tensor([1.5, torch.nan]), torch.zeros(0)]
+    letter = Outbox(CPU).post(tensors)
+    tensors[0].zero_()
+    whole, floats, nothing = letter.read()
+    assert whole.tolist() == [[0, 1, 2], [3, 4, 5]]
+    assert floats[0] == 1.5
+    assert np.isnan(floats[1])
+    assert nothing.shape == (0,)
+
+
+def test_a_letter_is_waited_for_and_keeps_what_it_was_copied_from_until_then() -> None:
+    host, source, waited = torch.zeros(3), torch.arange(3.0), []
+
+    class Event:
+        def synchronize(self) -> None:
+            waited.append(letter._sources)
+            host.copy_(source)
+
+    event: Any = Event()
+    letter = Letter([host], [source], event)
+    assert letter.read()[0].tolist() == [0, 1, 2]
+    assert waited == [[source]]
+    assert letter._sources == ()
+
+
+def test_a_device_copies_beside_the_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[Any] = []
+
+    class Stream:
+        def __init__(self, device: torch.device) -> None:
+            said.append(device)
+
+        def wait_stream(self, stream: str) -> None:
+            said.append(("waits for", stream))
+
+    class Event:
+        def __init__(self, *, blocking: bool) -> None:
+            assert blocking
+
+        def record(self, stream: Stream) -> None:
+            said.append("recorded")
+
+        def synchronize(self) -> None:
+            said.append("waited")
+
+    @contextmanager
+    def on(stream: Stream) -> Iterator[None]:
+        said.append("begins")
+        yield
+        said.append("ends")
+
+    def empty(shape: Any, dtype: torch.dtype, pin_memory: bool) -> torch.Tensor:
+        assert pin_memory
+        return torch.zeros(shape, dtype=dtype)
+
+    monkeypatch.setattr(torch.cuda, "Stream", Stream)
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: "main")
+    monkeypatch.setattr(torch.cuda, "stream", on)
+    monkeypatch.setattr(torch, "empty", empty)
+    outbox = Outbox(torch.device("cuda", 1))
+    letter = outbox.post([torch.arange(4)])
+    assert letter.read()[0].tolist() == [0, 1, 2, 3]
+    device, *rest = said
+    assert device == torch.device("cuda", 1)
+    assert rest == [("waits for", "main"), "begins", "recorded", "ends", "waited"]

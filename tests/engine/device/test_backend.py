@@ -1,0 +1,113 @@
+"""Which backend an engine gets, and what it is told where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine import backend, embedded
+from gatewayd_engine.assembly import assemble
+from gatewayd_engine.backend import CpuBackend, DeviceBackend, backend_for
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from tests.engine.core.prompts import runner_of
+
+Make = Callable[..., Any]
+FCFS, LRU, RECOMPUTE = (StrategyChoice(name) for name in ("fcfs", "lru", "recompute"))
+
+
+def config(model: str = "", **fields: Any) -> EngineConfig:
+    return EngineConfig(model, FCFS, None, LRU, RECOMPUTE, **fields)
+
+
+def chosen(**fields: Any) -> backend.Backend:
+    return backend_for(config(**fields), lambda stage, part: None, lambda: None)  # type: ignore[arg-type, return-value]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[torch.device]]:
+    """Lets torch find so many; which of them was made the current one is taken down."""
+
+    def have(count: int) -> list[torch.device]:
+        current: list[torch.device] = []
+        monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+        monkeypatch.setattr(torch.cuda, "set_device", current.append)
+        monkeypatch.setattr(backend, "choose", lambda device: None)
+        monkeypatch.setattr(backend, "cuda_capture", lambda device: None)
+        return current
+
+    return have
+
+
+@pytest.mark.parametrize(
+    ("count", "device"), [(0, "cuda"), (0, "cuda:0"), (1, "cuda:1"), (2, "cuda:5")]
+)
+def test_a_device_that_is_not_there_is_named(
+    gpus: Callable[[int], list[torch.device]], count: int, device: str
+) -> None:
+    current = gpus(count)
+    with pytest.raises(ConfigError) as raised:
+        chosen(device=device)
+    assert str(raised.value) == (
+        f"device is {device!r}, but torch {torch.__version__} finds {count} GPUs; install torch for"
+        " CUDA and its driver, or take another device"
+    )
+    assert current == []
+
+
+@pytest.mark.parametrize(("count", "device"), [(1, "cuda"), (1, "cuda:0"), (2, "cuda:1")])
+def test_a_device_that_is_there_computes(
+    gpus: Callable[[int], list[torch.device]], count: int, device: str
+) -> None:
+    current = gpus(count)
+    found = chosen(device=device)
+    assert isinstance(found, DeviceBackend)
+    assert found.dtype == torch.bfloat16
+    assert current == [torch.device(device)]
+
+
+def test_a_cpu_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", None)
+    found = chosen()
+    assert isinstance(found, CpuBackend)
+    assert found.dtype == torch.float32
+
+
+def test_a_cpu_keeps_a_gibibyte_for_pages_unless_told_otherwise() -> None:
+    def never() -> Any:
+        raise AssertionError("a CPU's memory is not measured")
+
+    assert chosen().kv_bytes(never) == 1 << 30
+    assert chosen(kv_bytes=12345).kv_bytes(never) == 12345
+
+
+def test_an_engine_on_a_device_that_is_not_there_does_not_start(
+    checkpoint: Callable[[str], Path], gpus: Callable[[int], list[torch.device]]
+) -> None:
+    gpus(0)
+    asked = config(str(checkpoint("llama")), device="cuda")
+    with pytest.raises(ConfigError, match="device is 'cuda'"):
+        assemble(asked, PluginHost(Catalog.installed()), lambda stage, part: None)
+
+
+@pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle"])
+def test_drafters_with_models_are_refused_on_a_device_before_weights_are_loaded(
+    make_device_engine: Make, make_engine: Make, name: str
+) -> None:
+    settings = {"model": str(embedded.folder("nano"))} if name == "draft_model" else {}
+    drafter = StrategyChoice(name, settings)
+    make_engine(drafter=drafter)
+    # No tensor is made, so nothing asks for the GPU.
+    with pytest.raises(Exception, match="compute on a CPU only, so far; take ngram or lookahead"):
+        make_device_engine(drafter=drafter, device="cuda")
+
+
+def test_runners_overlap_on_a_device_alone(make_device_engine: Make, make_engine: Make) -> None:
+    assert runner_of(make_device_engine()).overlaps
+    assert not runner_of(make_engine()).overlaps

@@ -1,0 +1,172 @@
+"""Which sizes are captured, in which order, and that a padded step chooses the same tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_engine.device import runner as runner_module
+from gatewayd_engine.device import warming
+from gatewayd_engine.device.graphs import CapturedStep, Graphs, Replay, launch_each, sizes
+from tests.engine.core.prompts import PROMPTS
+
+Make = Callable[..., Any]
+
+
+def nothing() -> None:
+    """Launches nothing."""
+
+
+class Made:
+    """Takes down which sizes were made."""
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+        self.progress: list[float] = []
+
+    def make(self, size: int) -> CapturedStep:
+        self.sizes.append(size)
+        attention: Any = size
+        return CapturedStep(attention, nothing, nothing)
+
+    def graphs(self, at: list[int]) -> Graphs:
+        return Graphs(at, self.make, self.progress.append)
+
+
+@given(st.integers(1, 2000))
+def test_sizes_leave_small_gaps(max_lines: int) -> None:
+    at = sizes(max_lines)
+    assert at == sorted(set(at))
+    assert at[0] == 1
+    assert at[-1] == max_lines
+    for below, size in pairwise(at):
+        # Never twice the work, and from 256 on at most a sixteenth more of it.
+        assert size <= 2 * below
+        assert size - below <= max(8, below // 16)
+    assert len(at) <= 35 + max(0, max_lines - 256) // 16 + 1
+
+
+@given(st.sets(st.integers(1, 300), min_size=1), st.integers(1, 320))
+def test_the_smallest_size_that_is_enough(at: set[int], lines: int) -> None:
+    graphs = Made().graphs(list(at))
+    wanted = min((size for size in at if size >= lines), default=None)
+    size = graphs.size_for(lines)
+    assert size == wanted
+    assert size is None or graphs[size].attention == size  # type: ignore[comparison-overlap]
+
+
+def test_the_largest_is_made_first() -> None:
+    made = Made()
+    made.graphs([2, 8, 1, 4])
+    assert made.sizes == [8, 4, 2, 1]
+    assert made.progress == [0.25, 0.5, 0.75, 1.0]
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
+    """Which captured steps run; filled once engines are made."""
+    seen: list[tuple[str, int]] = []
+
+    class Spied(Graphs):
+        def __getitem__(self, size: int) -> CapturedStep:
+            step = super().__getitem__(size)
+
+            def noted(name: str, replay: Replay) -> Replay:
+                def run() -> None:
+                    seen.append((name, size))
+                    replay()
+
+                return run
+
+            return CapturedStep(
+                step.attention, noted("forward", step.forward), noted("whole", step.whole)
+            )
+
+    monkeypatch.setattr(runner_module, "Graphs", Spied)
+    return seen
+
+
+captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+
+
+@captured
+@pytest.mark.parametrize("num", [1, 3, 5, 8])
+def test_a_padded_step_chooses_what_an_exact_one_does(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, num: int
+) -> None:
+    asked: dict[str, Any] = {"max_tokens": 10, "ignore_eos": True, "temperature": 0.8, "top_p": 0.9}
+    found = []
+    for at in ([num], [16]):
+        monkeypatch.setattr(warming, "sizes", lambda max_lines, at=at: at)
+        engine = make_device_engine(max_running=16)
+        ids = [engine.submit(p, seed=i, **asked)[0] for i, p in enumerate(PROMPTS[:num])]
+        done = engine.run()
+        found.append([done[i].tokens for i in ids])
+    assert found[0] == found[1]
+
+
+@captured
+def test_what_is_captured_follows_from_what_is_asked(
+    make_device_engine: Make, replayed: list[tuple[str, int]]
+) -> None:
+    engine = make_device_engine(max_running=8)
+
+    def run(num: int, **fields: Any) -> set[tuple[str, int]]:
+        replayed.clear()
+        for prompt in PROMPTS[:num]:
+            engine.submit(prompt, max_tokens=6, ignore_eos=True, **fields)
+        engine.run()
+        return set(replayed)
+
+    # Tokens alone: all in one, greedy or drawn.
+    assert run(3) == {("whole", 4)}
+    assert run(5, temperature=0.9, top_k=5) == {("whole", 8)}
+    # What somebody has to look at the logits for.
+    assert run(2, logprobs=0) == {("forward", 2)}
+    assert run(1, frequency_penalty=0.5) == {("forward", 1)}
+    assert run(1, logit_bias=[(9, 2.0)]) == {("forward", 1)}
+
+
+@captured
+def test_a_prompt_among_those_that_decode_is_not_captured(
+    make_device_engine: Make, replayed: list[tuple[str, int]]
+) -> None:
+    engine = make_device_engine(max_running=8)
+    engine.submit(PROMPTS[0], max_tokens=6, ignore_eos=True)
+    for _ in range(3):
+        engine.step()
+    assert replayed == [("whole", 1)] * 2
+    engine.submit(PROMPTS[1], max_tokens=3, ignore_eos=True)
+    engine.step()
+    assert replayed == [("whole", 1)] * 2
+    engine.step()
+    assert replayed[2:] == [("whole", 2)]
+
+
+@captured
+def test_a_prompt_of_one_token_is_captured_with_the_others(
+    make_device_engine: Make, replayed: list[tuple[str, int]], undisturbed: list[list[int]]
+) -> None:
+    engine = make_device_engine(max_running=8)
+    (old,) = engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True)
+    engine.step()
+    (new,) = engine.submit([9], max_tokens=4, ignore_eos=True)
+    engine.step()
+    assert replayed == [("whole", 2)]
+    done = engine.run()
+    assert done[old].tokens == undisturbed[0]
+    assert done[new].tokens == make_device_engine().generate([9], max_tokens=4, ignore_eos=True)
+
+
+def test_without_a_capture_launches_are_launched() -> None:
+    calls: list[int] = []
+    replay = launch_each(lambda: calls.append(1))
+    assert calls == []
+    replay()
+    replay()
+    assert calls == [1, 1]

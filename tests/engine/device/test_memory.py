@@ -1,0 +1,99 @@
+"""What is left for pages, and that the step that is measured is the largest one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.backend import DeviceBackend
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.device import memory
+from gatewayd_engine.device.graphs import launch_each
+from gatewayd_engine.device.memory import RESERVED, DoesNotFit, Usage, left_for_pages, run_largest
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import FusedParts
+from gatewayd_engine.model.spec import read_spec
+
+GIB = 1 << 30
+
+
+def test_pages_get_what_the_rest_leaves() -> None:
+    usage = Usage(total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB)
+    assert left_for_pages(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - RESERVED
+    assert left_for_pages(usage, 0.5) == 32 * GIB - RESERVED
+    # What others have cannot be given away.
+    assert left_for_pages(usage, 1.0) == 80 * GIB - RESERVED
+    crowded = Usage(total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB)
+    assert left_for_pages(crowded, 0.9) == 22 * GIB - RESERVED
+
+
+def test_the_last_byte_counts() -> None:
+    usage = Usage(total=10 * GIB, others=0, weights=5 * GIB, peak=4 * GIB - 1)
+    assert left_for_pages(usage, 1.0) == 1
+    with pytest.raises(DoesNotFit):
+        left_for_pages(Usage(10 * GIB, 0, 5 * GIB, 4 * GIB), 1.0)
+
+
+def test_what_does_not_fit_is_said_with_every_size() -> None:
+    usage = Usage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB)
+    with pytest.raises(DoesNotFit) as raised:
+        left_for_pages(usage, 0.85)
+    assert str(raised.value) == (
+        "the model does not fit: its weights take 15.0 GiB, a step 7.0 GiB and what runs it"
+        " 1.0 GiB; gpu_memory_utilization 0.85 allows 20.4 GiB of 24.0 GiB, of which others have"
+        " 0.5 GiB. Lower max_batch_tokens or max_running, raise gpu_memory_utilization, or take a"
+        " smaller model"
+    )
+
+
+@pytest.mark.parametrize(("tokens", "lines"), [(40, 6), (3, 8)])
+def test_the_largest_step_can_be_run(
+    architecture: str, checkpoint: Callable[[str], Path], tokens: int, lines: int
+) -> None:
+    folder = checkpoint(architecture)
+    spec = read_spec(folder)
+    sampled: list[torch.Size] = []
+
+    class Noted(TorchKernels):
+        def sample(self, logits: torch.Tensor, *rest: Any) -> Any:
+            sampled.append(logits.shape)
+            return super().sample(logits, *rest)
+
+    kernels = Noted()
+    decoder = load(folder, spec, torch.float32, "cpu", lambda part: None, FusedParts(kernels))
+    with torch.inference_mode():
+        run_largest(decoder, kernels, tokens, lines)
+    assert sampled == [(min(tokens, lines), spec.vocab_size)]
+
+
+def backend(**fields: Any) -> DeviceBackend:
+    """On a device whose memory is not looked at."""
+    some = StrategyChoice("none")
+    config = EngineConfig("", some, None, some, some, device="cuda", **fields)
+    return DeviceBackend(config, TorchKernels(), launch_each, lambda stage, part: None)
+
+
+def test_the_device_is_measured_only_where_no_size_is_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Any] = []
+
+    def measure(*args: Any) -> Usage:
+        asked.append(args)
+        return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB)
+
+    monkeypatch.setattr(memory, "measure", measure)
+    model: Any = object()
+    assert backend(kv_bytes=123).kv_bytes(lambda: model) == 123
+    assert asked == []
+    given = backend(gpu_memory_utilization=0.5, max_batch_tokens=33, max_running=44)
+    assert given.kv_bytes(lambda: model) == 23 * GIB - RESERVED
+    assert [args[0] for args in asked] == [model]
+    assert asked[0][2:] == (33, 44)
+    with pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.1 allows 8\.0 GiB of 80\.0"):
+        backend(gpu_memory_utilization=0.1).kv_bytes(lambda: model)

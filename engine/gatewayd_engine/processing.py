@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.faults import OutOfService, StrategyHang, failure
 from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import SamplingParams
@@ -288,9 +289,8 @@ class Processors:
             lines = np.flatnonzero(self._wants[i, rows])
             if not len(lines):
                 continue
-            index = torch.from_numpy(lines)
             if isinstance(tokens, torch.Tensor):
-                ids = tokens.index_select(0, index.to(tokens.device)).long()
+                ids = tokens.index_select(0, upload(lines, tokens.device)).long()
             else:
                 ids = torch.from_numpy(tokens[lines].astype(np.int64))
             try:

@@ -14,6 +14,9 @@ from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.logprobs import report
 
+_MOST = 256
+"""Tokens whose logits are in memory at once: those of 128,256 entries are 128 MiB in float32."""
+
 
 class PromptSpan(NamedTuple):
     """Prompt tokens of a step whose log-probabilities are to be told.
@@ -42,11 +45,13 @@ def prompt_spans(batch: StepBatch, rows: Rows) -> list[PromptSpan]:
         row, start, count = int(batch.rows[line]), int(batch.starts[line]), int(batch.counts[line])
         # After a preemption the prompt is computed again but not told again.
         first = max(start, int(rows.reported[row]))
-        end = min(start + count, int(rows.prompt_len[row]) - 1)
-        if end > first:
-            at = int(batch.last[line]) - count + 1 + first - start
-            tokens = rows.tokens[row, first + 1 : end + 1].copy()
-            spans.append(PromptSpan(line, row, at, end, tokens, int(rows.prompt_logprobs[row])))
+        last = min(start + count, int(rows.prompt_len[row]) - 1)
+        at = int(batch.last[line]) - count + 1 - start
+        for begin in range(first, last, _MOST):
+            end = min(begin + _MOST, last)
+            tokens = rows.tokens[row, begin + 1 : end + 1].copy()
+            num_top = int(rows.prompt_logprobs[row])
+            spans.append(PromptSpan(line, row, at + begin, end, tokens, num_top))
     return spans
 
 

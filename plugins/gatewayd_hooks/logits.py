@@ -99,17 +99,18 @@ class LogitsProcessor(Strategy, Protocol):
         """Tokens were sampled for rows of this processor.
 
         Args:
-            rows: row numbers, int64, shape ``[n]``, no row twice.
-            tokens: sampled ids, int64, shape ``[n]``.
+            rows: row numbers, int64, shape ``[n]``, no row twice; on the CPU.
+            tokens: sampled ids, int64, shape ``[n]``; where they were sampled. Reading them on the
+                CPU waits for a GPU, whose next step may be queued already.
         """
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Change logits in place.
 
         Args:
-            logits: float32, shape ``[batch, vocab_size]``.
-            index: which lines of ``logits`` to change, int64, shape ``[n]``.
-            rows: the row of each of those lines, int64, shape ``[n]``.
+            logits: float32, shape ``[batch, vocab_size]``, on ``resources.device``.
+            index: which lines of ``logits`` to change, int64, shape ``[n]``; on the CPU.
+            rows: the row of each of those lines, int64, shape ``[n]``; on the CPU.
         """
 
 

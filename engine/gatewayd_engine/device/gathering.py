@@ -84,7 +84,7 @@ class Gathering:
         given[: len(batch.ids)] = batch.ids
         if batch.unknown is not None:
             given[batch.last[batch.unknown]] = -1
-        sent = pinned(host)
+        sent = pinned(host, self._header.device)
         self._header[: len(host)].copy_(sent, non_blocking=True)
         _, _, _, page_indptr_, last_page_len_, query_indptr_, _ = torch.split_with_sizes(
             sent, (*self._sizes, num_tokens)

@@ -86,7 +86,8 @@ class DeviceRunner:
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
-        if self._attention.can_capture:
+        # Tokens visit experts by what the router says of them, which the host must know.
+        if self._attention.can_capture and self._decoder.spec.moe is None:
             self._graphs = Graphs(at, lambda size: self._captured(size, capture), progress)
 
     def _captured(self, size: int, capture: Capture) -> CapturedStep:

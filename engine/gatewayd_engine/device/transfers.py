@@ -10,17 +10,15 @@ import torch
 from numpy.typing import NDArray
 
 
-def pinned(array: NDArray[Any]) -> torch.Tensor:
-    """A copy that a device can read by itself; it is kept until it has."""
+def pinned(array: NDArray[Any], device: torch.device) -> torch.Tensor:
+    """A copy that the device can read by itself; its memory is kept until it has."""
     tensor = torch.from_numpy(np.ascontiguousarray(array))
-    return tensor.pin_memory() if torch.cuda.is_available() else tensor.clone()
+    return tensor.clone() if device.type == "cpu" else tensor.pin_memory()
 
 
 def upload(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     """An array on the device, once the stream has come so far."""
-    if device.type == "cpu":
-        return torch.from_numpy(array.copy())
-    return pinned(array).to(device, non_blocking=True)
+    return pinned(array, device).to(device, non_blocking=True)
 
 
 class Letter:

@@ -126,7 +126,9 @@ class DeviceBackend:
         """See ``Backend``."""
         table = decoder.rotary.cosines_and_sines()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
-        attention = device_attention(decoder.spec.attention, pool, append, shares_prefixes=False)
+        attention = device_attention(
+            decoder.spec.attention, pool, append, self._config.cascade_attention
+        )
         runner = DeviceRunner(
             decoder,
             attention,

@@ -59,6 +59,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """The part of a GPU that the engine may have, where ``kv_bytes`` is None."""
     draft_bytes: int | None = None
     """Of those, what is kept for a drafter's model; None keeps what the chosen drafter needs."""
+    cascade_attention: bool = False
+    """Whether a GPU attends to what all decoding sequences begin with once for all of them."""
     max_running: int = 64
     max_batch_tokens: int = 512
     max_model_len: int | None = None

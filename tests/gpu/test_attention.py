@@ -132,7 +132,7 @@ def test_a_shared_prefix_is_attended_once() -> None:
         sequences.fill(row, 10 * row)
     attention = device_attention(LLAMA, sequences.pool, sequences.append, True)
     assert type(attention).__name__ == "CascadeAttention"
-    attention._least_saved = 7 * 1024  # type: ignore[attr-defined]
+    attention.least_saved = 7 * 1024  # type: ignore[misc]
     check(sequences, attention, dict.fromkeys(range(8), 1), shared=64)
     check(sequences, attention, {4: 1, 0: 1, 7: 1, 1: 1, 2: 1, 3: 1, 5: 1, 6: 1}, shared=64)
     check(sequences, attention, {4: 1, 0: 1, 2: 1, 1: 1, 5: 1, 6: 1, 7: 1, 3: 100}, shared=64)

@@ -39,14 +39,14 @@ class CascadeAttention(FlashAttention):
         self, shape: AttentionShape, pool: KvPool, append: Append, least_saved: int = LEAST_SAVED
     ) -> None:
         super().__init__(shape, pool, append)
-        self._least_saved = least_saved
+        self.least_saved = least_saved if self._wrappers.windows == [0] else None
         self._page_size = pool.page_size
         self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
 
     def _plan_decode(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode
         saved = (n - 1) * host.shared_pages * self._page_size
-        if self._wrappers.windows != [0] or saved < self._least_saved:
+        if self.least_saved is None or saved < self.least_saved:
             return super()._plan_decode(inputs)
         # The first line's pages begin with the shared ones.
         self._wrappers.plan_prefill(

@@ -57,6 +57,13 @@ class DeviceAttention(Protocol):
     def can_capture(self) -> bool:
         """Whether ``captured`` works."""
 
+    @property
+    def least_saved(self) -> int | None:
+        """Tokens that decoding lines must begin alike with for ``eager`` to beat a capture.
+
+        Those of the first line are not counted. None if attention gains nothing from that.
+        """
+
     def eager(self, inputs: StepInputs) -> RotatingAttend:
         """Plan a step whose kernels are launched one by one.
 

@@ -52,6 +52,7 @@ class FlashAttention:
     """
 
     can_capture = True
+    least_saved: int | None = None
 
     def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
         self._shape = shape

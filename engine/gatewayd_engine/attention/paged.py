@@ -46,6 +46,7 @@ class PagedAttention:
     """
 
     can_capture = False
+    least_saved = None
 
     def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
         self._shape = shape

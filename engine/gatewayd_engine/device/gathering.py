@@ -54,12 +54,13 @@ class Gathering:
         self._write = torch.zeros(max_tokens, dtype=torch.int64, device=device)
         self._pages = torch.zeros(max_pages, dtype=torch.int32, device=device)
 
-    def upload(self, batch: StepBatch, lines: int) -> HostPlan:
+    def upload(self, batch: StepBatch, lines: int, shared_pages: int = 0) -> HostPlan:
         """Tell the device about a batch.
 
         Args:
             batch: what is to be computed.
             lines: as many as the batch has, or more if all of it decodes: others are padding.
+            shared_pages: that all who decode begin with.
         """
         n, size = len(batch), self._page_size
         padding = lines - n
@@ -95,6 +96,7 @@ class Gathering:
             query_indptr_[: lines + 1],
             page_indptr_[: lines + 1],
             last_page_len_[:lines],
+            shared_pages,
         )
 
     def inputs(self, host: HostPlan, num_tokens: int) -> StepInputs:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
@@ -64,6 +65,7 @@ class DeviceRunner:
         self._rows = rows
         self._processors = processors
         self._kernels = kernels
+        self._page_size = pool.page_size
         self._device = decoder.device
         self.max_lines = max_lines = len(rows.seed)
         self.max_tokens = max(max_batch_tokens, max_lines)
@@ -128,6 +130,7 @@ class DeviceRunner:
             return Done(self._drafted.run(batch, batch.drafts, lines))
         asked = Asked.by(batch, lines, self._rows, self._processors)
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.prompts
+        is_captured = is_captured and not self._shared_pages(batch)
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
@@ -140,9 +143,18 @@ class DeviceRunner:
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
+    def _shared_pages(self, batch: StepBatch) -> int:
+        """Pages that all who decode begin with, where attention gains by that."""
+        least, n = self._attention.least_saved, batch.num_decode
+        if least is None or n < 2 or batch.drafts is not None:
+            return 0
+        full = batch.starts[:n] // self._page_size
+        shared = shared_pages(batch.block_table[:n], full)
+        return shared if (n - 1) * shared * self._page_size >= least else 0
+
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
         """Run the layers kernel by kernel."""
-        host = self._gathering.upload(batch, len(batch))
+        host = self._gathering.upload(batch, len(batch), self._shared_pages(batch))
         inputs = self._gathering.inputs(host, len(batch.ids))
         self._gathering.fill(inputs, int(batch.counts.max()))
         attend = self._attention.eager(inputs)

@@ -41,6 +41,8 @@ def make_device_engine(
         return DeviceBackend(config, TorchKernels(), launch_each, progress)
 
     def attention(shape: Any, pool: Any, append: Any, shares_prefixes: bool) -> Any:
+        if shares_prefixes:
+            return flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
         return flashinfer.FlashAttention(shape, pool, append)
 
     monkeypatch.setattr(fake_flashinfer, "IS_GUARDED", False)

@@ -208,3 +208,31 @@ def test_drafts_change_no_answer_that_is_drawn(make_device_engine: Make) -> None
         found.append([(done[i].tokens, [r.token for r in done[i].logprobs]) for i in ids])
     assert found[0] == found[1]
     assert guessing.core.stats.draft_tokens > 0
+
+
+def test_what_all_begin_with_is_attended_once(
+    make_device_engine: Make,
+    make_engine: Make,
+    device_runner: Callable[[Any], Any],
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts = [[*range(20, 100), 7 + i, *range(30, 33 + i)] for i in range(5)]
+
+    def answered(engine: Any) -> list[list[int]]:
+        ids = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts]
+        done = engine.run()
+        return [done[i].tokens for i in ids]
+
+    engine = make_device_engine(cascade_attention=True)
+    runner, shared = device_runner(engine), set()
+    look = runner._shared_pages
+
+    def noted(batch: Any) -> int:
+        pages: int = look(batch)
+        shared.add(pages)
+        return pages
+
+    monkeypatch.setattr(runner, "_shared_pages", noted)
+    assert answered(engine) == answered(make_engine())
+    assert (5 in shared) is (request.node.callspec.id == "captured")

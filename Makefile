@@ -6,8 +6,11 @@ BIN    := $(VENV)/bin
 # The release that development and CI use. The project itself accepts torch >= 2.11.
 TORCH  ?= torch==2.13.0
 PORT   ?= 8000
+OUT    ?= out
+# Where torch for CUDA is installed already, there is no need for another environment.
+GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install run test test-all check lint types layers format bench wheel clean
+.PHONY: help install run test test-all check lint types layers format bench gpu wheel clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -56,6 +59,17 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	$(BIN)/python tests/bench/batching.py
 	-$(BIN)/python tests/bench/llama_cpp.py
 	$(BIN)/python tests/bench/cpu_numbers.py
+
+gpu: ## the kernels' parity, the engine and the benchmarks on a GPU; figures in OUT=out
+	mkdir -p $(OUT)
+	@# What fails does not keep the rest from being measured.
+	status=0; \
+	OUT=$(OUT) $(GPU_PYTHON) -m pytest -m gpu tests/gpu || status=1; \
+	for kind in offline serve; do \
+	  $(GPU_PYTHON) -m gatewayd bench $$kind --model llama-8b --device cuda --markdown \
+	    --out $(OUT)/$$kind.json || status=1; \
+	done; \
+	exit $$status
 
 wheel: install ## sdist and wheel in dist/
 	$(BIN)/python -m build --no-isolation

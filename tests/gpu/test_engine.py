@@ -41,8 +41,8 @@ NANO = {"float32": 1e-3, "bfloat16": 1.0}
 RANDOM = {"float32": 1e-3, "bfloat16": 0.25}
 """How far apart two logits of the float32 reference may be and still change places. Twice what was
 seen in bfloat16 with torch's kernels on a CPU, and more: 0.49 on nano, whose logits are of the size
-of 20, where bfloat16 has steps of 0.125; 0.05 on random weights, whose logits deviate by 1. One token
-in fifty differed, and one in twenty."""
+of 20, where bfloat16 has steps of 0.125; 0.05 on random weights, whose logits deviate by 1. Of the
+tokens, one in fifty and one in twenty differed."""
 GIB = 1 << 30
 
 Make = Callable[..., Harness]

@@ -61,10 +61,11 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	$(BIN)/python tests/bench/cpu_numbers.py
 
 gpu: ## the kernels' parity, the engine and the benchmarks on a GPU; figures in OUT=out
-	mkdir -p $(OUT)
+	$(GPU_PYTHON) tests/gpu/installed.py $(OUT)/site
 	@# What fails does not keep the rest from being measured.
+	export PYTHONPATH=$(CURDIR):$(CURDIR)/engine:$(CURDIR)/plugins:$(abspath $(OUT))/site:$$PYTHONPATH; \
 	status=0; \
-	OUT=$(OUT) $(GPU_PYTHON) -m pytest -m gpu tests/gpu || status=1; \
+	OUT=$(OUT) $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu || status=1; \
 	for kind in offline serve; do \
 	  $(GPU_PYTHON) -m gatewayd bench $$kind --model llama-8b --device cuda --markdown \
 	    --out $(OUT)/$$kind.json || status=1; \

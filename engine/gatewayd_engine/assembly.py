@@ -118,6 +118,7 @@ def assemble(
         else lambda setting, kind: read_heads(
             setting, kind, folder, target, spec.vocab_size, config.device
         ),
+        penalise=backend.penalise,
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),
     )

@@ -14,6 +14,7 @@ from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, cuda_capture
 from gatewayd_engine.device.runner import DeviceRunner
+from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
@@ -24,6 +25,7 @@ from gatewayd_engine.pace import Pace
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepRunner
+from gatewayd_hooks.logits import Penalise, PenaltyColumns
 
 Progress = Callable[[str, float], None]
 _CPU_KV_BYTES = 1 << 30
@@ -35,10 +37,12 @@ class Backend(Protocol):
     Attributes:
         parts: of its decoder.
         dtype: of weights, keys and values, unless one is asked for.
+        penalise: for logits processors; None if torch's operations do.
     """
 
     parts: Parts
     dtype: torch.dtype
+    penalise: Penalise | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """Memory for keys and values.
@@ -62,6 +66,7 @@ class CpuBackend:
     """
 
     dtype = torch.float32
+    penalise: Penalise | None = None
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
         self._kv_bytes = config.kv_bytes
@@ -102,6 +107,17 @@ class DeviceBackend:
         self._capture = capture
         self._progress = progress
         self.parts: Parts = FusedParts(kernels)
+        self.penalise: Penalise | None = self._penalised
+
+    def _penalised(
+        self,
+        logits: torch.Tensor,
+        index: torch.Tensor,
+        rows: torch.Tensor,
+        columns: PenaltyColumns,
+    ) -> None:
+        lines, of = upload(torch.stack((index, rows)).numpy(), logits.device)
+        self._kernels.penalise(logits, lines, of, columns)
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``.
@@ -157,5 +173,5 @@ def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[]
             f" {torch.cuda.device_count()} GPUs; install torch for CUDA and its driver, or take"
             " another device"
         )
-    torch.cuda.set_device(device)
+    torch.cuda.set_device(device.index or 0)
     return DeviceBackend(config, choose(device), cuda_capture(device), progress)

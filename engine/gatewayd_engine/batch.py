@@ -87,7 +87,8 @@ class StepBatch:
         last: index of each sequence's last token among the tokens, shape ``[n]``.
         samples: whether the last of its tokens that is no draft is the last it has, so that the
             next is sampled from it, shape ``[n]``.
-        block_table: their pages, shape ``[n, pages]``, as many as the longest context has.
+        block_table: their pages, shape ``[n, pages]``, as many as the longest context has; none
+            for runners that know them.
         drafts: None if nobody has any.
         unknown: lines whose one token is not known yet: the step before chooses it. None if there
             are none, shape ``[m]``.
@@ -165,6 +166,7 @@ def gather(
     num_tokens: NDArray[np.int32],
     drafts: DraftLines | None = None,
     placeholders: NDArray[np.int32] | None = None,
+    with_tables: bool = True,
 ) -> StepBatch:
     """Build the batch of a step.
 
@@ -179,6 +181,7 @@ def gather(
         drafts: of those that have any; they are written behind the tokens of their rows.
         placeholders: last tokens of each that only the device knows, 0 or 1; None if there is no
             step on its way, shape ``[n]``.
+        with_tables: whether the block tables are copied; else they have no pages.
     """
     # Longest first, so that neighbours in the batch have similar contexts to attend to.
     order = np.lexsort((-starts, counts != 1))
@@ -199,7 +202,7 @@ def gather(
         token_rows = np.repeat(row_, counts_)
         offset = np.arange(len(token_rows)) - np.repeat(last + 1 - counts_, counts_)
         places = np.repeat(first, counts_) + offset
-    num_pages = -(-int((first + counts_).max()) // rows.page_size)
+    num_pages = -(-int((first + counts_).max()) // rows.page_size) if with_tables else 0
     batch = StepBatch(
         slots=slots,
         rows=row_,

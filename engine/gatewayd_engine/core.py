@@ -280,6 +280,7 @@ class EngineCore:
             view.num_tokens[slots],
             drafts,
             None if self._flight is None else queue.placeholders[slots],
+            self._runner.reads_tables,
         )
 
     def _launch(self, batch: StepBatch) -> Flight:

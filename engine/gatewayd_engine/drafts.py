@@ -87,7 +87,11 @@ def _check_probs(probs: torch.Tensor, drawn: NDArray[np.bool_], vocab_size: int)
 
 
 def first_chain(drafts: Drafts) -> Drafts:
-    """Of each row the drafts that follow one another from its last token on; no trees."""
+    """Of each row the drafts that follow one another from its last token on, as if chosen.
+
+    Verified by what the model would say, drafts may come from wherever they do.
+    """
+    drafts = drafts._replace(probs=None)
     if drafts.parents is None:
         return drafts
     follows = drafts.parents == np.arange(drafts.parents.shape[1]) - 1

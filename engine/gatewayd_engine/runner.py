@@ -50,6 +50,10 @@ class StepRunner(Protocol):
     def verifies_all(self) -> bool:
         """Whether drafts may be trees, and rows with logits processors have any."""
 
+    @property
+    def reads_tables(self) -> bool:
+        """Whether its batches need block tables; they are large where contexts are long."""
+
     def launch(self, batch: StepBatch) -> Launched:
         """Begin to compute a batch; after an exception the same may be launched again."""
 
@@ -59,6 +63,7 @@ class Runner:
 
     overlaps = False
     verifies_all = True
+    reads_tables = True
 
     def __init__(
         self,

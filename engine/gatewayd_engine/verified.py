@@ -102,5 +102,6 @@ def _report(
     ]
     if chosen:
         of, index, ids, num_top = zip(*chosen, strict=True)
-        raw = torch.log_softmax(logits[torch.tensor(index)], -1)
+        chosen_from = logits[torch.tensor(index, device=logits.device)].float().cpu()
+        raw = torch.log_softmax(chosen_from, -1)
         result.logprobs = report(raw, of, ids, num_top)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from gatewayd_hooks.logits import Penalise
     from gatewayd_hooks.speculation import DraftModel, Heads, TargetModel
 
 
@@ -34,6 +35,7 @@ class EngineResources:
         read_heads: reads trained networks of a folder, or of the one beside the model's for the
             empty name, for a drafter of a name; raises ValueError for those of another model.
         forced: tokens that a row's logits processors force to come next, for drafters.
+        penalise: a kernel for penalties, for logits processors; None on a CPU.
     """
 
     num_pages: int
@@ -52,6 +54,7 @@ class EngineResources:
     load_model: Callable[[str], DraftModel] | None = None
     read_heads: Callable[[str, str], Heads] | None = None
     forced: Callable[[int], Sequence[int]] | None = None
+    penalise: Penalise | None = None
 
 
 @dataclass(frozen=True, slots=True)

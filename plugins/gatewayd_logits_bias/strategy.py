@@ -43,8 +43,8 @@ class Bias:
             return False
         tokens, addends = zip(*params.logit_bias, strict=True)
         self._pairs[row] = (
-            torch.tensor(tokens, dtype=torch.int64, device=self._device),
-            torch.tensor(addends, dtype=torch.float32, device=self._device),
+            torch.tensor(tokens, dtype=torch.int64).to(self._device, non_blocking=True),
+            torch.tensor(addends, dtype=torch.float32).to(self._device, non_blocking=True),
         )
         self._lay_out(_NOBODY, _NOBODY)
         return True
@@ -67,7 +67,7 @@ class Bias:
         self._index, self._rows = index.clone(), rows.clone()
         pairs = [self._pairs[row] for row in rows.tolist()]
         counts = torch.tensor([len(tokens) for tokens, _ in pairs], dtype=torch.int64)
-        lines = index.repeat_interleave(counts.to(index.device)).to(self._device)
+        lines = index.repeat_interleave(counts).to(self._device, non_blocking=True)
         self._where = lines, torch.cat([_NOBODY.to(self._device), *(tokens for tokens, _ in pairs)])
         none = torch.zeros(0, dtype=torch.float32, device=self._device)
         self._addends = torch.cat([none, *(addends for _, addends in pairs)])

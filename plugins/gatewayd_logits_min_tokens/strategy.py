@@ -54,7 +54,9 @@ class MinTokens:
         if missing <= 0 or not ends:
             return False
         self._missing[row] = missing
-        self._ends[row] = torch.tensor(sorted(ends), dtype=torch.int64, device=self._device)
+        self._ends[row] = torch.tensor(sorted(ends), dtype=torch.int64).to(
+            self._device, non_blocking=True
+        )
         self._lay_out(_NOBODY, _NOBODY)
         return True
 
@@ -89,6 +91,6 @@ class MinTokens:
         none = _NOBODY.to(self._device)
         ends = [self._ends.get(row, none) for row in rows.tolist()]
         counts = torch.tensor([len(tokens) for tokens in ends], dtype=torch.int64)
-        lines = index.repeat_interleave(counts.to(index.device)).to(self._device)
+        lines = index.repeat_interleave(counts).to(self._device, non_blocking=True)
         self._where = lines, torch.cat([none, *ends])
         self._impossible = torch.tensor(-torch.inf, device=self._device)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from gatewayd_hooks.logits import PenaltyColumns
 from gatewayd_logits_penalties.table import RowTable
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class Penalties:
         rows, vocab = resources.max_running, resources.vocab_size
         device = torch.device(resources.device)
         self._device = device
+        self._penalise = resources.penalise
         self._repetition = torch.ones(rows, dtype=torch.float32, device=device)
         self._frequency = torch.zeros(rows, dtype=torch.float32, device=device)
         self._presence = torch.zeros(rows, dtype=torch.float32, device=device)
@@ -57,16 +59,27 @@ class Penalties:
         return repeats or counts
 
     def _tensor(self, tokens: NDArray[np.int32]) -> torch.Tensor:
-        return torch.from_numpy(tokens.astype(np.int64)).to(self._device)
+        return torch.from_numpy(tokens.astype(np.int64)).to(self._device, non_blocking=True)
 
     def remove(self, row: int) -> None:
         """The row's lines may be used by others."""
         self._seen.drop(row)
         self._counts.drop(row)
 
+    def _columns(self) -> PenaltyColumns:
+        return PenaltyColumns(
+            seen=self._seen.data,
+            seen_line=self._seen.line_of,
+            counts=self._counts.data,
+            count_line=self._counts.line_of,
+            repetition=self._repetition,
+            frequency=self._frequency,
+            presence=self._presence,
+        )
+
     def append(self, rows: torch.Tensor, tokens: torch.Tensor) -> None:
         """Note sampled tokens."""
-        rows, tokens = rows.to(self._device), tokens.to(self._device)
+        tokens = tokens.to(self._device)
         which, lines = self._seen.find(rows)
         self._seen.data[lines, tokens[which]] = True
         which, lines = self._counts.find(rows)
@@ -75,7 +88,9 @@ class Penalties:
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Penalise, in place."""
-        index, rows = index.to(self._device), rows.to(self._device)
+        if self._penalise is not None:
+            self._penalise(logits, index, rows, self._columns())
+            return
         which, lines = self._seen.find(rows)
         if len(which):
             factor = self._repetition[rows[which]].unsqueeze(1)

@@ -11,15 +11,19 @@ class RowTable:
     A table over every row would take rows x vocabulary even when no request has a penalty
     (128 MiB for 256 rows and 128k tokens); this one takes what the most rows at once took.
 
+    Which row has which line is known on the CPU, so that nobody has to ask the device.
+
     Attributes:
         data: shape ``[lines, vocab_size]``.
+        line_of: each row's line, -1 for none, int64, shape ``[max_running]``; on the device.
     """
 
     def __init__(
         self, max_running: int, vocab_size: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.data = torch.zeros((0, vocab_size), dtype=dtype, device=device)
-        self._line_of = torch.full((max_running,), -1, dtype=torch.int64, device=device)
+        self._line_of = torch.full((max_running,), -1, dtype=torch.int64)
+        self.line_of = self._line_of.to(device, copy=True)
         self._used: dict[int, int] = {}
         self._free: list[int] = []
 
@@ -31,25 +35,27 @@ class RowTable:
             self.data = torch.cat([self.data, self.data.new_zeros(new, self.data.shape[1])])
             self._free.extend(range(old + new - 1, old - 1, -1))
         line = self._used[row] = self._free.pop()
-        self._line_of[row] = line
+        self._line_of[row] = self.line_of[row] = line
         return self.data[line].zero_()
 
     def drop(self, row: int) -> None:
         """Take a row's line back, if it has one."""
         line = self._used.pop(row, None)
         if line is not None:
-            self._line_of[row] = -1
+            self._line_of[row] = self.line_of[row] = -1
             self._free.append(line)
 
     def find(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Which of some rows have a line.
 
         Args:
-            rows: row numbers, int64, shape ``[n]``.
+            rows: row numbers, int64, shape ``[n]``; on the CPU.
 
         Returns:
-            Positions in ``rows`` of those that have one, shape ``[k]``, and their lines.
+            Positions in ``rows`` of those that have one, shape ``[k]``, and their lines; on the
+            device.
         """
-        lines = self._line_of[rows]
+        lines, device = self._line_of[rows], self.data.device
         have = (lines >= 0).nonzero().squeeze(1)
-        return have, lines[have]
+        # Not waited for: small arrays are copied before this returns.
+        return have.to(device, non_blocking=True), lines[have].to(device, non_blocking=True)

@@ -113,6 +113,9 @@ def test_launching_a_step_waits_for_nothing(
         {"temperature": 0.9, "top_p": 0.9, "top_k": 40, "min_p": 0.01, "seed": 3},
         {"logprobs": 3},
         {"prompt_logprobs": 1},
+        {"frequency_penalty": 0.5, "presence_penalty": 0.2},
+        {"repetition_penalty": 1.3},
+        {"logit_bias": [(9, 1.5)], "min_tokens": 4},
     ]
 
     def submit() -> None:

@@ -59,7 +59,7 @@ class DeviceAttention(Protocol):
 
     @property
     def least_saved(self) -> int | None:
-        """Tokens that decoding lines must begin alike with for ``eager`` to beat a capture.
+        """Tokens that decoding lines must begin alike with for ``eager`` to attend them once.
 
         Those of the first line are not counted. None if attention gains nothing from that.
         """

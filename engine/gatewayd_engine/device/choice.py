@@ -1,4 +1,4 @@
-"""Chooses tokens on the host as the device would, so that drafts change no answer."""
+"""Chooses tokens for positions with drafts as the device chooses all others."""
 
 from __future__ import annotations
 
@@ -6,13 +6,25 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.kernels.base import SamplingColumns
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.device.transfers import upload
+from gatewayd_engine.kernels.base import Kernels, SamplingColumns
+from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.choice import Choice
 
 
 class KeyedChoice(Choice):
-    """``Choice`` whose noise depends on seed, position and token, as that of ``Kernels.sample``."""
+    """``Choice`` on logits of a device, by its sampler: drafts change no answer.
+
+    Args:
+        rows: of the batch.
+        kernels: of the device.
+        sampling: the rows' parameters there.
+    """
+
+    def __init__(self, rows: Rows, kernels: Kernels, sampling: SamplingColumns) -> None:
+        super().__init__(rows)
+        self._kernels = kernels
+        self._sampling = sampling
 
     def tokens(
         self,
@@ -21,16 +33,8 @@ class KeyedChoice(Choice):
         positions: NDArray[np.int64],
         is_bad: NDArray[np.bool_] | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """See ``Choice``."""
-        rows = self._rows
-        columns = SamplingColumns(
-            temperature=torch.from_numpy(rows.temperature[row]),
-            top_k=torch.from_numpy(rows.top_k[row].astype(np.int32)),
-            top_p=torch.from_numpy(rows.top_p[row]),
-            min_p=torch.from_numpy(rows.min_p[row]),
-            seed=torch.from_numpy(rows.seed[row].view(np.int64)),
-        )
-        index = torch.arange(len(row), dtype=torch.int32)
-        at = torch.from_numpy(positions.astype(np.int64))
-        tokens, best = TorchKernels().sample(logits, index, at, columns)
-        return tokens.long(), best
+        """See ``Choice``; the answers are on the host, and the logits stay where they are."""
+        both = np.stack([row, positions]).astype(np.int32)
+        rows, at = upload(both, logits.device)
+        tokens, best = self._kernels.sample(logits, rows, at, self._sampling)
+        return tokens.cpu().long(), best.cpu()

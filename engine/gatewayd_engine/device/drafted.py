@@ -1,4 +1,4 @@
-"""Steps with drafts on a device: their logits come to the host, where they are verified."""
+"""Steps with drafts on a device, which chooses the tokens; the host sees which drafts hold."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from gatewayd_engine.device.choice import KeyedChoice
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.flight import Launched
+from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.processing import Processors
@@ -33,6 +34,7 @@ class DraftedSteps:
         rows: of the batch.
         processors: of the rows.
         state: the rows on the device.
+        kernels: of the device.
         hidden: runs the layers of a batch.
         launch: runs a batch without drafts.
     """
@@ -44,6 +46,7 @@ class DraftedSteps:
         rows: Rows,
         processors: Processors,
         state: DeviceRows,
+        kernels: Kernels,
         hidden: Callable[[StepBatch], torch.Tensor],
         launch: Callable[[StepBatch], Launched],
     ) -> None:
@@ -54,7 +57,7 @@ class DraftedSteps:
         self._state = state
         self._hidden = hidden
         self._launch = launch
-        self._choice = KeyedChoice(rows)
+        self._choice = KeyedChoice(rows, kernels, state.sampling)
         # What they do is done before verifying.
         self._none = Processors((), (), len(rows.seed), lambda name, error: False)
 
@@ -63,20 +66,25 @@ class DraftedSteps:
         device, result = self._decoder.device, StepResult()
         hidden = self._hidden(batch)
         self._check_chunks(batch, hidden, result)
-        report_prompts(batch, self._rows, lambda at: self._logits(hidden[at]).cpu(), result)
+        report_prompts(
+            batch,
+            self._rows,
+            lambda at: self._decoder.raw_logits(hidden[at]).float().cpu(),
+            result,
+        )
         wanted = upload(wanted_of(batch, drafts, lines), device)
-        raw = self._logits(hidden.index_select(0, wanted))
+        raw = self._decoder.raw_logits(hidden.index_select(0, wanted))
         logits, raised = self._processed(batch, drafts, lines, raw)
         spoilt = verify(
             batch,
             drafts,
             lines,
-            logits.cpu(),
+            logits,
             self._rows,
             self._none,
             self._choice,
             result,
-            reported=raw.cpu(),
+            reported=raw,
         )
         leave_out(lines, raised, result)
         tokens = result.tokens
@@ -90,9 +98,6 @@ class DraftedSteps:
         merged.said = result.said
         return merged
 
-    def _logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        return self._decoder.raw_logits(hidden).float()
-
     def _processed(
         self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
     ) -> tuple[torch.Tensor, dict[int, tuple[str, str]]]:
@@ -101,8 +106,8 @@ class DraftedSteps:
         row = np.repeat(batch.rows[lines], counts)
         if not self._processors.wanted_by(row).any():
             return raw, {}
-        logits = raw.clone()
-        raised = self._processors.apply(logits, row, raw.clone)
+        logits = raw.to(torch.float32, copy=True)
+        raised = self._processors.apply(logits, row, raw.float)
         line = np.repeat(np.arange(len(lines)), counts)
         return logits, {
             int(line[i]): ("strategy_error", sentence) for i, sentence in raised.items()
@@ -122,6 +127,7 @@ class DraftedSteps:
         places = np.arange(
             batch.starts[line] + batch.settled[line], batch.starts[line] + batch.counts[line]
         )
-        pages = upload(batch.block_table[line, places // size], self._decoder.device)
+        table = self._rows.block_table[batch.rows[line]]
+        pages = upload(table[places // size], self._decoder.device)
         self._pool.data[pages, :, :, upload(places % size, self._decoder.device)] = 0
         return self._launch(batch.only(line).without_drafts()).result().shifted(line)

@@ -55,10 +55,16 @@ class Graphs:
     ) -> None:
         self._sizes = sorted(at)
         self._steps: dict[int, CapturedStep] = {}
-        # The largest first: what it takes of the memory that they share, others use again.
-        for done, size in enumerate(reversed(self._sizes), start=1):
-            self._steps[size] = make(size)
-            progress(done / len(self._sizes))
+        # What is collected during a capture may free memory of the device, which ends it.
+        gc.collect()
+        gc.disable()
+        try:
+            # The largest first: what it takes of the memory that they share, others use again.
+            for done, size in enumerate(reversed(self._sizes), start=1):
+                self._steps[size] = make(size)
+                progress(done / len(self._sizes))
+        finally:
+            gc.enable()
 
     def size_for(self, lines: int) -> int | None:
         """The smallest size with so many lines; None if there is none."""
@@ -82,13 +88,8 @@ def cuda_capture(device: torch.device) -> Capture:
             launches()
         torch.cuda.current_stream().wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        gc.collect()
-        gc.disable()
-        try:
-            with torch.cuda.graph(graph, pool=pool, stream=stream):
-                launches()
-        finally:
-            gc.enable()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            launches()
         replay: Replay = graph.replay
         return replay
 

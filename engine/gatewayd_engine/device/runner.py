@@ -45,10 +45,12 @@ class DeviceRunner:
         max_tokens: most tokens of a step.
         max_len: tokens that a sequence may reach.
         logits: of the last captured step, shape ``[max_lines, vocab]``.
+        sampling: the rows' parameters.
     """
 
     overlaps = True
     verifies_all = False
+    reads_tables = False
 
     def __init__(
         self,
@@ -71,6 +73,7 @@ class DeviceRunner:
         self.max_tokens = max(max_batch_tokens, max_lines)
         self.max_len = rows.tokens.shape[1]
         self._state = DeviceRows(rows, pool.num_pages, self._device)
+        self.sampling = self._state.sampling
         self._gathering = Gathering(
             self._state, kernels, pool.page_size, max_lines, self.max_tokens
         )
@@ -81,7 +84,7 @@ class DeviceRunner:
         # Of each line its token, then the bits of its largest logit.
         self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self._device)
         self._drafted = DraftedSteps(
-            decoder, pool, rows, processors, self._state, self._hidden, self.launch
+            decoder, pool, rows, processors, self._state, kernels, self._hidden, self.launch
         )
         self._graphs: Graphs | None = None
 
@@ -105,21 +108,15 @@ class DeviceRunner:
 
         def whole() -> None:
             forward()
-            tokens, best = self._sample(
-                self.logits[:size], gathering.rows[:size], gathering.next_positions[:size]
+            rows = gathering.rows[:size]
+            tokens, best = self._kernels.sample(
+                self.logits[:size], rows, gathering.next_positions[:size], self.sampling
             )
+            self._state.last_tokens.index_copy_(0, rows.long(), tokens)
             self._chosen[0, :size] = tokens
             self._chosen[1, :size] = best.view(torch.int32)
 
         return CapturedStep(attention, capture(forward), capture(whole))
-
-    def _sample(
-        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Choose tokens, and keep them for the rows' next step."""
-        tokens, best = self._kernels.sample(logits, rows, positions, self._state.sampling)
-        self._state.last_tokens.index_copy_(0, rows.long(), tokens)
-        return tokens, best
 
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:
@@ -130,16 +127,18 @@ class DeviceRunner:
             return Done(self._drafted.run(batch, batch.drafts, lines))
         asked = Asked.by(batch, lines, self._rows, self._processors)
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.prompts
-        is_captured = is_captured and not self._shared_pages(batch)
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
         step = self._graphs[size]
         step.attention.plan(self._gathering.upload(batch, size))
         if asked.is_nothing:
+            # What may fail comes first: once tokens are chosen a step cannot be launched again.
+            chosen = torch.empty_like(self._chosen[:, : len(batch)])
+            room = self._outbox.room([chosen])
             step.whole()
-            chosen = self._chosen[:, : len(batch)].clone()
-            return Outcome(batch, lines, self._outbox.post([chosen]), asked)
+            chosen.copy_(self._chosen[:, : len(batch)])
+            return Outcome(batch, lines, self._outbox.post([chosen], room), asked)
         step.forward()
         return self._choose(batch, lines, self.logits[: len(batch)], None, asked)
 
@@ -149,7 +148,7 @@ class DeviceRunner:
         if least is None or n < 2 or batch.drafts is not None:
             return 0
         full = batch.starts[:n] // self._page_size
-        shared = shared_pages(batch.block_table[:n], full)
+        shared = shared_pages(self._rows.block_table[batch.rows[:n], : int(full.min())], full)
         return shared if (n - 1) * shared * self._page_size >= least else 0
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
@@ -195,9 +194,7 @@ class DeviceRunner:
         rows, positions = upload(
             np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self._device
         )
-        tokens, best = self._sample(logits, rows, positions)
-        if asked.is_processed:
-            lost = self._processors.append(row, tokens)
+        tokens, best = self._kernels.sample(logits, rows, positions, self.sampling)
         sent = [torch.stack((tokens, best.view(torch.int32)))]
         has_sums = hidden is not None and len(lines) < len(batch)
         if hidden is not None and has_sums:
@@ -215,5 +212,9 @@ class DeviceRunner:
                 sent += self._kernels.logprobs(
                     self._decoder.raw_logits(told), upload(span.tokens, self._device), span.num_top
                 )
-        letter = self._outbox.post(sent)
+        letter, index = self._outbox.post(sent, self._outbox.room(sent)), rows.long()
+        # Last: what fails before this is launched again, from the tokens before.
+        self._state.last_tokens.index_copy_(0, index, tokens)
+        if asked.is_processed:
+            lost = self._processors.append(row, tokens)
         return Outcome(batch, lines, letter, asked, has_sums, failed, lost)

@@ -53,11 +53,12 @@ class DeviceRows:
         changes = self._rows.changes
         if changes is None or not (changes.taken or changes.pages):
             return
-        self._rows.changes = Changes()
         if changes.taken:
             self._follow_sampling(np.array(sorted(changes.taken), np.int64))
         if changes.pages:
             self._follow_pages(changes.pages)
+        # Last: a step that fails before this is launched again.
+        self._rows.changes = Changes()
 
     def _follow_sampling(self, taken: NDArray[np.int64]) -> None:
         host = self._rows

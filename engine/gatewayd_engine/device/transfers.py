@@ -59,15 +59,22 @@ class Outbox:
             else None
         )
 
-    def post(self, tensors: Sequence[torch.Tensor]) -> Letter:
-        """Send tensors that nobody writes to any more."""
+    def room(self, tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Memory of the host for tensors like these: what may fail, before anything is sent."""
+        is_pinned = self._stream is not None
+        return [
+            torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=is_pinned)
+            for tensor in tensors
+        ]
+
+    def post(self, tensors: Sequence[torch.Tensor], hosts: list[torch.Tensor]) -> Letter:
+        """Send tensors that nobody writes to any more to where there is room for them."""
         if self._stream is None:
-            return Letter([tensor.clone() for tensor in tensors], (), None)
+            for host, tensor in zip(hosts, tensors, strict=True):
+                host.copy_(tensor)
+            return Letter(hosts, (), None)
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            hosts = [
-                torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True) for tensor in tensors
-            ]
             for host, tensor in zip(hosts, tensors, strict=True):
                 host.copy_(tensor, non_blocking=True)
             # Whoever waits sleeps: the gateway and others may want the core.

@@ -61,17 +61,23 @@ def warm(
     for done, batch in enumerate(batches):
         progress("compiling kernels", done / len(batches))
         runner.launch(batch).result()
-    _compile_rare(kernels, runner.logits[:1])
+    _compile_rare(runner, kernels)
     progress("compiling kernels", 1.0)
     runner.capture(
         sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
     )
 
 
-def _compile_rare(kernels: Kernels, logits: torch.Tensor) -> None:
-    """Launch kernels that only some requests need, on logits ``[1, vocab]`` of no meaning."""
-    tokens = torch.zeros(1, dtype=torch.int32, device=logits.device)
-    kernels.logprobs(logits, tokens, 1)
-    words = -(-logits.shape[1] // 32)
-    allowed = torch.full((1, words), -1, dtype=torch.int32, device=logits.device)
-    kernels.mask(logits.to(torch.float32, copy=True), allowed, tokens)
+@torch.inference_mode()
+def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
+    """Launch kernels that only some requests need, on logits of no meaning.
+
+    Triton compiles a kernel anew for other types, and for addresses that are not aligned.
+    """
+    for n in (1, 4):
+        raw = runner.logits[:1].expand(n, -1).contiguous()
+        index = torch.zeros((2, n), dtype=torch.int32, device=raw.device)
+        for logits in (raw, raw.float()):
+            for positions in index:
+                tokens, _ = kernels.sample(logits, index[0], positions, runner.sampling)
+        kernels.logprobs(raw, tokens, 1)

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from gatewayd_hooks.logits import PenaltyColumns
+
 Activation = Literal["silu", "gelu", "gelu_tanh"]
 """Functions of a gate, by the names that ``ModelSpec`` gives them."""
 
@@ -29,30 +31,6 @@ class SamplingColumns:
     top_p: torch.Tensor
     min_p: torch.Tensor
     seed: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class PenaltyColumns:
-    """What rows have seen, and how much they mind.
-
-    Attributes:
-        seen: tokens of prompt and output, bool, shape ``[seen lines, vocab]``.
-        seen_line: int64, shape ``[rows]``: each row's line of ``seen``, -1 for none.
-        counts: how often a token was put out, int32, shape ``[count lines, vocab]``.
-        count_line: int64, shape ``[rows]``: each row's line of ``counts``, -1 for none.
-        repetition: divides positive logits of seen tokens and multiplies others, float32
-            ``[rows]``.
-        frequency: subtracted for each occurrence, float32 ``[rows]``.
-        presence: subtracted once, float32 ``[rows]``.
-    """
-
-    seen: torch.Tensor
-    seen_line: torch.Tensor
-    counts: torch.Tensor
-    count_line: torch.Tensor
-    repetition: torch.Tensor
-    frequency: torch.Tensor
-    presence: torch.Tensor
 
 
 class Kernels(Protocol):

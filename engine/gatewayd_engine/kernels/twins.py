@@ -10,7 +10,8 @@ from gatewayd_engine.kernels.drawing import draw, pivots
 from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.base import Activation, PenaltyColumns, SamplingColumns
+    from gatewayd_engine.kernels.base import Activation, SamplingColumns
+    from gatewayd_hooks.logits import PenaltyColumns
 
 
 class TorchKernels:

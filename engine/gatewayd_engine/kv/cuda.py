@@ -1,10 +1,7 @@
 """Pages between a GPU's pool and the host: on a stream of their own, and nobody waits for them.
 
 What is computed afterwards is queued behind the copies it depends on, by events. The host only
-looks, once a step, which copies have ended.
-
-The engine's core computes on a CPU and does not use this yet; one that computes on a GPU
-will, in place of ``arrivals``.
+looks, once a step, which copies have ended. In place of ``arrivals``, which is for a CPU.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.cuda._utils import _get_device_index
 
 from gatewayd_engine import backend, embedded
 from gatewayd_engine.assembly import assemble
@@ -37,7 +38,12 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[torch.device]]
         current: list[torch.device] = []
         monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
         monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-        monkeypatch.setattr(torch.cuda, "set_device", current.append)
+
+        def set_device(device: Any) -> None:
+            # As torch does: a device without a number is refused.
+            current.append(torch.device("cuda", _get_device_index(device)))
+
+        monkeypatch.setattr(torch.cuda, "set_device", set_device)
         monkeypatch.setattr(backend, "choose", lambda device: None)
         monkeypatch.setattr(backend, "cuda_capture", lambda device: None)
         return current
@@ -69,7 +75,7 @@ def test_a_device_that_is_there_computes(
     found = chosen(device=device)
     assert isinstance(found, DeviceBackend)
     assert found.dtype == torch.bfloat16
-    assert current == [torch.device(device)]
+    assert current == [torch.device("cuda", torch.device(device).index or 0)]
 
 
 def test_a_cpu_asks_for_no_device(monkeypatch: pytest.MonkeyPatch) -> None:

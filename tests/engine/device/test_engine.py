@@ -220,7 +220,11 @@ def test_what_all_begin_with_is_attended_once(
     prompts = [[*range(20, 100), 7 + i, *range(30, 33 + i)] for i in range(5)]
 
     def answered(engine: Any) -> list[list[int]]:
-        ids = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts]
+        ids = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts[:4]]
+        for _ in range(4):
+            engine.step()
+        # A prompt among those who decode: such a step is not captured.
+        ids += engine.submit(prompts[4], max_tokens=8, ignore_eos=True)
         done = engine.run()
         return [done[i].tokens for i in ids]
 
@@ -236,3 +240,34 @@ def test_what_all_begin_with_is_attended_once(
     monkeypatch.setattr(runner, "_shared_pages", noted)
     assert answered(engine) == answered(make_engine())
     assert (5 in shared) is (request.node.callspec.id == "captured")
+
+
+@pytest.mark.parametrize("where", ["logprobs", "room", "whole"])
+def test_a_step_that_runs_out_of_memory_is_launched_again_from_the_tokens_before(
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    where: str,
+) -> None:
+    engine = make_device_engine()
+    asked = {"frequency_penalty": 0.01, "logprobs": 1} if where != "whole" else {}
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True, **asked)[0] for p in PROMPTS]
+    for _ in range(4):
+        engine.step()
+    runner = device_runner(engine)
+    owner: Any = runner._kernels if where == "logprobs" else runner._outbox
+    name = "logprobs" if where == "logprobs" else "room"
+    does, calls = getattr(owner, name), 0
+
+    def failing(*args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            raise torch.OutOfMemoryError("out of memory")
+        return does(*args)
+
+    monkeypatch.setattr(owner, name, failing)
+    done = engine.run()
+    assert calls > 8
+    assert [done[i].tokens for i in ids] == undisturbed

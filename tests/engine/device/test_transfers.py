@@ -32,7 +32,8 @@ def test_a_part_of_an_array_is_sent_as_it_reads() -> None:
 
 def test_a_letter_holds_what_was_posted_when_it_was_posted() -> None:
     tensors = [torch.arange(6).view(2, 3), torch.tensor([1.5, torch.nan]), torch.zeros(0)]
-    letter = Outbox(CPU).post(tensors)
+    outbox = Outbox(CPU)
+    letter = outbox.post(tensors, outbox.room(tensors))
     tensors[0].zero_()
     whole, floats, nothing = letter.read()
     assert whole.tolist() == [[0, 1, 2], [3, 4, 5]]
@@ -92,7 +93,8 @@ def test_a_device_copies_beside_the_steps(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(torch.cuda, "stream", on)
     monkeypatch.setattr(torch, "empty", empty)
     outbox = Outbox(torch.device("cuda", 1))
-    letter = outbox.post([torch.arange(4)])
+    tensors = [torch.arange(4)]
+    letter = outbox.post(tensors, outbox.room(tensors))
     assert letter.read()[0].tolist() == [0, 1, 2, 3]
     device, *rest = said
     assert device == torch.device("cuda", 1)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.kernels.base import Activation, Kernels, PenaltyColumns, SamplingColumns
+from gatewayd_engine.kernels.base import Activation, Kernels, SamplingColumns
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_hooks.logits import PenaltyColumns
 
 TWIN = TorchKernels()
 

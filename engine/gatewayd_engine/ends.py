@@ -24,7 +24,9 @@ def find_ends(
         lengths: tokens that each has with it, shape ``[n]``.
         eos: end tokens of the model.
     """
-    ends = np.isin(tokens, eos) & ~rows.ignores_eos[row]
+    # A model has few of them: comparing with each costs less than preparing a search.
+    is_eos: NDArray[np.bool_] = (tokens[:, None] == eos).any(1)
+    ends = is_eos & ~rows.ignores_eos[row]
     for i in np.flatnonzero(rows.has_stop_tokens[row]).tolist():
         ends[i] |= int(tokens[i]) in rows.stop_tokens[int(row[i])]
     return ends & (lengths > rows.min_len[row])

@@ -89,17 +89,21 @@ class Landing:
         for of, end in result.reported:
             self._rows.reported[of] = end
         failed = result.failed + [(i, "strategy_error", lost[i]) for i in lost]
-        is_sound = is_alive.copy()
-        is_sound[[line for line, _, _ in result.failed]] = False
-        self._publish(batch.slots[is_sound])
-        ends = ~np.isin(tokens.lines, list(lost))
-        for i in np.flatnonzero(written.over & ends).tolist():
+        if result.failed:
+            is_alive = is_alive.copy()
+            is_alive[[line for line, _, _ in result.failed]] = False
+        self._publish(batch.slots[is_alive])
+        over, begins = written.over, written.begins
+        if lost:
+            stays = ~np.isin(tokens.lines, list(lost))
+            over, begins = over & stays, begins & stays
+        for i in np.flatnonzero(over).tolist():
             stop = int(written.stop[i])
             if stop >= 0:
                 self._lives.finish(queue[int(slots[i])], STOP, stop_token=stop)
             else:
                 self._lives.finish(queue[int(slots[i])], LENGTH)
-        self._lives.fork(slots[written.begins & ends])
+        self._lives.fork(slots[begins])
         for line, code, sentence in failed:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)

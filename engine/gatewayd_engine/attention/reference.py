@@ -109,7 +109,7 @@ class ReferenceAttention:
         """See ``Attend``."""
         if self._arrivals.pending:
             self._arrivals.wait_for(layer)
-        tokens = len(query)
+        tokens = query.shape[0]  # a tensor's len is a call of Python
         new = key_value.reshape(tokens, 2 * self._width).contiguous()
         self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
         if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:

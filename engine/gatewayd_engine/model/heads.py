@@ -52,16 +52,17 @@ class HeadBuffers:
 
     def like(self, x: torch.Tensor) -> Heads:
         """Room for the heads of hidden states ``[num_tokens, hidden]``; valid for one layer."""
-        heads = self._kept.get(len(x))
+        num_tokens = x.shape[0]  # a tensor's len is a call of Python
+        heads = self._kept.get(num_tokens)
         if heads is None:
             heads = self._make(x)
-            if len(x) <= _KEPT_TOKENS:
-                self._kept[len(x)] = heads
+            if num_tokens <= _KEPT_TOKENS:
+                self._kept[num_tokens] = heads
         return heads
 
     def split(self, flat: torch.Tensor) -> torch.Tensor:
         """Heads of a projection's output, a view, shape ``[num_tokens, heads, head_dim]``."""
-        return flat.view(len(flat), -1, self._head_dim)
+        return flat.view(flat.shape[0], -1, self._head_dim)
 
     def _make(self, x: torch.Tensor) -> Heads:
         flat = x.new_empty(len(x), sum(self._split) * self._head_dim)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -55,16 +54,10 @@ class Graphs:
     ) -> None:
         self._sizes = sorted(at)
         self._steps: dict[int, CapturedStep] = {}
-        # What is collected during a capture may free memory of the device, which ends it.
-        gc.collect()
-        gc.disable()
-        try:
-            # The largest first: what it takes of the memory that they share, others use again.
-            for done, size in enumerate(reversed(self._sizes), start=1):
-                self._steps[size] = make(size)
-                progress(done / len(self._sizes))
-        finally:
-            gc.enable()
+        # The largest first: what it takes of the memory that they share, others use again.
+        for done, size in enumerate(reversed(self._sizes), start=1):
+            self._steps[size] = make(size)
+            progress(done / len(self._sizes))
 
     def size_for(self, lines: int) -> int | None:
         """The smallest size with so many lines; None if there is none."""

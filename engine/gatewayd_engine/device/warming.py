@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 
 import numpy as np
@@ -63,9 +64,15 @@ def warm(
         runner.launch(batch).result()
     _compile_rare(runner, kernels)
     progress("compiling kernels", 1.0)
-    runner.capture(
-        sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
-    )
+    # What is collected during a capture may free memory of the device, which ends it.
+    gc.collect()
+    gc.disable()
+    try:
+        runner.capture(
+            sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
+        )
+    finally:
+        gc.enable()
 
 
 @torch.inference_mode()

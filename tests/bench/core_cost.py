@@ -39,13 +39,11 @@ class _Nothing(CapturedAttention):
         """Nothing is planned."""
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
-        """Never called: nothing is launched."""
-        raise NotImplementedError
+        """What would be launched, if anything was."""
+        return heads.flatten(1)
 
 
 class _Attention(PagedAttention):
-    can_capture = True
-
     def captured(self, inputs: StepInputs) -> CapturedAttention:
         """Steps that compute nothing."""
         return _Nothing()

@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.choice import device_attention
-from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.device import CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from tests.engine.attention.steps import Sequences, Static
 
@@ -100,6 +100,7 @@ def test_a_captured_step_is_replayed_with_other_lengths(shape: AttentionShape) -
     sequences = filled(shape)
     attention = device_attention(shape, sequences.pool, sequences.append, False)
     static = Static(sequences, 8)
+    assert isinstance(attention, CapturingAttention)
     attend = attention.captured(static.inputs)
     layers = range(len(shape.windows))
     heads = torch.stack([sequences.heads(8) for _ in layers])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -54,10 +54,6 @@ class DeviceAttention(Protocol):
     """Attention over the pool on a device; one step is planned at a time."""
 
     @property
-    def can_capture(self) -> bool:
-        """Whether ``captured`` works."""
-
-    @property
     def least_saved(self) -> int | None:
         """Tokens that decoding lines must begin alike with for ``eager`` to attend them once.
 
@@ -70,6 +66,11 @@ class DeviceAttention(Protocol):
         The host's plan may be written over as soon as this returns. What is returned is valid
         until the next step is planned.
         """
+
+
+@runtime_checkable
+class CapturingAttention(DeviceAttention, Protocol):
+    """Attention whose decode steps can be captured, too."""
 
     def captured(self, inputs: StepInputs) -> CapturedAttention:
         """Prepare the capture of decode steps of one padded size.

@@ -51,7 +51,6 @@ class FlashAttention:
         append: rotates, and writes keys and values to the pool.
     """
 
-    can_capture = True
     least_saved: int | None = None
 
     def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:

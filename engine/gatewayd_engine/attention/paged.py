@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
+from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
 
@@ -45,7 +45,6 @@ class PagedAttention:
         append: rotates, and writes keys and values to the pool.
     """
 
-    can_capture = False
     least_saved = None
 
     def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
@@ -64,10 +63,6 @@ class PagedAttention:
             first, end = tokens[line : line + 2]
             groups.append(self._lines(inputs, line, line + 1, first, end, pages))
         return _Step(self._shape, self._pool, self._append, inputs, groups)
-
-    def captured(self, inputs: StepInputs) -> CapturedAttention:
-        """Not possible: the shapes of its tensors follow from the lengths."""
-        raise NotImplementedError("attention in plain torch cannot be captured")
 
     def _lines(
         self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]

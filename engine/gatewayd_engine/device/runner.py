@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.device import CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
@@ -92,14 +92,17 @@ class DeviceRunner:
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
         # Tokens visit experts by what the router says of them, which the host must know.
-        if self._attention.can_capture and self._decoder.spec.moe is None:
-            self._graphs = Graphs(at, lambda size: self._captured(size, capture), progress)
+        attention = self._attention
+        if isinstance(attention, CapturingAttention) and self._decoder.spec.moe is None:
+            self._graphs = Graphs(
+                at, lambda size: self._captured(attention, size, capture), progress
+            )
 
-    def _captured(self, size: int, capture: Capture) -> CapturedStep:
+    def _captured(self, backend: CapturingAttention, size: int, capture: Capture) -> CapturedStep:
         gathering = self._gathering
         gathering.clear()
         inputs = gathering.inputs(gathering.scratch(size), size)
-        attention = self._attention.captured(inputs)
+        attention = backend.captured(inputs)
 
         def forward() -> None:
             gathering.fill(inputs, 1)

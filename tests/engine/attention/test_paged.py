@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.device import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import gather
@@ -64,6 +65,4 @@ def test_a_step_gives_what_the_reference_gives_on_the_same_pool() -> None:
 def test_it_cannot_be_captured() -> None:
     sequences = Sequences(AttentionShape(1, 2, 1, 8, 0.3, None, (0,)))
     attention = PagedAttention(sequences.shape, sequences.pool, sequences.append)
-    assert not attention.can_capture
-    with pytest.raises(NotImplementedError):
-        attention.captured(sequences.inputs({0: 1}))
+    assert not isinstance(attention, CapturingAttention)

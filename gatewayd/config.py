@@ -146,6 +146,15 @@ class PreemptionTable(StrategyTable):
     strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
 
 
+class GuideTable(StrategyTable):
+    """What keeps answers to schemas and grammars; ``none`` refuses requests that ask for it."""
+
+    strategy: str = Field(default="llguidance", pattern=r"^[a-z0-9_]+$")
+    compile_seconds: float = Field(default=1.0, gt=0, le=60)
+    compile_memory: ByteSize = Field(default=ByteSize(512 * MIB), ge=MIB)
+    processes: int = Field(default=2, ge=1, le=64)
+
+
 class DrafterTable(StrategyTable):
     """What guesses tokens ahead; ``none`` switches speculation off."""
 
@@ -168,6 +177,18 @@ class ExecutorTable(StrategyTable):
     """Where engines run."""
 
     strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
+
+
+class ToolParserTable(StrategyTable):
+    """What finds tool calls in answers; ``auto`` asks the model's template, ``none`` is nobody."""
+
+    strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
+
+
+class ReasoningParserTable(StrategyTable):
+    """What finds reasoning in answers; ``auto`` asks the model's template, ``none`` is nobody."""
+
+    strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
 
 
 class ChainTable(SlotTable):
@@ -193,6 +214,37 @@ class KvTierTable(ChainTable):
     """Where pages go that the KV cache gives up, nearest first."""
 
     strategies: list[str] = []
+
+
+class ProtocolTable(ChainTable):
+    """Which other APIs are served beside OpenAI's."""
+
+    strategies: list[str] = ["anthropic", "ollama"]
+
+
+class StoreTable(Table):
+    """Where files, batches and responses are kept."""
+
+    path: str | None = Field(default=None, min_length=1)
+
+
+class FilesTable(Table):
+    """What clients may upload."""
+
+    bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB, le=1024 * GIB)
+
+
+class BatchesTable(Table):
+    """What batches may take."""
+
+    concurrency: int = Field(default=32, ge=1, le=65_536)
+    lines: int = Field(default=50_000, ge=1, le=10_000_000)
+
+
+class ResponsesTable(Table):
+    """How long responses are kept."""
+
+    keep_days: int = Field(default=30, ge=1, le=36_500)
 
 
 class PluginsTable(Table):
@@ -232,12 +284,20 @@ class Config(BaseSettings):
     prefix_cache: PrefixCacheTable = PrefixCacheTable()
     eviction: EvictionTable = EvictionTable()
     preemption: PreemptionTable = PreemptionTable()
+    guide: GuideTable = GuideTable()
     drafter: DrafterTable = DrafterTable()
     spec_controller: SpecControllerTable = SpecControllerTable()
     router: RouterTable = RouterTable()
     executor: ExecutorTable = ExecutorTable()
+    tool_parser: ToolParserTable = ToolParserTable()
+    reasoning_parser: ReasoningParserTable = ReasoningParserTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()
     kv_tier: KvTierTable = KvTierTable()
+    protocol: ProtocolTable = ProtocolTable()
+    store: StoreTable = StoreTable()
+    files: FilesTable = FilesTable()
+    batches: BatchesTable = BatchesTable()
+    responses: ResponsesTable = ResponsesTable()
     plugins: PluginsTable = PluginsTable()
     admin: AdminTable = AdminTable()
     log: LogTable = LogTable()

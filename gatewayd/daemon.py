@@ -27,14 +27,17 @@ from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
 from gatewayd.config_load import ConfigError
 from gatewayd.control import Control, Refused
+from gatewayd.durable import Durable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.setup import Launch
+from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.notify import notify
 from gatewayd.plugging import Plugged
 from gatewayd.server import ListenError, Server, is_loopback, listen, url_of
+from gatewayd.store.faults import StoreError
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.loading import PluginError
 
@@ -82,14 +85,14 @@ class Daemon:
         self._hurry = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None  # kept, or it may be collected
         try:
-            self._context_len = _context_len(config)
+            self._context_len = launch.checked_context_len(config)
             self._text = TextModel.from_folder(launch.model_folder(config))
             self._listener = listen(config.server.host, config.server.port)
         except (OSError, ValueError, ListenError) as error:
             raise StartError(str(error)) from error
         try:
             self._compose()
-        except (PluginError, ListenError) as error:
+        except (PluginError, ListenError, StoreError) as error:
             self._listener.close()
             raise StartError(str(error)) from error
         self._url = url_of(self._listener)
@@ -97,7 +100,10 @@ class Daemon:
     def _compose(self) -> None:
         config = self._config
         name = launch.served_name(config)
-        plugged = self._plugged = Plugged.load(config, model=name)
+        template = self._text.template
+        plugged = self._plugged = Plugged.load(
+            config, model=name, chat_template=template.source if template else ""
+        )
         self._fleet = EngineFleet(
             Launch(
                 executor=plugged.executor,
@@ -125,6 +131,9 @@ class Daemon:
         )
         plugged.metrics(metrics.registry)
         key = config.server.api_key
+        self._durable = Durable(config)
+        folder = str(launch.model_folder(config))
+        self._guides = GuideChecks(lambda: self._control.config.guide, folder, self._fleet)
         services = Services(
             fleet=self._fleet,
             text=self._text,
@@ -135,6 +144,10 @@ class Daemon:
             only_local_hosts=key is None and is_loopback(self._listener),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
+            parsers=plugged.parsers,
+            protocols=plugged.protocols,
+            durable=self._durable,
+            guides=self._guides,
             detector=lambda: self._control.detector,
         )
         self._server = Server(build_app(services), metrics.answered, config.server)
@@ -152,6 +165,7 @@ class Daemon:
             The exit status: 0 after a signal, 1 when the engines have failed.
         """
         self._fleet.start()
+        await self._durable.start()
         serving = asyncio.create_task(self._server.serve([self._listener]), name="http")
         failing = asyncio.create_task(self._fleet.wait_failed(), name="engines")
         admin = None
@@ -200,6 +214,8 @@ class Daemon:
         """Let requests finish, cut what is left, end the engines."""
         notify("STOPPING=1")
         self._plugged.stopping(self._stop_reason)
+        await self._guides.close()
+        await self._durable.stop()  # lines of batches are run again after the next start
         self._fleet.drain()
         seconds = self._config.server.drain_seconds
         deadline = time.monotonic() + seconds
@@ -211,6 +227,7 @@ class Daemon:
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
         await self._fleet.stop(left)
         await serving
+        self._durable.close()
         self._plugged.close()
         _log.info("stopped")
 
@@ -266,22 +283,6 @@ class Daemon:
             _log.exception("the configuration could not be read again")
             return
         _log.info("the log level is %s", self._control.config.log.level)
-
-
-def _context_len(config: Config) -> int:
-    """Tokens of the model's context.
-
-    Raises:
-        ValueError: the model's ``config.json`` cannot be read; with its path.
-    """
-    try:
-        return launch.context_len(config)
-    except (OSError, ValueError, AttributeError) as error:
-        file = launch.model_folder(config) / "config.json"
-        reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
-        if isinstance(error, AttributeError):
-            reason = "it holds no JSON object"
-        raise ValueError(f"cannot read {file}: {reason}") from error
 
 
 def run(config: Config, options: Options) -> int:

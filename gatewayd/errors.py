@@ -9,6 +9,7 @@ GatewayError
 │   └── ModelNotFound       404  model_not_found
 ├── MethodNotAllowed        405  method_not_allowed
 ├── RequestTimeout          408  request_timeout
+├── Conflict                409  conflict             the state of something forbids it now
 ├── PayloadTooLarge         413  payload_too_large
 ├── UnsupportedMediaType    415  unsupported_media_type
 ├── HeadersTooLarge         431  headers_too_large
@@ -16,6 +17,7 @@ GatewayError
 ├── QueueFull               503  overloaded
 ├── EngineUnavailable       503  engine_unavailable
 │   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
+├── StoreUnavailable        503  store_unavailable    its disk is full, read-only or damaged
 ├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were not numbers
@@ -24,7 +26,7 @@ GatewayError
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any
 
 
 class GatewayError(Exception):
@@ -38,8 +40,8 @@ class GatewayError(Exception):
         retry_after: seconds after which to try again, or None.
     """
 
-    status: ClassVar[int] = 500
-    type: ClassVar[str] = "server_error"
+    status: int = 500
+    type: str = "server_error"
     code: str = "internal_error"
 
     def __init__(
@@ -129,6 +131,14 @@ class RequestTimeout(GatewayError):
     code = "request_timeout"
 
 
+class Conflict(GatewayError):
+    """What is asked for cannot be done now, because of the state of something."""
+
+    status = 409
+    type = "invalid_request_error"
+    code = "conflict"
+
+
 class PayloadTooLarge(GatewayError):
     """The body is over the limit."""
 
@@ -190,6 +200,13 @@ class ServerStopping(EngineUnavailable):
     """The daemon takes no more, or has cut what did not end in time."""
 
     code = "server_shutdown"
+
+
+class StoreUnavailable(GatewayError):
+    """What is kept cannot be read or written."""
+
+    status = 503
+    code = "store_unavailable"
 
 
 class StrategyUnavailable(GatewayError):

@@ -52,6 +52,22 @@ def context_len(config: Config) -> int:
     return min(model_len, config.model.max_model_len or model_len)
 
 
+def checked_context_len(config: Config) -> int:
+    """Tokens of the model's context.
+
+    Raises:
+        ValueError: the model's ``config.json`` cannot be read; with its path.
+    """
+    try:
+        return context_len(config)
+    except (OSError, ValueError, AttributeError) as error:
+        file = model_folder(config) / "config.json"
+        reason = error.strerror if isinstance(error, OSError) else f"it is not JSON: {error}"
+        if isinstance(error, AttributeError):
+            reason = "it holds no JSON object"
+        raise ValueError(f"cannot read {file}: {reason}") from error
+
+
 def queue_limits(config: Config) -> QueueLimits:
     """The caps on waiting work."""
     queue = config.queue
@@ -77,6 +93,7 @@ def engine_config(config: Config) -> EngineConfig:
         prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),
         preemption=_choice(config.preemption.strategy, config.preemption),
+        guide=_optional(config.guide),
         drafter=_optional(config.drafter),
         spec_controller=_choice(config.spec_controller.strategy, config.spec_controller),
         logits_processors=[

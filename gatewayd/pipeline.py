@@ -20,6 +20,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, reason
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_observers import Observers, guarded, nobody
+from gatewayd.pipeline_timing import Timing, timing_of
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -100,6 +101,7 @@ class Generation:
         "_is_closed",
         "_loop",
         "_pipeline",
+        "_submitted",
         "_waiter",
         "choices",
         "clock",
@@ -140,6 +142,7 @@ class Generation:
             self._cancel()
             raise
         self._is_admitted = True
+        self._submitted = self.clock()
         tell = self._pipeline.observers.admitted
         if tell is not nobody:
             event = RequestAdmitted(
@@ -193,6 +196,11 @@ class Generation:
     def completion_tokens(self) -> int:
         """Of all choices."""
         return sum([choice.completion_tokens for choice in self.choices])
+
+    @property
+    def timing(self) -> Timing:
+        """Where its time went so far."""
+        return timing_of(self.choices, self.work.arrival, self._submitted)
 
     @property
     def cached_tokens(self) -> int:

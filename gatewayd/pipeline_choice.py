@@ -8,14 +8,16 @@ all that has come since.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
 
 import msgspec
 
 from gatewayd.errors import EngineUnavailable, GatewayError, NumericalError
+from gatewayd.pipeline_seam import ChoiceOwner, ScoredToken
 from gatewayd.text.detokenizer import Detokenizer
+from gatewayd.text.parts import Parsers
 from gatewayd.text.stop import StopMatcher
 from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_hooks.parsing import Part, Text
 
 
 class ChoiceOptions(msgspec.Struct, frozen=True):
@@ -30,6 +32,8 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
         keep_ids: whether token ids are wanted.
         wakes: whether somebody takes text before the end.
         discard: whether the prompt alone is wanted and what is generated is thrown away.
+        prefix: what the text begins with before anything is generated.
+        parsers: find reasoning and calls; None where all is text.
     """
 
     detokenizer: Callable[[], Detokenizer]
@@ -40,42 +44,8 @@ class ChoiceOptions(msgspec.Struct, frozen=True):
     keep_ids: bool = False
     wakes: bool = True
     discard: bool = False
-
-
-class ScoredToken(NamedTuple):
-    """A generated token with its log-probabilities.
-
-    Attributes:
-        logprobs: its own and of its alternatives.
-        start: characters of the text before it.
-        end: characters with it.
-        opens: whether a text begins with it.
-    """
-
-    logprobs: TokenLogprobs
-    start: int
-    end: int
-    opens: bool
-
-
-class ChoiceOwner(Protocol):
-    """The request that a choice belongs to."""
-
-    def wake(self) -> None:
-        """There is something to take."""
-
-    def gap_observer(self, choice: Choice) -> Callable[[float], None]:
-        """Who is told the seconds between two chunks of a choice that has got its first."""
-
-    def stop_choice(self, choice: Choice) -> None:
-        """A choice ended by itself; the engine may stop."""
-
-    def fail(self, error: GatewayError) -> None:
-        """A choice failed, and so the request."""
-
-    @property
-    def clock(self) -> Callable[[], float]:
-        """Seconds."""
+    prefix: str = ""
+    parsers: Parsers | None = None
 
 
 class Choice:
@@ -85,13 +55,15 @@ class Choice:
         index: within the answer.
         is_done: whether it has ended.
         is_corrupted: whether it failed because the model's logits were not numbers.
-        finish_reason: ``stop`` or ``length`` once it has.
+        finish_reason: ``stop`` or ``length`` once it has; ``tool_calls`` instead of ``stop`` where
+            ``take_parts`` has given calls.
         stop_reason: the stop string or stop token of the request that ended it.
         completion_tokens: generated so far.
         cached_tokens: prompt tokens found in the prefix cache.
         queue_seconds: spent in the engine's queue; None before it left it.
         num_preemptions: how often it gave up its memory for others.
         scored_prompt: log-probabilities of the prompt, if asked for.
+        pooled_prompt: sums of its hidden states and of how many tokens each is, if asked for.
         first: when its first tokens came.
         last: when its latest tokens came.
         ids: generated since the last ``take_ids``, if wanted.
@@ -106,6 +78,7 @@ class Choice:
         "_options",
         "_owner",
         "_pending",
+        "_reader",
         "_scored",
         "_seen_chars",
         "_stop",
@@ -121,6 +94,7 @@ class Choice:
         "is_done",
         "last",
         "num_preemptions",
+        "pooled_prompt",
         "prompt_index",
         "queue_seconds",
         "scored_prompt",
@@ -136,12 +110,15 @@ class Choice:
         self._owner = owner
         self._clock = owner.clock
         self._wakes = options.wakes
-        self._is_plain = not (options.stop or options.keep_ids or options.discard)
+        self._is_plain = not (
+            options.stop or options.keep_ids or options.discard or options.parsers
+        )
         self.is_corrupted = False
         self.num_preemptions = 0
         self.cached_tokens = 0
         self.queue_seconds: float | None = None
         self.scored_prompt: list[TokenLogprobs] = []
+        self.pooled_prompt: list[tuple[int, bytes]] = []
         self._start_over()
 
     def _start_over(self) -> None:
@@ -151,9 +128,10 @@ class Choice:
         self._stop = (
             StopMatcher(options.stop, include=options.include_stop) if options.stop else None
         )
-        self._pending: list[str] = []
+        self._reader = options.parsers.reader() if options.parsers else None
+        self._pending = [options.prefix] if options.prefix else []
         self._scored: list[ScoredToken] = []
-        self._seen_chars = 0  # decoded
+        self._seen_chars = len(options.prefix)  # decoded
         self._taken_chars = 0
         self.first: float | None = None
         self.last: float | None = None
@@ -177,6 +155,10 @@ class Choice:
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Keep them."""
         self.scored_prompt.extend(logprobs)
+
+    def pooled(self, count: int, vector: bytes) -> None:
+        """Keep it."""
+        self.pooled_prompt.append((count, vector))
 
     def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
         """Decode and look for stop strings."""
@@ -235,6 +217,7 @@ class Choice:
     def restarted(self) -> None:
         """Forget what was generated."""
         self.scored_prompt.clear()
+        self.pooled_prompt.clear()
         self._start_over()
 
     def finished(self, reason: str, stop_token: int | None) -> None:
@@ -275,8 +258,27 @@ class Choice:
         self._taken_chars += len(text)
         return text
 
+    def take_parts(self) -> Sequence[Part]:
+        """The same, read by the model's parsers; without any it is one ``Text``, or nothing."""
+        if self._reader is None:
+            text = self.take()
+            return (Text(text),) if text else ()
+        pieces, self._pending = self._pending, []
+        self._taken_chars += sum(map(len, pieces))
+        parts = self._reader.read(pieces, is_last=self.is_done)
+        if self._reader.num_calls and self.finish_reason == "stop":
+            self.finish_reason = "tool_calls"
+        return parts
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """Of what ``take_parts`` has given so far."""
+        if self._reader is None:
+            return 0
+        return min(self._reader.reasoning_pieces, self.completion_tokens)
+
     def take_scored(self) -> list[ScoredToken]:
-        """Tokens whose text has been taken, since the last time; call after ``take``.
+        """Tokens whose text has been taken, since the last time; call after those two.
 
         A token whose text is held back, because it may become a stop string, waits with it; one
         whose text fell to a stop string is never given.

@@ -1,4 +1,4 @@
-"""The gateway process's plugins: router, executor and observers, from the configuration."""
+"""The gateway process's plugins: router, executor, protocols, observers, from the configuration."""
 
 from __future__ import annotations
 
@@ -17,15 +17,18 @@ from gatewayd.authoring.health import unimportable
 from gatewayd.config import Config
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.starting import GuardedExecutor
+from gatewayd.parsing import ModelParsers, load_parsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.detection import Detector
+from gatewayd_hooks.errors import told
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode
@@ -97,7 +100,9 @@ class Plugged:
         host: holds the plugins.
         router: chooses replicas.
         executor: starts engines.
+        protocols: other APIs that are served, by name.
         observers: told about requests.
+        parsers: read the model's answers.
         ledger: what all of them have cost.
         watchdog: interrupts them.
         resources: what a strategy that comes later is opened with.
@@ -106,20 +111,22 @@ class Plugged:
     host: PluginHost
     router: FencedRouter
     executor: ExecutorStrategy
+    protocols: tuple[tuple[str, ProtocolStrategy], ...]
     observers: Observers
+    parsers: ModelParsers
     ledger: Ledger
     watchdog: Watchdog
     resources: GatewayResources
 
     @classmethod
-    def load(cls, config: Config, *, model: str) -> Plugged:
-        """Load and open what the configuration names.
+    def load(cls, config: Config, *, model: str, chat_template: str = "") -> Plugged:
+        """Load and open what the configuration names, and parsers that suit the template.
 
         Raises:
             PluginError: a strategy cannot be loaded, or refuses its settings.
         """
         host = PluginHost(Catalog.installed())
-        resources = GatewayResources(model, config.engine.replicas)
+        resources = GatewayResources(model, config.engine.replicas, chat_template)
         router, executor = config.router.strategy, config.executor.strategy
         ledger = Ledger(config.engine.strategy_budget_ms / 1000)
         watchdog = Watchdog(ledger, config.engine.strategy_hang_seconds)
@@ -137,7 +144,12 @@ class Plugged:
                 ledger,
                 watchdog,
             ),
+            protocols=tuple(
+                (name, host.strategy(Kind.PROTOCOL, name, settings))
+                for name, settings in slots.chosen_in(config.protocol)
+            ),
             observers=_observers(host, config, ledger, watchdog),
+            parsers=load_parsers(config, host, resources, ledger, watchdog),
             ledger=ledger,
             watchdog=watchdog,
             resources=resources,
@@ -145,6 +157,8 @@ class Plugged:
         try:
             plugged.router.strategy.open(resources)
             plugged.executor.open(resources)
+            for name, protocol in plugged.protocols:
+                _open_protocol(name, protocol, resources)
         except BaseException:
             plugged.close()
             raise
@@ -203,6 +217,25 @@ class Plugged:
         """Close the strategies."""
         self.router.close()
         self.executor.close()
+        self.parsers.close()
+        for name, protocol in self.protocols:
+            try:
+                protocol.close()
+            except Exception:  # noqa: BLE001 - a plugin may raise anything
+                _log.exception("protocol %s could not be closed", name)
+
+
+def _open_protocol(name: str, protocol: ProtocolStrategy, resources: GatewayResources) -> None:
+    """Open it.
+
+    Raises:
+        PluginError: it cannot be.
+    """
+    try:
+        protocol.open(resources)
+    except Exception as error:
+        plugin = f"{Kind.PROTOCOL}.{name}"
+        raise PluginError(plugin, f"cannot be opened: {told(error)}") from error
 
 
 def load_detector(config: Config, host: PluginHost | None = None) -> Detector | None:

@@ -13,6 +13,16 @@ from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.settings import is_secret
 from gatewayd_hooks.strategy import Kind
 
+AUTO = "auto"
+_NOBODY = {
+    Kind.PREFIX_CACHE: (NONE,),
+    Kind.GUIDE: (NONE,),
+    Kind.DRAFTER: (NONE,),
+    Kind.TOOL_PARSER: (NONE, AUTO),
+    Kind.REASONING_PARSER: (NONE, AUTO),
+}
+"""What stands for no strategy, or for one that is chosen later."""
+
 
 def names_in(table: SlotTable) -> list[str]:
     """The strategies of a slot, in their order."""
@@ -34,7 +44,7 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
         if table is None:
             continue  # observers have no slot
         for name in names_in(table):
-            if name != NONE or kind not in (Kind.PREFIX_CACHE, Kind.DRAFTER):
+            if name not in _NOBODY.get(kind, ()):
                 yield kind, name, table
 
 

@@ -1,6 +1,31 @@
-"""What all tests need: interrupts that reach the processes they start."""
+"""What all tests need: interrupts that reach the processes they start, and stores of their own."""
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gatewayd.store.database import connect
+from gatewayd.store.schema import bring_up
 
 # Whoever runs the tests in the background may ignore interrupts, and children inherit that.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# No test writes to the home of whoever runs it.
+os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gatewayd-tests-")
+atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with an empty store of the newest schema: copied, it is ready at once."""
+    folder = tmp_path_factory.mktemp("store")
+    file = folder / "gatewayd.db"
+    engine = connect(file)
+    bring_up(engine, file)
+    engine.dispose()
+    return folder

@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gatewayd_engine.faults import OutOfService, RequestFault
+from gatewayd_engine.faults import STRATEGY_ERROR, OutOfService, RequestFault
+from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import Admitted
@@ -155,8 +156,10 @@ class Admission:
                 sequence.tokens[sequence.prompt_len : num_tokens],
             )
         except (RequestRefused, OutOfService) as error:
-            code = "invalid_request" if isinstance(error, RequestRefused) else "strategy_error"
+            code = "invalid_request" if isinstance(error, RequestRefused) else STRATEGY_ERROR
             raise RequestFault(slot, code, str(error)) from error
+        if sequence.grammar is not None:
+            self._follow(sequence, sequence.grammar, num_tokens)
         is_fork = bool(sequence.inherited)
         if is_fork:
             sequence.inherited = []
@@ -176,6 +179,13 @@ class Admission:
         if computed < len(shared) * size and not is_own:
             # A cached page holds another's tokens behind the match, also if nobody holds it now.
             self._holdings.copy(sequence, computed, self._pages.take())
+
+    def _follow(self, sequence: Sequence, compiled: Compiled, num_tokens: int) -> None:
+        """Let a sequence that has got a row go on by its grammar where it was."""
+        output = sequence.tokens[sequence.prompt_len : num_tokens]
+        fault = self._strategies.processors.follow(sequence.row, compiled, output)
+        if fault is not None:
+            raise RequestFault(sequence.slot, *fault)
 
     def _bring(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Let pages come back behind those that a sequence has; returns its computed tokens."""

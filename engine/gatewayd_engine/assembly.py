@@ -153,6 +153,7 @@ def assemble(
         max_running=config.max_running,
         max_batch_tokens=config.max_batch_tokens,
         strategies=strategies.names,
+        hidden_size=spec.hidden_size,
     )
     return Engine(core, info)
 

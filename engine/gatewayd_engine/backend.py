@@ -12,17 +12,17 @@ from gatewayd_engine.attention.choice import device_attention
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
-from gatewayd_engine.device.graphs import Capture, cuda_capture
+from gatewayd_engine.device.graphs import Capture, CudaCapture
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
+from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
 from gatewayd_engine.pace import Pace
-from gatewayd_engine.processing import Processors
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepRunner
 from gatewayd_hooks.logits import Penalise, PenaltyColumns
@@ -52,7 +52,7 @@ class Backend(Protocol):
         """
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
     ) -> StepRunner:
         """What runs the steps; ready for the first."""
 
@@ -78,7 +78,7 @@ class CpuBackend:
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
@@ -137,7 +137,7 @@ class DeviceBackend:
             raise ConfigError(str(error)) from None
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: Processors
+        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
     ) -> StepRunner:
         """See ``Backend``."""
         table = decoder.rotary.cosines_and_sines()
@@ -155,6 +155,8 @@ class DeviceBackend:
             self._config.max_batch_tokens,
         )
         warm(runner, self._kernels, self._capture, self._progress)
+        if decoder.device.type == "cuda":
+            memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
 
 
@@ -174,4 +176,4 @@ def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[]
             " another device"
         )
     torch.cuda.set_device(device.index or 0)
-    return DeviceBackend(config, choose(device), cuda_capture(device), progress)
+    return DeviceBackend(config, choose(device), CudaCapture(device), progress)

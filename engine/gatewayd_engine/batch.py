@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.rows import Rows
-
-if TYPE_CHECKING:
-    import torch
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +41,30 @@ class DraftLines:
             self.probs,
             self.source[lines],
         )
+
+    @classmethod
+    def chains(cls, num_lines: int, chains: Mapping[int, Sequence[int]]) -> DraftLines:
+        """Tokens that follow one another, behind some of the lines."""
+        counts = np.zeros(num_lines, np.int64)
+        tokens = np.zeros((num_lines, max(map(len, chains.values()))), np.int32)
+        for line, chain in chains.items():
+            counts[line] = len(chain)
+            tokens[line, : len(chain)] = chain
+        return cls(counts, tokens, None, None, np.full(num_lines, -1, np.int64))
+
+    def joined(self, chains: DraftLines) -> DraftLines:
+        """The same with the chains of lines that have nothing here."""
+        width = max(self.tokens.shape[1], chains.tokens.shape[1])
+        has = chains.counts > 0
+        tokens = np.where(has[:, None], _wide(chains.tokens, width), _wide(self.tokens, width))
+        parents, probs = self.parents, self.probs
+        if parents is not None:
+            in_order = np.arange(-1, width - 1, dtype=np.int32)
+            parents = np.where(has[:, None], in_order, _wide(parents, width, -1))
+        if probs is not None and probs.shape[1] < width:
+            probs = torch.nn.functional.pad(probs, (0, 0, 0, width - probs.shape[1]))
+        counts = self.counts + chains.counts
+        return DraftLines(counts, tokens, parents, probs, self.source)
 
     def lineage(self, width: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Which tokens of a line come before which: first its last token, then its drafts.
@@ -222,6 +244,10 @@ def gather(
     if drafts is not None and drafts.parents is not None:
         return replace(batch, positions=_tree_positions(batch, drafts))
     return batch
+
+
+def _wide(column: NDArray[np.int32], width: int, fill: int = 0) -> NDArray[np.int32]:
+    return np.pad(column, ((0, 0), (0, width - column.shape[1])), constant_values=fill)
 
 
 def _write(rows: Rows, row: NDArray[np.int64], at: NDArray[np.int64], drafts: DraftLines) -> None:

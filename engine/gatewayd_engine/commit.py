@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -10,10 +11,12 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.ends import find_ends
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.messages import Pooled, TokenLogprobs
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import Tokens
 from gatewayd_engine.rows import Rows
+
+ReportT = TypeVar("ReportT", TokenLogprobs, Pooled)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +95,6 @@ def first_told(
     return kept
 
 
-def named(reports: list[TokenLogprobs], ids: NDArray[np.int64]) -> list[TokenLogprobs]:
+def named(reports: list[ReportT], ids: NDArray[np.int64]) -> list[ReportT]:
     """Replace lines of the batch by the gateway's sequence ids."""
     return [msgspec.structs.replace(r, sequence=int(ids[r.sequence])) for r in reports]

@@ -20,6 +20,23 @@ class ConfigError(Exception):
     """The configuration asks for what cannot be; the sentence names the value and the limit."""
 
 
+class GuideLimits(msgspec.Struct, frozen=True):
+    """What grammars may cost an engine."""
+
+    compile_seconds: float = 30.0
+    """A busy engine takes longer than the process that has checked a grammar before."""
+    text_bytes: int = 1 << 20
+    """Characters of a schema, an expression or a grammar."""
+    cached: int = 64
+    """Compiled grammars that are kept for those who ask for the same; some grow to 60 MB."""
+    cached_bytes: int = 8 << 20
+    """Characters of their texts together."""
+    token_seconds: float = 0.005
+    """What following a grammar may take for each token of a sequence; all wait for it."""
+    ahead_seconds: float = 0.5
+    """What a sequence may have taken beyond that: first tokens cost more than others."""
+
+
 CHAINS = {Kind.LOGITS_PROCESSOR: "logits_processors", Kind.KV_TIER: "kv_tiers"}
 """Kinds of which an engine has any number, in order, and their fields."""
 
@@ -44,6 +61,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     drafter: StrategyChoice | None = None
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
+    guide: StrategyChoice | None = None
+    """None refuses requests whose answers are to follow a grammar."""
+    guide_limits: GuideLimits = GuideLimits()
     dtype: str = "auto"
     """``auto`` (float32 on CPU, bfloat16 on a GPU), ``float32`` or ``bfloat16``."""
     device: str = "cpu"

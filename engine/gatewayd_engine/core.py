@@ -17,7 +17,7 @@ import numpy as np
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.faults import blame
-from gatewayd_engine.flight import Flight, take_off
+from gatewayd_engine.flight import Flight, InFlight, take_off
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.landing import NO_STATS, Landing
@@ -92,7 +92,7 @@ class EngineCore:
             self._placement,
             strategies,
             vocab_size,
-            self._runner.verifies_all,
+            self._runner,
         )
         self._landing = Landing(
             self._queue,
@@ -123,6 +123,10 @@ class EngineCore:
             raise Refused("a sequence id is in use")
         seed = message.params.seed
         sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
+        if message.params.guide is not None:
+            grammar = self.strategies.guides.want(*message.params.guide)
+            for sequence in sequences:
+                sequence.grammar = grammar
         if not self.has_work:
             self._patience.restart()
         self._lives.begin(sequences, front=message.has_returned)
@@ -142,7 +146,8 @@ class EngineCore:
             seconds: that it may take.
         """
         if self._flight is not None:
-            self._flight.launched.result()
+            # What it computes is to be found, too, and it holds pages until it has landed.
+            self._landing.land_last(self._flight)
             self._flight = None
         while len(self._queue):
             self._lives.forget(next(iter(self._queue)).id)
@@ -264,8 +269,11 @@ class EngineCore:
         with blame(Kind.SCHEDULER):
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)
-        slots, counts = self._placement.take(plan)
-        waits = self._placement.held.any_for_tier or self._flight is not None
+        try:
+            slots, counts = self._placement.take(plan)
+        except InFlight:
+            return None
+        waits = self._placement.held.any_for_others or self._flight is not None
         self._patience.note(is_idle=not len(slots) and not waits)
         if not len(slots):
             return None

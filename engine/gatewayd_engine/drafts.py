@@ -1,4 +1,4 @@
-"""Checks what drafters and controllers answer: refuse, never repair."""
+"""Checks what drafters and controllers answer: refuse, never repair; lays it out for a step."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.batch import DraftLines
 from gatewayd_hooks.speculation import Drafts
 
 _SUM_TOLERANCE = 1e-3
@@ -72,6 +73,38 @@ def check_drafts(
             _refuse("drew the tokens of a tree; only chains may be drawn")
     if drafts.probs is not None:
         _check_probs(drafts.probs, own & ~is_fixed[:, None], vocab_size)
+
+
+def drafts_by_line(
+    num_lines: int,
+    lines: NDArray[np.int64],
+    counts: NDArray[np.int64],
+    drafts: Drafts,
+    is_fixed: NDArray[np.bool_],
+) -> DraftLines:
+    """Drafts of some lines of a step as those of all.
+
+    Args:
+        num_lines: of the step.
+        lines: that have any, shape ``[n]``.
+        counts: of each, shape ``[n]``.
+        drafts: shape ``[n, most]``.
+        is_fixed: whose drafts are kept only where they are the model's choice, shape ``[n]``.
+    """
+    width = int(counts.max())
+    own = np.arange(width) < counts[:, None]
+    all_counts = np.zeros(num_lines, np.int64)
+    all_counts[lines] = counts
+    tokens = np.zeros((num_lines, width), np.int32)
+    tokens[lines] = np.where(own, drafts.tokens[:, :width], 0)
+    parents = None
+    if drafts.parents is not None:
+        parents = np.full((num_lines, width), -1, np.int32)
+        parents[lines] = np.where(own, drafts.parents[:, :width], -1)
+    source = np.full(num_lines, -1, np.int64)
+    if drafts.probs is not None:
+        source[lines] = np.where(is_fixed, -1, np.arange(len(lines)))
+    return DraftLines(all_counts, tokens, parents, drafts.probs, source)
 
 
 def _check_probs(probs: torch.Tensor, drawn: NDArray[np.bool_], vocab_size: int) -> None:

@@ -14,6 +14,8 @@ from gatewayd_hooks.ledger import Account
 from gatewayd_hooks.strategy import Kind
 
 __all__ = [
+    "STRATEGY_ERROR",
+    "Fault",
     "OutOfService",
     "RequestFault",
     "StrategyFault",
@@ -26,6 +28,12 @@ __all__ = [
 ]
 
 _log = logging.getLogger(__name__)
+
+
+Fault = tuple[str, str]
+"""Code and sentence of a request that fails, for its client."""
+STRATEGY_ERROR = "strategy_error"
+"""Code of a request that fails by a plugin."""
 
 
 class RequestFault(Exception):

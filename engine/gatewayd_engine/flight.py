@@ -18,6 +18,13 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
 
 
+class InFlight(Exception):
+    """A sequence would have to give way whose pages a step may be writing to: land that first.
+
+    It is not planned for: an eviction has fewer pages than it said.
+    """
+
+
 class Launched(Protocol):
     """A step that is being computed."""
 

@@ -1,7 +1,7 @@
 """Waiting sequences that had better wait a step, so that schedulers pass over them.
 
-Another one computes the beginning they share, or a KV tier brings their pages to memory. Whether it
-still does is asked before each plan, of those alone.
+Another one computes the beginning they share, a KV tier brings their pages to memory, or what they
+must follow is compiled. Whether it still does is asked before each plan, of those alone.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.faults import RequestFault
 from gatewayd_engine.outside import Outside
 from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.queue import Queue
@@ -73,12 +74,13 @@ class Held:
         self._came: dict[int, None] = {}
         self._for_leader: dict[int, _ForLeader] = {}
         self._for_tier: dict[int, int] = {}  # ids by slot, first those asked longest ago
+        self._for_grammar: dict[int, int] = {}  # the same
         self.computing: NDArray[np.int32] = np.zeros(0, np.int32)
 
     @property
-    def any_for_tier(self) -> bool:
-        """Whether anybody is held for a KV tier: a step may have nothing to compute."""
-        return bool(self._for_tier)
+    def any_for_others(self) -> bool:
+        """Whether anybody is held for what no step brings: one may have nothing to compute."""
+        return bool(self._for_tier or self._for_grammar)
 
     def came(self, sequence: Sequence) -> None:
         """A sequence waits from now on: it is looked at before the next plan."""
@@ -87,9 +89,15 @@ class Held:
     # Before a plan
 
     def review(self) -> None:
-        """Let those go who need not wait any more, and look at who has come."""
-        if not (self._came or self._for_leader or self._for_tier):
+        """Let those go who need not wait any more, and look at who has come.
+
+        Raises:
+            RequestFault: what a sequence must follow is refused.
+        """
+        if not (self._came or self._for_leader or self._for_tier or self._for_grammar):
             return
+        if self._for_grammar:
+            self._review_for_grammar()
         queue = self._queue
         computing = self.computing[queue.row[self.computing] >= 0]
         if self._for_leader:
@@ -99,10 +107,12 @@ class Held:
         if self._came:
             underway = Underway(queue, self._prefixes, self._page_size, computing)
             for slot in list(self._came):
-                if slot in queue.waiting and slot not in self._for_tier:
+                if slot in queue.waiting and not (
+                    slot in self._for_tier or slot in self._for_grammar
+                ):
                     self._hold_for_leader(slot, underway)
                 del self._came[slot]
-        queue.view.held = frozenset([*self._for_leader, *self._for_tier])
+        queue.view.held = frozenset([*self._for_leader, *self._for_tier, *self._for_grammar])
 
     def _review_for_leader(self, computing: NDArray[np.int32]) -> None:
         queue = self._queue
@@ -128,6 +138,21 @@ class Held:
         for slot in list(islice(self._for_tier, _MOST_ASKED)):
             del self._for_tier[slot]
             self.hold_for_tier(self._queue[slot])
+
+    def _review_for_grammar(self) -> None:
+        """Let those go whose grammar is compiled; one that is refused fails its request."""
+        self._strategies.guides.review()
+        slots = np.fromiter(self._for_grammar, np.int32, len(self._for_grammar))
+        ids = np.fromiter(self._for_grammar.values(), np.int64, len(self._for_grammar))
+        for slot in slots[~self._still_wait(slots, ids)].tolist():
+            del self._for_grammar[slot]
+        for slot in list(self._for_grammar):
+            sequence = self._queue[slot]
+            if sequence.grammar is None or sequence.grammar.is_settled:
+                del self._for_grammar[slot]
+                if sequence.grammar is not None and sequence.grammar.refusal is not None:
+                    raise RequestFault(slot, *sequence.grammar.refusal)
+                self._came[slot] = None
 
     def _still_wait(self, slots: NDArray[np.int32], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which sequences wait in these slots yet; each may be another's by now."""
@@ -170,6 +195,12 @@ class Held:
         queue.waits[slot] += 1
         self._for_leader[slot] = _ForLeader(int(queue.ids[slot]), *ahead)
         return True
+
+    def hold_for_grammar(self, sequence: Sequence) -> None:
+        """Hold a waiting sequence whose grammar is on its way, or refused."""
+        grammar = sequence.grammar
+        if grammar is not None and (not grammar.is_settled or grammar.refusal is not None):
+            self._for_grammar[sequence.slot] = sequence.id
 
     def hold_for_tier(self, sequence: Sequence) -> bool:
         """Hold a waiting sequence if a KV tier brings more of its pages to memory."""

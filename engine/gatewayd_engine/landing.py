@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from functools import partial
 
@@ -20,6 +21,7 @@ from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.speculation import Speculation
 
+_log = logging.getLogger(__name__)
 NO_STATS = EngineStats()
 """Until the step is over."""
 
@@ -79,6 +81,16 @@ class Landing:
         )
         return output
 
+    def land_last(self, flight: Flight) -> None:
+        """Land a step behind which there will be none; if it fails, nothing of it is kept."""
+        try:
+            self.land(flight, time.perf_counter(), is_last=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it must not cost the rest
+            _log.warning("the last step is lost: %r", error)
+            # What it computed is not known, and what it held is free for what is.
+            self._pages.defers = False
+            self._pages.settle()
+
     def _commit(
         self, batch: StepBatch, result: StepResult, is_alive: NDArray[np.bool_]
     ) -> StepOutput:
@@ -88,7 +100,7 @@ class Landing:
         slots = batch.slots[tokens.lines]
         for of, end in result.reported:
             self._rows.reported[of] = end
-        failed = result.failed + [(i, "strategy_error", lost[i]) for i in lost]
+        failed = result.failed + [(i, *lost[i]) for i in lost]
         if result.failed:
             is_alive = is_alive.copy()
             is_alive[[line for line, _, _ in result.failed]] = False
@@ -114,6 +126,7 @@ class Landing:
             tokens=tokens.ids[np.arange(tokens.ids.shape[1]) < written.told[:, None]].tobytes(),
             logprobs=named(first_told(result.logprobs, tokens.lines, written.told), ids),
             prompt_logprobs=named(result.prompt_logprobs, ids),
+            pooled=named(result.pooled, ids),
         )
 
     def _publish(self, slots: NDArray[np.int32]) -> None:

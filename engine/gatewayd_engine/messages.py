@@ -14,13 +14,15 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
 
 FINISH_REASONS = ("stop", "length", "abort", "error")
 STOP, LENGTH, ABORT, ERROR = range(4)
+
+POOLINGS = ("mean", "last")
 
 
 class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -50,6 +52,10 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     extra: dict[str, Any] = {}
     tenant: str = ""
     """For logits processors; the engine takes it from ``Submit.tenant``."""
+    guide: tuple[str, str] | None = None
+    """What the answer must follow: form and text of a ``GuideSpec``."""
+    pooling: str | None = None
+    """One of ``POOLINGS``: the prompt's hidden states are told, all of them or the last one's."""
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):
@@ -149,6 +155,8 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     max_batch_tokens: int
     strategies: dict[str, str] = {}
     """Kind to name of what is bound."""
+    hidden_size: int = 0
+    """Numbers of a hidden state."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
@@ -208,6 +216,16 @@ class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
     top_logprobs: list[float]
 
 
+class Pooled(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Hidden states of some prompt tokens, after the model's final norm."""
+
+    sequence: int
+    count: int
+    """Tokens that were summed up."""
+    vector: bytes
+    """Their sum, float32, shape ``[hidden_size]``."""
+
+
 class Admitted(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """A sequence left the queue for the first time."""
 
@@ -242,6 +260,8 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     logprobs: list[TokenLogprobs] = []
     """In the order of ``tokens``, for those sequences that asked."""
     prompt_logprobs: list[TokenLogprobs] = []
+    """In prompt order; a sequence's own are complete before its first token."""
+    pooled: list[Pooled] = []
     """In prompt order; a sequence's own are complete before its first token."""
     preempted: list[int] = []
     """Sequences that had to give up their pages, once for each time."""

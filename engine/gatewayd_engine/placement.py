@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.admission import Admission
 from gatewayd_engine.faults import blame
+from gatewayd_engine.flight import InFlight
 from gatewayd_engine.held import Held
 from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import OutOfPages, Pages
@@ -69,6 +70,8 @@ class Placement:
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
         self.held.came(sequence)
+        if sequence.grammar is not None:
+            self.held.hold_for_grammar(sequence)
         if len(self._queue.waiting) <= _AHEAD:
             self.held.hold_for_tier(sequence)
 
@@ -244,10 +247,14 @@ class Placement:
         self._holdings.scrub(sequence)
 
     def preempt(self, victim: Victim) -> None:
-        """Put a running sequence back into the queue; it keeps its tokens, not its pages."""
+        """Put a running sequence back into the queue; it keeps its tokens, not its pages.
+
+        Raises:
+            InFlight: a step that has not landed computes it.
+        """
         slot = victim.slot
-        if self._queue.placeholders[slot]:
-            raise RuntimeError("a sequence would give way whose last token is not known yet")
+        if self._queue.in_flight[slot]:
+            raise InFlight
         sequence = self._queue[slot]
         if victim.mode is PreemptionMode.SWAP:
             self.outside.keep(sequence, int(self._queue.view.num_computed[slot]))

@@ -1,8 +1,7 @@
-"""The logits processors in their order, and which rows want which."""
+"""The logits processors in their order, called for the rows that want them."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,29 +9,21 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.device.transfers import upload
-from gatewayd_engine.faults import OutOfService, StrategyHang, failure
-from gatewayd_engine.logs import Rarely
-from gatewayd_engine.messages import SamplingParams
+from gatewayd_engine.faults import Fault, StrategyHang
 from gatewayd_engine.rows import Rows
-from gatewayd_hooks.errors import told
-from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, RequestRefused
-
-_log = logging.getLogger(__name__)
+from gatewayd_engine.wanted import Wanted
+from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor
 
 
-class Processors:
+class Processors(Wanted):
     """A chain of processors over the rows of the batch.
 
     A processor that raises costs only the requests that asked for it: it is tried again row by
-    row, and the rows on which it raises are reported. One that is quarantined gets no new rows:
-    a request that asks for it is refused, for an answer without it would be another. All are
-    called in inference mode, for a tensor made in it cannot be changed outside.
+    row, and the rows on which it raises are reported. Nobody is asked about these again until
+    they are given back, though another step may have been launched before: a request fails once.
 
     Args:
-        names: of the processors.
-        processors: opened.
-        max_running: rows of the batch.
-        record: counts a fault of the named one; whether it is to be quarantined now.
+        names, processors, max_running, record: see ``Wanted``.
     """
 
     def __init__(
@@ -42,130 +33,8 @@ class Processors:
         max_running: int,
         record: Callable[[str, BaseException], bool],
     ) -> None:
-        self._names = tuple(names)
-        self._processors = tuple(processors)
-        self._record = record
-        self._rarely = Rarely()
-        self._quarantined: set[int] = set()
-        self._num_left = 0  # of the first of them, which only rows that run have
-        self._params: dict[int, SamplingParams] = {}
+        super().__init__(names, processors, max_running, record)
         self._ahead: set[int] = set()
-        self._wants = np.zeros((len(self._processors), max_running), np.bool_)
-
-    def replace(self, names: Sequence[str], processors: Sequence[LogitsProcessor]) -> None:
-        """Another chain, for rows that are admitted from now on.
-
-        A row that is in use keeps the processors that it was admitted with, until it is given
-        back: one answer is not made by two rules.
-        """
-        new = {id(processor) for processor in processors}
-        left = [
-            i
-            for i, processor in enumerate(self._processors)
-            if id(processor) not in new and self._wants[i].any()
-        ]
-        before = {id(processor): self._wants[i] for i, processor in enumerate(self._processors)}
-        quarantined = {id(self._processors[i]) for i in self._quarantined}
-        self._names = (*(self._names[i] for i in left), *names)
-        self._processors = (*(self._processors[i] for i in left), *processors)
-        self._num_left = len(left)
-        self._quarantined = {
-            i for i, processor in enumerate(self._processors) if id(processor) in quarantined
-        }
-        wants = np.zeros((len(self._processors), self._wants.shape[1]), np.bool_)
-        for i, processor in enumerate(self._processors):
-            wants[i] = before.get(id(processor), False)
-        self._wants = wants
-
-    def drop_left(self) -> None:
-        """Forget processors that left the chain and that no row has any more."""
-        if not self._wants[: self._num_left].any(1).all():
-            self.replace(self._names[self._num_left :], self._processors[self._num_left :])
-
-    def has(self, processor: LogitsProcessor) -> bool:
-        """Whether a processor may still be called."""
-        return any(processor is other for other in self._processors)
-
-    def quarantine(self, name: str) -> None:
-        """Put a processor out of service."""
-        self._quarantined |= {
-            i for i, other in enumerate(self._names) if other == name and i >= self._num_left
-        }
-
-    @torch.inference_mode()
-    def admit(
-        self,
-        row: int,
-        params: SamplingParams,
-        prompt: NDArray[np.int32],
-        output: NDArray[np.int32],
-    ) -> None:
-        """A sequence takes a row; see ``LogitsProcessor.admit``.
-
-        What this raises is no fault of a processor: it looks at the client's parameters.
-
-        Raises:
-            RequestRefused: a processor says that the request asks for what cannot be.
-            OutOfService: the request asks for a processor that is quarantined, or that raises
-                something else.
-        """
-        self._params[row] = params
-        for i in range(self._num_left, len(self._processors)):
-            if i in self._quarantined:
-                self._refuse(i, row, params, prompt, output)
-                continue
-            try:
-                self._wants[i, row] = self._processors[i].admit(row, params, prompt, output)
-            except RequestRefused:
-                raise
-            except Exception as error:
-                self._say(i, "raised when it was given a request", error)
-                raise OutOfService(failure(self._names[i])) from error
-
-    def _refuse(
-        self,
-        i: int,
-        row: int,
-        params: SamplingParams,
-        prompt: NDArray[np.int32],
-        output: NDArray[np.int32],
-    ) -> None:
-        """Find out whether a request asks for a quarantined processor; nobody else knows."""
-        try:
-            asks = self._processors[i].admit(row, params, prompt, output)
-            if asks:
-                self._processors[i].remove(row)
-        except Exception as error:  # noqa: BLE001 - it may not stop those who do not ask for it
-            self._say(i, "is quarantined and raised", error)
-            return
-        if asks:
-            raise OutOfService(
-                f"the logits processor {self._names[i]} is out of service; "
-                "send the request without it"
-            )
-
-    def _say(self, i: int, what: str, error: Exception) -> None:
-        if self._rarely.may(words := f"logits processor {self._names[i]} {what}"):
-            _log.warning("%s: %s", words, told(error))
-
-    def _note_fault(self, i: int, error: Exception) -> None:
-        if self._record(self._names[i], error):
-            self._quarantined.add(i)
-
-    @torch.inference_mode()
-    def remove(self, row: int) -> None:
-        """The row is given back."""
-        for i in np.flatnonzero(self._wants[:, row]).tolist():
-            self._wants[i, row] = False
-            try:
-                self._processors[i].remove(row)
-            except Exception as error:  # noqa: BLE001 - the row is given back whatever it says
-                self._note_fault(i, error)
-
-    def wanted_by(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """Whether each of the rows wants any processor, shape ``[n]``."""
-        wanted: NDArray[np.bool_] = np.logical_or.reduce(self._wants[:, rows], axis=0)
-        return wanted
 
     @torch.inference_mode()
     def apply(
@@ -173,7 +42,7 @@ class Processors:
         logits: torch.Tensor,
         rows: NDArray[np.int64],
         again: Callable[[], torch.Tensor],
-    ) -> dict[int, str]:
+    ) -> dict[int, Fault]:
         """Change the logits of those rows that want it, in place.
 
         Args:
@@ -182,12 +51,12 @@ class Processors:
             again: computes the same logits anew.
 
         Returns:
-            Lines on which a processor raised, with a sentence for the client; their logits are
+            Lines on which a processor raised, and what their clients are told; their logits are
             not to be used.
         """
-        failed: dict[int, str] = {}
+        wants = self._asking(rows)
         for i, processor in enumerate(self._processors):
-            lines = np.flatnonzero(self._wants[i, rows])
+            lines = np.flatnonzero(wants[i])
             if not len(lines):
                 continue
             try:
@@ -195,36 +64,42 @@ class Processors:
             except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                 self._note_fault(i, error)
                 hung = {i} if isinstance(error, StrategyHang) else set()
-                return self._apply_singly(logits, rows, again, hung)
-        return failed
+                logits.copy_(again())
+                self._apply_singly(logits, rows, wants, hung)
+                break
+        if not (failed := self._failed):
+            return {}
+        return {i: failed[row] for i, row in enumerate(rows.tolist()) if row in failed}
+
+    def _asking(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which processors are to be asked about each row, shape ``[processors, n]``."""
+        wants = self._wants[:, rows]
+        if self._failed:
+            wants &= ~np.isin(rows, list(self._failed))
+        return wants
 
     def _apply_singly(
         self,
         logits: torch.Tensor,
         rows: NDArray[np.int64],
-        again: Callable[[], torch.Tensor],
+        wants: NDArray[np.bool_],
         hung: set[int],
-    ) -> dict[int, str]:
+    ) -> None:
         """Row by row; processors that hung, by their place, are not asked again."""
-        logits.copy_(again())
-        failed: dict[int, str] = {}
-        for line in np.flatnonzero(self._wants[:, rows].any(0)).tolist():
-            for i, processor in enumerate(self._processors):
-                if not self._wants[i, rows[line]]:
-                    continue
+        for line in np.flatnonzero(wants.any(0)).tolist():
+            for i in np.flatnonzero(wants[:, line]).tolist():
                 if i in hung:
-                    failed[line] = failure(self._names[i])
+                    self._failed[int(rows[line])] = self._fault(i)
                     break
                 try:
                     # It is shown nothing that it could spoil for others before it raises.
                     one = slice(line, line + 1)
-                    self._call(processor, logits[one], np.zeros(1, np.int64), rows[one])
+                    self._call(self._processors[i], logits[one], np.zeros(1, np.int64), rows[one])
                 except Exception as error:  # noqa: BLE001 - fails this request alone
-                    failed[line] = failure(self._names[i])
+                    self._failed[int(rows[line])] = self._fault(i)
                     if isinstance(error, StrategyHang):
                         hung.add(i)
                     break
-        return failed
 
     def forced(self, row: int) -> Sequence[int]:
         """Tokens that the processors of a row force to come next."""
@@ -241,10 +116,10 @@ class Processors:
                 return tokens
         return ()
 
-    def advance(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, str]:
+    def advance(self, rows: NDArray[np.int64], tokens: NDArray[np.int32]) -> dict[int, Fault]:
         """As ``append``, within a step: it is taken back if the step fails as a whole."""
         self._ahead.update(rows.tolist())
-        return self.append(rows, tokens)
+        return self._tell(rows, tokens)
 
     def settle(self) -> None:
         """The step has not failed: what was said within it holds."""
@@ -267,14 +142,14 @@ class Processors:
                     self._wants[i, row] = self._processors[i].admit(
                         row, self._params[row], tokens[:prompt_len], tokens[prompt_len:length]
                     )
-                except Exception as error:  # noqa: BLE001 - the row fails when it is applied
+                except Exception as error:  # noqa: BLE001 - the row fails when the step is made
                     self._note_fault(i, error)
+                    self._failed[row] = self._fault(i)
         self._ahead.clear()
 
-    @torch.inference_mode()
     def append(
         self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
-    ) -> dict[int, str]:
+    ) -> dict[int, Fault]:
         """Tell the processors which tokens were sampled, once and for good.
 
         Args:
@@ -282,11 +157,18 @@ class Processors:
             tokens: of the host, or those that only a device knows, shape ``[n]``.
 
         Returns:
-            Lines of which a processor lost count, with a sentence for the client.
+            Lines of which a processor lost count, and what their clients are told.
         """
-        failed: dict[int, str] = {}
+        return self._tell(rows, tokens)
+
+    @torch.inference_mode()
+    def _tell(
+        self, rows: NDArray[np.int64], tokens: NDArray[np.int32] | torch.Tensor
+    ) -> dict[int, Fault]:
+        failed: dict[int, Fault] = {}
+        wants = self._asking(rows)
         for i, processor in enumerate(self._processors):
-            lines = np.flatnonzero(self._wants[i, rows])
+            lines = np.flatnonzero(wants[i])
             if not len(lines):
                 continue
             if isinstance(tokens, torch.Tensor):
@@ -297,7 +179,8 @@ class Processors:
                 processor.append(torch.from_numpy(rows[lines]), ids)
             except Exception as error:  # noqa: BLE001 - fails those who asked for it
                 self._note_fault(i, error)
-                failed.update(dict.fromkeys(lines.tolist(), failure(self._names[i])))
+                failed.update(dict.fromkeys(lines.tolist(), self._fault(i)))
+        self._failed.update({int(rows[line]): failed[line] for line in failed})
         return failed
 
     @staticmethod

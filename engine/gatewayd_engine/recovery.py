@@ -115,3 +115,4 @@ class Recovery:
             self.answer(overrun.kind, StrategyFault(overrun.kind, overrun.reason))
         self._strategies.chain.close_left(self._strategies.processors)
         self._strategies.tiers.renew()
+        self._strategies.guides.close_left()

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
-from gatewayd_engine.messages import TokenLogprobs
+from gatewayd_engine.faults import Fault
+from gatewayd_engine.messages import Pooled, TokenLogprobs
 
 NOT_FINITE = ("numerical_error", "the model's logits are not finite")
 """Code and sentence of a request whose numbers went wrong."""
@@ -100,9 +101,10 @@ class StepResult:
         logprobs: of the new tokens of those rows that asked, in their order; ``sequence`` is
             the line.
         prompt_logprobs: the same for prompt tokens.
+        pooled: hidden states of prompts, of those rows that asked; ``sequence`` is the line.
         reported: rows whose prompts were reported, and up to which token.
         hidden: of all tokens of the batch, shape ``[num_tokens, hidden]``.
-        lost: sentences by line that a processor lost count of: they have their token, and end.
+        lost: faults by line that a processor lost count of: they have their token, and end.
         said: lines of the batch that had drafts, and the model's token after the last token of
             each and after each draft, -1 where it was not asked, shape ``[n, width + 1]``.
     """
@@ -111,9 +113,10 @@ class StepResult:
     failed: list[tuple[int, str, str]] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    pooled: list[Pooled] = field(default_factory=list)
     reported: list[tuple[int, int]] = field(default_factory=list)
     hidden: torch.Tensor | None = None
-    lost: dict[int, str] = field(default_factory=dict)
+    lost: dict[int, Fault] = field(default_factory=dict)
     said: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
 
     @classmethod
@@ -129,8 +132,9 @@ class StepResult:
             [(line + by, code, sentence) for line, code, sentence in self.failed],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.logprobs],
             [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.prompt_logprobs],
+            [msgspec.structs.replace(r, sequence=r.sequence + by) for r in self.pooled],
             self.reported,
-            lost={line + by: sentence for line, sentence in self.lost.items()},
+            lost={line + by: fault for line, fault in self.lost.items()},
         )
 
     def of(self, is_alive: NDArray[np.bool_], rows: NDArray[np.int64]) -> StepResult:
@@ -147,8 +151,9 @@ class StepResult:
             failed=[failure for failure in self.failed if is_alive[failure[0]]],
             logprobs=[report for report in self.logprobs if is_alive[report.sequence]],
             prompt_logprobs=[one for one in self.prompt_logprobs if is_alive[one.sequence]],
+            pooled=[one for one in self.pooled if is_alive[one.sequence]],
             reported=[one for one in self.reported if one[0] in theirs],
-            lost={line: sentence for line, sentence in self.lost.items() if is_alive[line]},
+            lost={line: fault for line, fault in self.lost.items() if is_alive[line]},
         )
 
     @classmethod
@@ -159,6 +164,7 @@ class StepResult:
             [failure for part in parts for failure in part.failed],
             [report for part in parts for report in part.logprobs],
             [report for part in parts for report in part.prompt_logprobs],
+            [pooled for part in parts for pooled in part.pooled],
             [reported for part in parts for reported in part.reported],
-            lost={line: sentence for part in parts for line, sentence in part.lost.items()},
+            lost={line: fault for part in parts for line, fault in part.lost.items()},
         )

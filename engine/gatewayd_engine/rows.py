@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gatewayd_engine.messages import POOLINGS
 from gatewayd_engine.sequence import Sequence
 
 
@@ -40,12 +41,14 @@ class Rows:
         is_greedy, is_filtered: whether the row takes the likeliest token, and whether it cuts
             the tail by top-k, top-p or min-p, shape ``[rows]``.
         logprobs, prompt_logprobs: alternatives to report, -1 for none, shape ``[rows]``.
+        pooling: 1 more than the place in ``POOLINGS``, 0 for none, shape ``[rows]``.
         ignores_eos: shape ``[rows]``.
         has_stop_tokens: whether the request has end tokens of its own, shape ``[rows]``.
         stop_tokens: those.
         min_len: tokens before an end token counts, prompt included, shape ``[rows]``.
         prompt_len: shape ``[rows]``.
-        reported: prompt tokens whose log-probabilities were told, shape ``[rows]``.
+        reported: prompt tokens whose log-probabilities, or hidden states, were told, shape
+            ``[rows]``.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
 
@@ -64,6 +67,7 @@ class Rows:
         self.is_filtered = np.zeros(n, np.bool_)
         self.logprobs = np.full(n, -1, np.int32)
         self.prompt_logprobs = np.full(n, -1, np.int32)
+        self.pooling = np.zeros(n, np.int8)
         self.ignores_eos = np.zeros(n, np.bool_)
         self.has_stop_tokens = np.zeros(n, np.bool_)
         self.stop_tokens: list[frozenset[int]] = [frozenset()] * n
@@ -96,10 +100,13 @@ class Rows:
         self.is_filtered[row] = params.top_k > 0 or params.top_p < 1.0 or params.min_p > 0.0
         self.logprobs[row] = -1 if params.logprobs is None else params.logprobs
         self.prompt_logprobs[row] = -1 if params.prompt_logprobs is None else params.prompt_logprobs
+        self.pooling[row] = 0 if params.pooling is None else POOLINGS.index(params.pooling) + 1
         self.ignores_eos[row] = params.ignore_eos
         self.has_stop_tokens[row] = bool(params.stop_token_ids)
         self.stop_tokens[row] = frozenset(params.stop_token_ids)
-        self.min_len[row] = sequence.prompt_len + params.min_tokens
+        # A grammar that has ended ends the answer, however short that is.
+        min_tokens = 0 if params.guide is not None else params.min_tokens
+        self.min_len[row] = sequence.prompt_len + min_tokens
         self.prompt_len[row] = sequence.prompt_len
         self.reported[row] = sequence.reported
         if self.changes is not None:

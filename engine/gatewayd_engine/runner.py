@@ -11,10 +11,12 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import Attend
 from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.faults import Fault
 from gatewayd_engine.flight import Done, Launched
+from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.pace import Pace
-from gatewayd_engine.processing import Processors
+from gatewayd_engine.pooling import pool, pool_spans, tell
 from gatewayd_engine.prompts import report_prompts
 from gatewayd_engine.result import NOT_FINITE, StepResult, Tokens
 from gatewayd_engine.rows import Rows
@@ -70,7 +72,7 @@ class Runner:
         decoder: Decoder,
         attention: AttentionBackend,
         rows: Rows,
-        processors: Processors,
+        processors: GuidedProcessors,
         pace: Pace,
     ) -> None:
         self._decoder = decoder
@@ -105,7 +107,7 @@ class Runner:
         rows, last = batch.rows[tokens.lines], tokens.last
         self._sampled[rows] = last
         lost = self._processors.append(rows, last)
-        result.lost = {int(tokens.lines[i]): sentence for i, sentence in lost.items()}
+        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
         if result.failed:
             self._attention.forget()
         return result
@@ -113,14 +115,18 @@ class Runner:
     def _run(self, batch: StepBatch) -> StepResult:
         self._pace.begin(len(batch.ids))
         self._attention.plan(batch)
+        lines = np.flatnonzero(batch.samples)
+        drafts = None if batch.drafts is None else batch.drafts.at(lines)
+        self._processors.begin(batch.rows[lines], drafts)
         hidden = self._decoder.hidden(
             torch.from_numpy(batch.ids), torch.from_numpy(batch.positions), self._attention
         )
         result = StepResult(hidden=hidden)
-        lines = np.flatnonzero(batch.samples)
         if len(lines) < len(batch):
             self._check_chunks(batch, hidden, result)
         report_prompts(batch, self._rows, lambda at: self._decoder.logits(hidden[at]), result)
+        if spans := pool_spans(batch, self._rows):
+            tell(spans, pool(hidden, spans), result)
         if len(lines) and batch.drafts is not None:
             self._verify(batch, lines, hidden, result)
         elif len(lines):
@@ -149,10 +155,9 @@ class Runner:
         row = batch.rows[lines]
         asking = np.flatnonzero(columns.logprobs[row] >= 0)
         raw = torch.log_softmax(logits[torch.from_numpy(asking)], -1) if len(asking) else None
-        bad: dict[int, tuple[str, str]] = {}
+        bad: dict[int, Fault] = {}
         if self._processors.wanted_by(row).any():
-            raised = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
-            bad = {i: ("strategy_error", sentence) for i, sentence in raised.items()}
+            bad = self._processors.apply(logits, row, lambda: self._decoder.logits(hidden))
         positions = (batch.starts + batch.counts)[lines]
         is_bad = np.isin(np.arange(len(lines)), list(bad)) if bad else None
         tokens, best = self._choice.tokens(logits, row, positions, is_bad)

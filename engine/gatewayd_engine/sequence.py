@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
@@ -35,6 +36,7 @@ class Sequence:
         forks: sequences that share its prompt and wait until it is computed.
         keys: what KV tiers call its first full pages, as far as anybody asked.
         kept: what it had computed when it was swapped out; None if it was not.
+        grammar: what its answer must follow, on its way or there; None for free text.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages.
         reported: prompt tokens whose log-probabilities were told.
@@ -45,6 +47,7 @@ class Sequence:
 
     __slots__ = (
         "forks",
+        "grammar",
         "id",
         "inherited",
         "kept",
@@ -101,6 +104,7 @@ class Sequence:
         self.inherited: list[int] = []
         self.keys: list[bytes] = []
         self.kept: Incoming | None = None
+        self.grammar: Compiled | None = None
         self.preemptions = 0
         self.reported = 0
         self.was_admitted = False
@@ -110,4 +114,5 @@ class Sequence:
     @property
     def shares(self) -> bool:
         """Whether it may use what others have computed."""
-        return self.trail is not None and self.params.prompt_logprobs is None
+        wants_all = self.params.prompt_logprobs is not None or self.params.pooling == "mean"
+        return self.trail is not None and not wants_all

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.drafts import check_decision, check_drafts, first_chain
+from gatewayd_engine.drafts import check_decision, check_drafts, drafts_by_line, first_chain
 from gatewayd_engine.faults import blame
 from gatewayd_engine.feedback import Feedback
+from gatewayd_engine.introductions import Introductions
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
+from gatewayd_engine.runner import StepRunner
 from gatewayd_engine.sampling.random import DRAFT, uniform
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.speculation import (
     DraftBatch,
     DrafterStrategy,
-    Drafts,
     SpecControllerStrategy,
     SpecReport,
     SpecView,
@@ -29,6 +31,9 @@ from gatewayd_hooks.speculation import (
 from gatewayd_hooks.strategy import Kind
 
 _MOST_REPORTED = 16
+_WORTH = 0.25
+"""Tokens of each sequence in a step that must be forced for a jump: with drafts a step takes about
+as much longer on a CPU, for all of its sequences."""
 
 
 class Speculation:
@@ -40,7 +45,7 @@ class Speculation:
         placement: finds pages for drafts.
         strategies: the drafter and the controller.
         vocab: size of the vocabulary.
-        verifies_all: what the runner can verify, see ``StepRunner``.
+        runner: what it can verify, see ``StepRunner``.
 
     Attributes:
         num_drafts: times that a sequence had drafts in a step, total since the start.
@@ -55,19 +60,20 @@ class Speculation:
         placement: Placement,
         strategies: Strategies,
         vocab: int,
-        verifies_all: bool,
+        runner: StepRunner,
     ) -> None:
         self._queue = queue
         self._rows = rows
         self._placement = placement
         self._strategies = strategies
         self._vocab = vocab
-        self._verifies_all = verifies_all
-        self._owners: dict[Kind, NDArray[np.int64]] = {}
-        self._known: dict[Kind, object] = {}
+        self._runner = runner
+        self._introductions = Introductions(queue, rows, strategies)
         self._asked = np.zeros(len(rows.seed), np.int64)
         self._seconds = 0.0
-        self._feedback = Feedback(strategies, queue, partial(self._introduce, Kind.DRAFTER))
+        self._feedback = Feedback(
+            strategies, queue, partial(self._introductions.make, Kind.DRAFTER)
+        )
         self.num_drafts = self.drafted = self.accepted = 0
         self.accepted_at = [0] * _MOST_REPORTED
 
@@ -88,30 +94,74 @@ class Speculation:
         """
         self._asked[:] = 0
         self._seconds = 0.0
-        if not self.is_on:
-            self._known.pop(Kind.DRAFTER, None)
+        is_on, processors = self.is_on, self._strategies.processors
+        if not is_on:
+            self._introductions.forget(Kind.DRAFTER)
+        # Where steps overlap a step more costs less than knowing the tokens of the one before.
+        jumps = processors.guides_any and (is_on or not self._runner.overlaps)
+        if not (is_on or jumps):
             return None
         began = time.perf_counter()
         view = self._queue.view
         lengths = view.num_tokens[slots].astype(np.int64)
         is_last = view.num_computed[slots] + counts == lengths
         may_have = (counts == 1) & is_last
-        if not self._verifies_all:
+        if not self._runner.verifies_all:
             rows = self._queue.row[slots].astype(np.int64)
-            may_have &= ~self._strategies.processors.wanted_by(rows)
+            may_have &= ~processors.changed_by_chain(rows)
         lines = np.flatnonzero(may_have)
-        drafts = None
-        if len(lines):
-            lengths = lengths[lines]
-            asked = self._decide(slots[lines], lengths, int(counts.sum()))
+        num_tokens = int(counts.sum())
+        certain, drafts = None, None
+        if jumps and len(lines):
+            certain = self._jump(slots, lines, lengths, num_tokens)
+            if certain is not None:
+                num_tokens += int(certain.counts.sum())
+                jumping = np.flatnonzero(certain.counts)
+                if is_on:
+                    # What comes of them it will be shown.
+                    rows = self._queue.row[slots[jumping]].astype(np.int64)
+                    self._introductions.make(Kind.DRAFTER, slots[jumping], rows)
+                lines = np.setdiff1d(lines, jumping)
+        if is_on and len(lines):
+            asked = self._decide(slots[lines], lengths[lines], num_tokens)
             if asked is not None:
                 shown = time.perf_counter()
                 self._feedback.show()
                 # What was put off is no part of guessing.
                 began += time.perf_counter() - shown
-                drafts = self._propose(slots, lines, lengths, asked)
+                drafts = self._propose(slots, lines, lengths[lines], asked)
         self._seconds = time.perf_counter() - began
-        return drafts
+        if certain is None or drafts is None:
+            return certain or drafts
+        return drafts.joined(certain)
+
+    def _jump(
+        self,
+        slots: NDArray[np.int32],
+        lines: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        num_tokens: int,
+    ) -> DraftLines | None:
+        """What grammars force to come next needs no drafter: several tokens take one step."""
+        processors = self._strategies.processors
+        rows = self._queue.row[slots[lines]].astype(np.int64)
+        budget = self._queue.view.token_budget - num_tokens
+        chains: dict[int, Sequence[int]] = {}
+        for i in np.flatnonzero(processors.is_guided(rows)).tolist():
+            line = int(lines[i])
+            # The last token needs no draft: it comes with the one before it.
+            most = min(int(self._queue.limit[slots[line]] - lengths[line]) - 1, budget)
+            if most > 0 and (chain := processors.forced_by_guide(int(rows[i]))[:most]):
+                chains[line] = chain
+                budget -= len(chain)
+        num_forced = sum(map(len, chains.values()))
+        if not chains or (not self.is_on and num_forced < _WORTH * len(slots)):
+            # What is forced stays so: by and by there is more of it.
+            return None
+        certain = DraftLines.chains(len(slots), chains)
+        forced = np.array(sorted(chains), np.int64)
+        certain.counts[forced] = self._fit(slots[forced], lengths[forced], certain.counts[forced])
+        return certain if certain.counts.any() else None
 
     def _decide(
         self, slots: NDArray[np.int32], lengths: NDArray[np.int64], num_tokens: int
@@ -121,7 +171,7 @@ class Speculation:
         # The last token needs no draft: it comes with the one before it.
         limits = self._queue.limit[slots] - lengths - 1
         rows = self._queue.row[slots].astype(np.int64)
-        self._introduce(Kind.SPEC_CONTROLLER, slots, rows)
+        self._introductions.make(Kind.SPEC_CONTROLLER, slots, rows)
         budget = max(self._queue.view.token_budget - num_tokens, 0)
         view = SpecView(_shown(rows), _shown(limits), budget, num_tokens)
         with blame(Kind.SPEC_CONTROLLER):
@@ -144,7 +194,7 @@ class Speculation:
         wants = np.flatnonzero(asked)
         lines, lengths, asked = lines[wants], lengths[wants], asked[wants]
         rows = self._queue.row[slots[lines]].astype(np.int64)
-        self._introduce(Kind.DRAFTER, slots[lines], rows)
+        self._introductions.make(Kind.DRAFTER, slots[lines], rows)
         columns = self._rows
         most = int(asked.max())
         # Greedy requests have one right answer, and seeded ones repeat theirs.
@@ -164,15 +214,18 @@ class Speculation:
         with blame(Kind.DRAFTER):
             drafts = drafter.propose(batch)
             check_drafts(drafts, asked, is_fixed, self._vocab)
-        if not self._verifies_all:
+        if not self._runner.verifies_all:
             drafts = first_chain(drafts)
         counts = self._fit(slots[lines], lengths, drafts.counts)
         if not counts.any():
             return None
-        return self._by_line(len(slots), lines, counts, drafts, is_fixed)
+        return drafts_by_line(len(slots), lines, counts, drafts, is_fixed)
 
     def _fit(
-        self, slots: NDArray[np.int32], lengths: NDArray[np.int64], counts: NDArray[np.int32]
+        self,
+        slots: NDArray[np.int32],
+        lengths: NDArray[np.int64],
+        counts: NDArray[np.int32] | NDArray[np.int64],
     ) -> NDArray[np.int64]:
         """Drafts get the pages that nobody else may need soon."""
         fitting = counts.astype(np.int64)
@@ -181,44 +234,6 @@ class Speculation:
             reach = self._placement.stretch(int(slots[i]), int(lengths[i] + counts[i]))
             fitting[i] = min(int(counts[i]), max(reach - int(lengths[i]), 0))
         return fitting
-
-    @staticmethod
-    def _by_line(
-        num_lines: int,
-        lines: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        drafts: Drafts,
-        is_fixed: NDArray[np.bool_],
-    ) -> DraftLines:
-        width = int(counts.max())
-        own = np.arange(width) < counts[:, None]
-        all_counts = np.zeros(num_lines, np.int64)
-        all_counts[lines] = counts
-        tokens = np.zeros((num_lines, width), np.int32)
-        tokens[lines] = np.where(own, drafts.tokens[:, :width], 0)
-        parents = None
-        if drafts.parents is not None:
-            parents = np.full((num_lines, width), -1, np.int32)
-            parents[lines] = np.where(own, drafts.parents[:, :width], -1)
-        source = np.full(num_lines, -1, np.int64)
-        if drafts.probs is not None:
-            source[lines] = np.where(is_fixed, -1, np.arange(len(lines)))
-        return DraftLines(all_counts, tokens, parents, drafts.probs, source)
-
-    def _introduce(self, kind: Kind, slots: NDArray[np.int32], rows: NDArray[np.int64]) -> None:
-        """Tell a strategy which of these rows have another sequence than it knows."""
-        strategy = self._strategies.bound[kind]
-        if self._known.get(kind) is not strategy:
-            self._known[kind] = strategy
-            self._owners[kind] = np.full(len(self._rows.seed), -1, np.int64)
-        owners, ids = self._owners[kind], self._queue.ids[slots]
-        strategy = self._strategies.watched[kind]
-        new = np.flatnonzero(owners[rows] != ids)
-        if len(new):
-            with blame(kind):
-                for i in new.tolist():
-                    strategy.admit(int(rows[i]))
-            owners[rows[new]] = ids[new]
 
     # After the step
 
@@ -234,7 +249,8 @@ class Speculation:
             result: what came of it.
             seconds: that it took, guessing included.
         """
-        if not self.is_on:
+        drafts = batch.drafts
+        if not (self.is_on or drafts is not None):
             return
         lines, counts = result.tokens.lines, result.tokens.counts
         if batch.num_decode < len(batch):
@@ -242,17 +258,22 @@ class Speculation:
             lines, counts = lines[decoded], counts[decoded]
         if not len(lines):
             return
-        drafts, accepted = batch.drafts, counts - 1
+        accepted = counts - 1
         drafted = np.zeros(len(lines), np.int64) if drafts is None else drafts.counts[lines]
         if drafts is not None:
             self._count(drafted, accepted)
-        controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
         rows = batch.rows[lines]
+        # What was certain is no news to a controller.
+        told = (drafted == 0) | (self._asked[rows] > 0)
+        if not self.is_on or not told.any():
+            return
+        controller: SpecControllerStrategy = self._strategies.watched[Kind.SPEC_CONTROLLER]
+        rows = rows[told]
         report = SpecReport(
             rows=rows,
             asked=self._asked[rows],
-            drafted=drafted,
-            accepted=accepted,
+            drafted=drafted[told],
+            accepted=accepted[told],
             num_tokens=len(batch.ids),
             draft_seconds=self._seconds,
             step_seconds=seconds - self._seconds,

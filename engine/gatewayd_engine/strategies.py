@@ -11,9 +11,10 @@ from gatewayd_engine.chain import Chain
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.faults import StrategyFault, tell_fault
 from gatewayd_engine.fingerprint import fingerprint
+from gatewayd_engine.guides.processors import GuidedProcessors
+from gatewayd_engine.guides.slot import Guides
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.opening import Opener, close
-from gatewayd_engine.processing import Processors
 from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
@@ -49,7 +50,8 @@ class Strategies:
         bound: the strategies themselves, by kind.
         watched: the same with their calls timed and fenced: what to call.
         chain: the logits processors of requests that come now.
-        processors: they, those of running requests, and who wants which.
+        processors: they, those of running requests, and who wants which; behind them the guide.
+        guides: compiles what answers must follow.
         tiers: the KV tiers.
         identify: what tells this engine from those that compute other bits.
         opener: makes them ready.
@@ -97,11 +99,23 @@ class Strategies:
             self.ledger,
         )
         self.plan: StepPlan = self._bind()
-        self.processors = Processors(
+        guide = config.guide
+        is_out = guide is not None and [Kind.GUIDE, guide.name] in config.quarantined
+        self.guides = Guides(
+            None if is_out else guide,
+            partial(self.opener.open, Kind.GUIDE),
+            partial(self._record, Kind.GUIDE),
+            self.ledger,
+            config.guide_limits,
+            resources,
+            config.strategy_hang_seconds,
+        )
+        self.processors = GuidedProcessors(
             self.chain.names,
             self.plan.processors,
             resources.max_running,
             partial(self._record, kind),
+            self.guides.filler,
         )
         for kind_name, name in config.quarantined:
             self._fence.exclude(kind_name, name)
@@ -111,9 +125,12 @@ class Strategies:
     @property
     def names(self) -> dict[str, str]:
         """Kind to name of what was configured and is not quarantined."""
-        return {
+        names = {
             kind.value: choice.name for kind, choice in self._choices.items() if choice is not None
         }
+        if self.guides.choice is not None:
+            names[Kind.GUIDE.value] = self.guides.choice.name
+        return names
 
     def report(self) -> list[StrategyRow]:
         """Every strategy that was used so far, with its state and what it has cost."""
@@ -121,6 +138,8 @@ class Strategies:
         in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
         in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
+        if self.guides.choice is not None:
+            in_use.add((Kind.GUIDE, self.guides.choice.name))
         for (kind, name), cost in self.ledger.costs().items():
             state = "active" if (kind, name) in in_use else "replaced"
             if self._fence.is_quarantined(kind, name):
@@ -239,6 +258,12 @@ class Strategies:
         self.processors.replace(self.chain.names, self.plan.processors)
         self.chain.close_left(self.processors)
 
+    def put_guide(self, choice: StrategyChoice | None, strategy: Any) -> None:  # noqa: ANN401
+        """Another guide, open, for grammars that are asked for from now on."""
+        if choice is not None:
+            self._fence.forgive(Kind.GUIDE, choice.name)
+        self.guides.replace(choice, strategy)
+
     def close_one(self, kind: Kind, watched: Any) -> None:  # noqa: ANN401 - any kind
         """Close a strategy that fills no slot; None for none."""
         if watched is not None:
@@ -295,3 +320,4 @@ class Strategies:
         for kind, watched in (*self.watched.items(), *self._resting.items()):
             self.close_one(kind, watched)
         self.chain.close()
+        self.guides.close()

@@ -7,14 +7,16 @@ from __future__ import annotations
 
 import math
 import time
+from typing import get_args
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.messages import SamplingParams, Submit
+from gatewayd_engine.messages import POOLINGS, SamplingParams, Submit
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.sequence import Sequence
+from gatewayd_hooks.guiding import GuideForm
 from gatewayd_hooks.scheduling import Priority
 
 _MAX_LOGPROBS = 256
@@ -54,6 +56,9 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
             f"{len(prompt)} prompt tokens and max_tokens {params.max_tokens} are over the "
             f"context of {max_model_len}"
         )
+    _check_pooling(message)
+    if params.guide is not None and params.guide[0] not in get_args(GuideForm):
+        raise Refused(f"{params.guide[0]!r} is no form of a guide")
     _check_params(params, vocab_size)
     return prompt
 
@@ -68,6 +73,9 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
     """
     now = time.monotonic()
     params = msgspec.structs.replace(message.params, tenant=message.tenant)
+    if params.guide is not None:
+        # Where a grammar has ended nothing can follow.
+        params = msgspec.structs.replace(params, ignore_eos=False)
     return [
         Sequence(
             sequence_id,
@@ -83,6 +91,16 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
         )
         for choice, sequence_id in enumerate(message.sequences)
     ]
+
+
+def _check_pooling(message: Submit) -> None:
+    pooling = message.params.pooling
+    if pooling is None:
+        return
+    if pooling not in POOLINGS:
+        raise Refused(f"pooling is {pooling!r}; it must be one of {', '.join(POOLINGS)}")
+    if len(message.sequences) > 1 or message.params.prompt_logprobs is not None:
+        raise Refused("pooling needs one sequence, and prompt_logprobs to be None")
 
 
 def _check_params(params: SamplingParams, vocab_size: int) -> None:

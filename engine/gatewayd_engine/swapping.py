@@ -109,6 +109,8 @@ class Swaps:
             in_use = strategies.chain.sound
         elif kind is Kind.KV_TIER:
             in_use = strategies.tiers.serving
+        elif kind is Kind.GUIDE:
+            pass
         elif kind is None or kind not in DEFAULTS:
             raise SwapRefused(f"an engine has no {command.kind}")
         elif not command.choices and DEFAULTS[kind] is not None:
@@ -143,6 +145,8 @@ class Swaps:
                 strategies.put_chain(command.choices, take)
             elif kind is Kind.KV_TIER:
                 strategies.tiers.replace(command.choices, take)
+            elif kind is Kind.GUIDE:
+                strategies.put_guide(choice, None if choice is None else take(choice))
             else:
                 new = None if choice is None else take(choice)
                 has_state = self._hand_over(kind, choice, new)
@@ -152,7 +156,7 @@ class Swaps:
             opening.close_rest()
         if kind is Kind.KV_TIER:
             self._placement.outside.follow_tiers()
-        elif kind is not Kind.LOGITS_PROCESSOR:
+        elif kind not in (Kind.LOGITS_PROCESSOR, Kind.GUIDE):
             self._fill(kind, choice, new, has_state)
         return has_state
 

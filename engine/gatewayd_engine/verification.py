@@ -19,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines
+from gatewayd_engine.faults import Fault
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.result import NOT_FINITE, Tokens
 from gatewayd_engine.rows import Rows
@@ -70,7 +71,7 @@ class Verification:
         self._is_processed = processors.wanted_by(row)
         # Whatever would be drawn or changed depends on what came before; the rest is chosen now.
         self._is_plain = ~self._is_processed & ~((drafts.source >= 0) & (drafts.counts > 0))
-        self.failed: dict[int, tuple[str, str]] = {}
+        self.failed: dict[int, Fault] = {}
         self.is_finite = np.ones(len(logits), np.bool_)
         self.said = self._choose_plain()
         rest = np.flatnonzero(~self._is_plain)
@@ -171,9 +172,8 @@ class Verification:
             lost = self._processors.advance(self._row[alive[heard]], tokens[heard].astype(np.int32))
             self._fail(alive[heard], lost)
 
-    def _fail(self, lines: NDArray[np.int64], said: dict[int, str]) -> None:
-        for i, sentence in said.items():
-            self.failed[int(lines[i])] = ("strategy_error", sentence)
+    def _fail(self, lines: NDArray[np.int64], said: dict[int, Fault]) -> None:
+        self.failed.update({int(lines[i]): fault for i, fault in said.items()})
 
     def _next(
         self, alive: NDArray[np.int64], node: NDArray[np.int64], depth: int

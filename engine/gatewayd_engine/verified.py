@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
+from gatewayd_engine.faults import Fault
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.result import StepResult, Tokens
 from gatewayd_engine.rows import Rows
@@ -67,9 +68,7 @@ def verify(
     return spoilt
 
 
-def leave_out(
-    lines: NDArray[np.int64], bad: dict[int, tuple[str, str]], result: StepResult
-) -> None:
+def leave_out(lines: NDArray[np.int64], bad: dict[int, Fault], result: StepResult) -> None:
     """Lines that failed get no tokens."""
     if bad:
         result.failed += [(int(lines[i]), *bad[i]) for i in sorted(bad)]

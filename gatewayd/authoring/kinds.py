@@ -81,6 +81,13 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         Setting("limit", 10, 0, "Most that a request may add to a logit, and least negated."),
         ("numpy>=1.26", "torch>=2.11"),
     ),
+    Kind.GUIDE: Beginning(
+        "guide",
+        "Guide",
+        "Answers that are one of several strings.",
+        Setting("most_choices", 1000, 1, "Most strings that an answer may be one of."),
+        ("numpy>=1.26", "tokenizers>=0.21"),
+    ),
     Kind.DRAFTER: Beginning(
         "draft",
         "Drafter",
@@ -106,6 +113,22 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         "Executor",
         "Engines as child processes that are nice to others.",
         Setting("nice", 5, 0, "How nice engines are to other processes, as in nice(1)."),
+    ),
+    Kind.PROTOCOL: Beginning(
+        "proto",
+        "Protocol",
+        "Answers a question in lines of JSON.",
+        Setting("most_tokens", 256, 1, "Most tokens of an answer."),
+    ),
+    Kind.TOOL_PARSER: Beginning(
+        "tools",
+        "Tools",
+        "Reads calls that are JSON behind a mark.",
+    ),
+    Kind.REASONING_PARSER: Beginning(
+        "reasoning",
+        "Reasoning",
+        "Reads reasoning between two marks.",
     ),
     Kind.OBSERVER: Beginning("observe", "", "Counts requests by their end.", None),
 }

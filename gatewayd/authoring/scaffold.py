@@ -21,7 +21,10 @@ from gatewayd_hooks.version import SPEC_VERSION
 TEMPLATES = Path(__file__).parent / "templates"
 MOST_LETTERS = 24
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
-_RESERVED = {"none": "it switches a slot off"}
+_RESERVED = {
+    "none": "it switches a slot off",
+    "auto": "it lets the model's template choose",
+}
 _SUFFIX = ".tmpl"
 
 
@@ -194,6 +197,8 @@ def _example(kind: Kind, name: str) -> str:
             return f'[plugins]\nobservers = ["{name}"]'
         case Kind.LOGITS_PROCESSOR:
             return f'[{kind}]\nstrategies = ["penalties", "bias", "min_tokens", "{name}"]'
+        case Kind.PROTOCOL:
+            return f'[{kind}]\nstrategies = ["anthropic", "ollama", "{name}"]'
         case Kind.KV_TIER:
             return f'[{kind}]\nstrategies = ["{name}"]'
         case _:

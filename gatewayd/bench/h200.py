@@ -19,6 +19,7 @@ FIGURES = {
     "ttft_p99_ms": "TTFT p99, ms",
     "tpot_p50_ms": "TPOT p50, ms",
     "tpot_p99_ms": "TPOT p99, ms",
+    "warm_start_seconds": "warm start, s",
 }
 """Figures by the key that they have in documents."""
 
@@ -26,10 +27,10 @@ FIGURES = {
 class Known(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What is known of one workload; every mapping is from a key of ``FIGURES``."""
 
-    rival: dict[str, float]
-    """What the other engine measured."""
     goals: dict[str, float]
     """What is to be reached."""
+    rival: dict[str, float] = {}
+    """What the other engine measured."""
     limits: dict[str, float] = {}
     """What the hardware allows at most."""
 
@@ -42,6 +43,7 @@ class Reference(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     dtype: str
     rival: str
     offline: dict[str, Known]
+    start: Known
     served: dict[str, Known]
 
 
@@ -60,7 +62,7 @@ class Comparison:
         workload: its name.
         figure: a key of ``FIGURES``.
         measured: ours.
-        rival: the other engine's.
+        rival: the other engine's; None if it was not measured.
         goal: ours to reach.
         limit: of the hardware; None if nobody has worked it out.
     """
@@ -68,18 +70,20 @@ class Comparison:
     workload: str
     figure: str
     measured: float
-    rival: float
+    rival: float | None
     goal: float
     limit: float | None
 
     @property
     def is_duration(self) -> bool:
         """Whether less is better."""
-        return self.figure.endswith("_ms")
+        return self.figure.endswith(("_ms", "start_seconds"))
 
     @property
-    def times_rival(self) -> float:
+    def times_rival(self) -> float | None:
         """How many times as good as the other engine; above 1 is better, for durations too."""
+        if self.rival is None:
+            return None
         if self.is_duration:
             return self.rival / self.measured if self.measured else float("inf")
         return self.measured / self.rival
@@ -101,7 +105,12 @@ def compare(workload: str, known: Known, measured: Mapping[str, float]) -> list[
     """Lay the figures for which there is a goal beside the stored ones."""
     return [
         Comparison(
-            workload, figure, measured[figure], known.rival[figure], goal, known.limits.get(figure)
+            workload,
+            figure,
+            measured[figure],
+            known.rival.get(figure),
+            goal,
+            known.limits.get(figure),
         )
         for figure, goal in known.goals.items()
         if figure in measured

@@ -38,15 +38,15 @@ def comparison_rows(comparisons: Sequence[Comparison], *, is_verdict: bool) -> R
     known = reference()
     rows = []
     for one in comparisons:
-        share = one.share_of_limit
+        share, times = one.share_of_limit, one.times_rival
         verdict = ("kept" if one.is_kept else "missed") if is_verdict else "-"
         rows.append(
             [
                 one.workload,
                 FIGURES[one.figure],
                 number(one.measured),
-                number(one.rival),
-                f"{one.times_rival:.2f}",
+                "" if one.rival is None else number(one.rival),
+                "" if times is None else f"{times:.2f}",
                 f"{'≤' if one.is_duration else '≥'} {number(one.goal)}",
                 "" if one.limit is None else number(one.limit),
                 "" if share is None else f"{share:.2f}",

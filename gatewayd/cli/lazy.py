@@ -34,6 +34,7 @@ COMMANDS = {
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
+    "db": LazyCommand("gatewayd.cli.db", "app", "Look at, upgrade or copy the store."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
 ALSO = {"plugins": "plugin"}

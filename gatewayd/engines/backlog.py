@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gatewayd.engines.job import Job
+from gatewayd.engines.seam import Room
 from gatewayd.errors import QueueFull
 
 _RETRY_SECONDS = (1.0, 60.0)
@@ -60,6 +61,18 @@ class Backlog:
         low, high = _RETRY_SECONDS
         wait = min(high, max(low, self._last_wait_seconds))
         raise QueueFull(f"{reason}; try again later", retry_after=wait, by_tokens=by_tokens)
+
+    @property
+    def room(self) -> Room:
+        """See ``seam.Fleet``."""
+        limits = self.limits
+        return Room(
+            limits.max_waiting_requests,
+            max(0, limits.max_waiting_requests - self.num_requests),
+            limits.max_waiting_tokens,
+            max(0, limits.max_waiting_tokens - self.num_tokens),
+            self._last_wait_seconds if self.num_requests else 0.0,
+        )
 
     @contextmanager
     def hold(self) -> Iterator[None]:

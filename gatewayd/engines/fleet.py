@@ -19,7 +19,7 @@ from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaStatus, Room, TokenSink
 from gatewayd.engines.setup import Launch
 from gatewayd.engines.suspicion import Suspicion
 from gatewayd.engines.swapping import EngineSwaps
@@ -170,6 +170,11 @@ class EngineFleet:
         return next((r.model for r in self._replicas if r.model is not None), None)
 
     @property
+    def room(self) -> Room:
+        """See ``seam.Fleet``."""
+        return self.backlog.room
+
+    @property
     def is_ready(self) -> bool:
         """See ``seam.Fleet``."""
         return not self._is_draining and any(r.is_responsive for r in self._replicas)
@@ -263,7 +268,7 @@ class EngineFleet:
             return
         request = job.request
         index = self.router.route(
-            RouteRequest(request.prompt, request.salt, request.priority), views
+            RouteRequest(request.prompt, request.salt, request.priority, request.cache_key), views
         )
         for choice in job.choices:
             choice.sequence = next(self._sequences)

@@ -13,6 +13,7 @@ from operator import itemgetter
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
+from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import (
     GatewayError,
     InternalError,
@@ -108,6 +109,10 @@ class Flight:
             if choice := self._choices.get(sequence):
                 choice.is_scored = True
                 self._call(choice, choice.sink.prompt_logprobs, logprobs)
+        for pooled in step.pooled:
+            if choice := self._choices.get(pooled.sequence):
+                choice.is_scored = True
+                self._call(choice, choice.sink.pooled, pooled.count, pooled.vector)
         if runs:
             self._tokens(runs, _by_sequence(step.logprobs))
         for finished in step.finished:
@@ -146,24 +151,26 @@ class Flight:
         choice.is_over = True
         self.drop(choice)
         if finished.reason == ERROR:
-            error = self._error(finished, choice.job.request.request_id)
+            error = self._error(finished, choice.job.request)
             self._call(choice, choice.sink.failed, error)
         else:
             reason = FINISH_REASONS[finished.reason]
             self._call(choice, choice.sink.finished, reason, finished.stop_token)
 
-    def _error(self, finished: Finished, request_id: str) -> GatewayError:
+    def _error(self, finished: Finished, request: EngineRequest) -> GatewayError:
         """The client's view of an engine's error; what is unknown is logged, not shown."""
         code, message = finished.error or ("unknown", "")
         if code == "numerical_error":
             return NumericalError(message)
         if code == "invalid_request":
             return InvalidRequest(message)
+        if code == "invalid_grammar":
+            return InvalidRequest(message, param=request.guide_param, code="invalid_grammar")
         if code == "strategy_error":
             if self._rarely.may(message):
-                _log.error("requests are refused since request %s: %s", request_id, message)
+                _log.error("requests are refused since request %s: %s", request.request_id, message)
             return StrategyUnavailable(message)
-        _log.error("request %s failed in the engine: %s: %s", request_id, code, message)
+        _log.error("request %s failed in the engine: %s: %s", request.request_id, code, message)
         return InternalError("the engine could not finish this request")
 
     def _call(self, choice: Choice, method: Callable[..., None], *args: object) -> None:

@@ -25,7 +25,8 @@ class Choice:
         sequence: its id at the engine that has it now.
         is_queued: whether it waits in that engine's queue.
         is_started: whether it has got tokens.
-        is_scored: whether its sink was told log-probabilities of the prompt, perhaps not all.
+        is_scored: whether its sink was told log-probabilities or hidden states of the prompt,
+            perhaps not all.
         was_admitted: whether its sink was told that it left the queue.
         is_over: ended or cancelled; its sink is not called any more.
     """

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gatewayd.errors import GatewayError
 from gatewayd_engine.messages import (
@@ -33,21 +33,25 @@ class EngineRequest:
         prompt: prompt ids, at least one.
         params: checked sampling parameters.
         salt: the prefix cache's salt.
+        cache_key: the client's name for what shares a beginning, for routers.
         priority: ``Priority`` as a number.
         tenant: whose it is; empty without tenants.
         retention: eviction priority of its pages, and for how many seconds after their last use.
         retry_started: whether the client has seen nothing until the end, so that the request
             may start over on another engine although it has generated tokens.
+        guide_param: the field that says what the answer must follow, for errors.
     """
 
     request_id: str
     prompt: Sequence[int]
     params: SamplingParams
     salt: bytes = b""
+    cache_key: str = ""
     priority: int = 1
     tenant: str = ""
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     retry_started: bool = False
+    guide_param: str | None = None
 
 
 class TokenSink(Protocol):
@@ -61,6 +65,9 @@ class TokenSink(Protocol):
 
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         """Log-probabilities of prompt tokens, in order; only if they were asked for."""
+
+    def pooled(self, count: int, vector: bytes) -> None:
+        """The sum of some prompt tokens' hidden states, float32; only if they were asked for."""
 
     def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
         """New tokens."""
@@ -123,6 +130,24 @@ class ReplicaStatus:
     strategies: Sequence[StrategyRow] = ()
 
 
+class Room(NamedTuple):
+    """What the queue can take before it refuses.
+
+    Attributes:
+        limit_requests: that may wait.
+        remaining_requests: of those, how many more.
+        limit_tokens: of their prompts.
+        remaining_tokens: of those, how many more.
+        reset_seconds: that the last admitted request has waited; 0 while nothing waits.
+    """
+
+    limit_requests: int
+    remaining_requests: int
+    limit_tokens: int
+    remaining_tokens: int
+    reset_seconds: float
+
+
 class Fleet(Protocol):
     """All engine replicas of the daemon."""
 
@@ -150,6 +175,10 @@ class Fleet(Protocol):
             QueueFull: the cap on waiting requests is reached.
             EngineUnavailable: no replica will become ready.
         """
+
+    @property
+    def room(self) -> Room:
+        """What may wait yet."""
 
     @property
     def num_pending(self) -> int:

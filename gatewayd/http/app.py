@@ -9,10 +9,17 @@ from starlette.routing import Route, Router
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.chat import ChatRoute
 from gatewayd.http.completions import CompletionRoute
+from gatewayd.http.decisions import Decisions
+from gatewayd.http.embeddings import Embeddings
 from gatewayd.http.front import Front
 from gatewayd.http.guard import Guard, KeyCheck
 from gatewayd.http.models import ModelList, ModelOne
-from gatewayd.http.operations import Live, MetricsPage, OpenApi, Ready, Version
+from gatewayd.http.operations import Document, Live, MetricsPage, Ready, Version
+from gatewayd.http.protocols import Protocols
+from gatewayd.http.render import Render
+from gatewayd.http.rerank import Rerank, Score
+from gatewayd.http.schema.compat import compatibility
+from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.http.services import Services
 from gatewayd.http.tokenize import Detokenize, Tokenize
@@ -42,32 +49,51 @@ class Routes:
 
 def build_app(services: Services) -> App:
     """Put the app together."""
-    routes = Routes(build_router(services))
+    protocols = Protocols(services)
+    routes = Routes(build_router(services, protocols))
+    if services.durable is not None:
+        services.durable.answer_with(Front(routes, services.metrics))
     guard = Guard(routes, KeyCheck(services.api_key), only_local_hosts=services.only_local_hosts)
-    return Front(guard, services.metrics)
+    return Front(guard, services.metrics, protocols.shape)
 
 
-def build_router(services: Services) -> Router:
+def build_router(services: Services, protocols: Protocols) -> Router:
     """Every route of the data plane."""
     tokenize, detokenize = Tokenize(services), Detokenize(services)
+    chat, completion = ChatRoute(services), CompletionRoute(services)
+    rerank, score = Rerank(services), Score(services)
     ready = Ready(services)
-    return Router(
-        [
-            Route("/v1/chat/completions", ChatRoute(services), methods=["POST"]),
-            Route("/v1/completions", CompletionRoute(services), methods=["POST"]),
-            Route("/v1/models", ModelList(services), methods=["GET"]),
-            Route("/v1/models/{model:path}", ModelOne(services), methods=["GET"]),
-            Route("/tokenize", tokenize, methods=["POST"]),
-            Route("/v1/tokenize", tokenize, methods=["POST"]),
-            Route("/detokenize", detokenize, methods=["POST"]),
-            Route("/v1/detokenize", detokenize, methods=["POST"]),
-            Route("/v1/watermark/detect", Detect(services), methods=["POST"]),
-            Route("/livez", Live(), methods=["GET"]),
-            Route("/readyz", ready, methods=["GET"]),
-            Route("/health", ready, methods=["GET"]),
-            Route("/version", Version(services), methods=["GET"]),
-            Route("/metrics", MetricsPage(services), methods=["GET"]),
-            Route("/openapi.json", OpenApi(document(services.version)), methods=["GET"]),
-        ],
-        redirect_slashes=False,
-    )
+    kept = () if services.durable is None else DURABLE
+    operations = [*kept, *protocols.operations]
+    openapi = Document("/openapi.json", document(services.version, operations))
+    compat = Document("/v1/gateway/compat", compatibility(services.version, kept))
+    own = [
+        Route("/v1/chat/completions", chat, methods=["POST"]),
+        Route("/v1/chat/completions/render", Render(services, chat), methods=["POST"]),
+        Route("/v1/completions", completion, methods=["POST"]),
+        Route("/v1/completions/render", Render(services, completion), methods=["POST"]),
+        Route("/v1/embeddings", Embeddings(services), methods=["POST"]),
+        Route("/v1/decisions", Decisions(services), methods=["POST"]),
+        Route("/v1/rerank", rerank, methods=["POST"]),
+        Route("/v2/rerank", rerank, methods=["POST"]),
+        Route("/rerank", rerank, methods=["POST"]),
+        Route("/v1/score", score, methods=["POST"]),
+        Route("/score", score, methods=["POST"]),
+        Route("/v1/models", ModelList(services), methods=["GET"]),
+        Route("/v1/models/{model:path}", ModelOne(services), methods=["GET"]),
+        Route("/tokenize", tokenize, methods=["POST"]),
+        Route("/v1/tokenize", tokenize, methods=["POST"]),
+        Route("/detokenize", detokenize, methods=["POST"]),
+        Route("/v1/detokenize", detokenize, methods=["POST"]),
+        Route("/v1/watermark/detect", Detect(services), methods=["POST"]),
+        Route("/livez", Live(), methods=["GET"]),
+        Route("/readyz", ready, methods=["GET"]),
+        Route("/health", ready, methods=["GET"]),
+        Route("/version", Version(services), methods=["GET"]),
+        Route("/metrics", MetricsPage(services), methods=["GET"]),
+        Route("/v1/gateway/compat", compat, methods=["GET"]),
+        Route("/openapi.json", openapi, methods=["GET"]),
+    ]
+    if services.durable is not None:
+        own += services.durable.routes(services)
+    return Router([*own, *protocols.routes(own)], redirect_slashes=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Awaitable, Callable, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -47,6 +47,27 @@ async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         PayloadTooLarge: it is, or says it is, over the limit in bytes.
         ClientGone: it did not come to its end.
     """
+    if not is_json(scope):
+        raise UnsupportedMediaType("the body must be JSON: send content-type: application/json")
+    return await read_body(scope, receive, limit)
+
+
+def is_json(scope: Scope) -> bool:
+    """Whether a request says that its body is JSON."""
+    value = header(scope, b"content-type")
+    return value is not None and (
+        value == b"application/json" or _JSON_TYPE.fullmatch(value) is not None
+    )
+
+
+async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
+    """Receive a body of any type, counting while it comes.
+
+    Raises:
+        UnsupportedMediaType: it is compressed; told before it is read.
+        PayloadTooLarge: it is, or says it is, over the limit in bytes.
+        ClientGone: it did not come to its end.
+    """
     _check_headers(scope, limit)
     message = await receive()
     body: bytes = message.get("body", b"")
@@ -64,19 +85,14 @@ async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
 
 
 def _check_headers(scope: Scope, limit: int) -> None:
-    is_json = False
     for name, value in scope["headers"]:
-        if name == b"content-type":
-            is_json = value == b"application/json" or _JSON_TYPE.fullmatch(value) is not None
-        elif name == b"content-encoding" and value.strip().lower() != b"identity":
+        if name == b"content-encoding" and value.strip().lower() != b"identity":
             raise UnsupportedMediaType("a compressed body is not accepted; send it plain")
         elif name == b"content-length":
             if not value.isdigit():
                 raise InvalidRequest("content-length is not a number")
             if len(value) > 18 or int(value) > limit:
                 raise _too_large(value.decode()[:18], limit)
-    if not is_json:
-        raise UnsupportedMediaType("the body must be JSON: send content-type: application/json")
 
 
 def _too_large(size: str, limit: int) -> PayloadTooLarge:
@@ -119,19 +135,39 @@ async def send_json(
     await send_body(send, encode_json(value), status=status, headers=[JSON_HEADER, *headers])
 
 
-async def send_error(send: Send, error: GatewayError, headers: Sequence[Header] = ()) -> None:
-    """Answer with OpenAI's error object."""
-    extra = [*error_headers(error), *headers]
+class Shaped(NamedTuple):
+    """An error in the form of the API that was used.
+
+    Attributes:
+        status: of the answer.
+        headers: of that form.
+        body: whole.
+    """
+
+    status: int
+    headers: Sequence[Header]
+    body: bytes
+
+
+async def send_error(
+    send: Send, error: GatewayError, headers: Sequence[Header] = (), shaped: Shaped | None = None
+) -> None:
+    """Answer with OpenAI's error object, or in another form."""
+    if shaped is None:
+        shaped = Shaped(error.status, [JSON_HEADER], encode_json(error.body()))
+    extra = [*shaped.headers, *error_headers(error), *headers]
     if error.status in _LEAVES_BODY_UNREAD:
         extra.append((b"connection", b"close"))
-    await send_body(send, encode_json(error.body()), status=error.status, headers=extra)
+    await send_body(send, shaped.body, status=shaped.status, headers=extra)
 
 
 def error_headers(error: GatewayError) -> list[Header]:
     """What the answer says of an error beside its body."""
-    found = [JSON_HEADER]
+    found: list[Header] = []
     if error.retry_after is not None:
-        found.append((b"retry-after", str(math.ceil(error.retry_after)).encode()))
+        found.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
+        # Whole seconds are coarse; OpenAI's clients look here first.
+        found.append((b"retry-after-ms", b"%d" % math.ceil(1000 * error.retry_after)))
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
+import msgspec
+
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import InvalidRequest
+from gatewayd.http.chat_parts_wire import ChatPartsWire
 from gatewayd.http.chat_wire import ChatWire
+from gatewayd.http.conversation import arguments_of, continued_of, for_template
 from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.sampling import (
     choice_options,
     fit_max_tokens,
     priority_of,
     retention_of,
+    salt_of,
     sampling_params,
 )
 from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.services import Services
+from gatewayd.http.tools import offer_of
+from gatewayd.http.wire import Identity, Wire
+from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.text.parts import Parsers
+from gatewayd.text.tokenizer import Tokenizer
+
+_PROMPT_END = 16
+"""Tokens at the end of a prompt in which templates open the reasoning."""
 
 
 class ChatRoute(GenerationRoute[ChatRequest]):
@@ -24,47 +42,122 @@ class ChatRoute(GenerationRoute[ChatRequest]):
 
     async def prepare(self, request: ChatRequest, request_id: str) -> Prepared:
         """Render and encode the messages, check what the table cannot."""
-        services = self._services
-        name = services.check_model(request.model)
-        model = await services.loaded_model()
-        _check_fields(request)
-        asked, param = request.max_completion_tokens, "max_completion_tokens"
-        if asked is None:
-            asked, param = request.max_tokens, "max_tokens"
-        if asked == 0:
-            raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
-        prompt = await services.text.encode_chat(
-            [message.for_template() for message in request.messages],
-            limit=model.max_model_len,
-            add_generation_prompt=request.add_generation_prompt,
-        )
-        max_tokens = fit_max_tokens(
-            asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
-        )
-        params = sampling_params(
-            request,
-            model,
-            max_tokens=max_tokens,
-            logprobs=(request.top_logprobs or 0) if request.logprobs else None,
-        )
-        n = request.n or 1
-        identity = identity_of(
-            request, "chatcmpl-", request_id, name, with_logprobs=bool(request.logprobs)
-        )
-        engine_request = EngineRequest(
-            request_id=request_id,
-            prompt=prompt,
-            params=params,
-            priority=priority_of(request),
-            retention=retention_of(request),
-            retry_started=not request.stream,
-        )
-        return Prepared(
-            requests=[engine_request],
-            num_choices=n,
-            options=choice_options(request, services.text.tokenizer),
-            wire=ChatWire(identity, services.text.tokenizer, n),
-        )
+        return await prepare_chat(self._services, request, request_id)
+
+
+async def prepare_chat(
+    services: Services,
+    request: ChatRequest,
+    request_id: str,
+    *,
+    wire: Callable[[Identity, Tokenizer, int], Wire] | None = None,
+) -> Prepared:
+    """Turn a conversation into work, for this route and others that answer it in their own way.
+
+    Args:
+        services: of the gateway.
+        request: checked against its table.
+        request_id: the gateway's.
+        wire: how it is answered, made from what every chunk repeats, the tokenizer and the number
+            of choices; None for this route's own way.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+    name = services.check_model(request.model)
+    model = await services.loaded_model()
+    _check_fields(request)
+    check_prompt_logprobs(request)
+    asked, param = request.max_completion_tokens, "max_completion_tokens"
+    if asked is None:
+        asked, param = request.max_tokens, "max_tokens"
+    if asked == 0:
+        raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
+    parsers, template = services.parsers, services.text.template
+    continued = continued_of(request)
+    takes_tools = template is not None and template.takes("tools")
+    offer = offer_of(request, parsers, takes_tools=takes_tools)
+    arguments = arguments_of(request, template)
+    prompt = await services.text.encode_chat(
+        for_template(request.messages, parsers),
+        limit=model.max_model_len,
+        tools=offer.shown,
+        add_generation_prompt=request.add_generation_prompt is not False and continued is None,
+        is_continued=continued is not None,
+        arguments=arguments.taken,
+    )
+    max_tokens = fit_max_tokens(
+        asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
+    )
+    wish = offer.wish
+    params = sampling_params(
+        request,
+        model,
+        max_tokens=max_tokens,
+        logprobs=(request.top_logprobs or 0) if request.logprobs else None,
+        prompt_logprobs=request.prompt_logprobs,
+        guide=await services.check_guide(wish),
+    )
+    n = request.n or 1
+    identity = identity_of(
+        request, "chatcmpl-", request_id, name, with_logprobs=bool(request.logprobs)
+    )
+    engine_request = EngineRequest(
+        request_id=request_id,
+        prompt=prompt,
+        params=params,
+        salt=salt_of(request),
+        cache_key=request.prompt_cache_key or "",
+        priority=priority_of(request),
+        retention=retention_of(request),
+        retry_started=not request.stream,
+        guide_param=wish and wish.param,
+    )
+    tokenizer = services.text.tokenizer
+    options = choice_options(
+        request,
+        tokenizer,
+        continues=continued is not None,
+        prefix=continued or "" if request.echo else "",
+    )
+    readers = parsers.readers(
+        offer.tools,
+        prompt_end=tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else "",
+        most_calls=offer.most_calls,
+        # Where the answer as a whole follows a grammar, its beginning is no reasoning.
+        finds_reasoning=offer.is_free and request.separate_reasoning is not False,
+        keeps_reasoning=request.include_reasoning is not False,
+    )
+    if readers is not None:
+        options = _read(options, readers, tokenizer, request, continues=continued is not None)
+    if wire is None and readers is not None:
+        wire = partial(ChatPartsWire, call_id=parsers.call_id, is_legacy=bool(request.functions))
+    return Prepared(
+        requests=[engine_request],
+        num_choices=n,
+        options=options,
+        wire=(wire or ChatWire)(identity, tokenizer, n),
+        identity=identity,
+        ignored=arguments.ignored,
+    )
+
+
+def _read(
+    options: ChoiceOptions,
+    readers: Parsers,
+    tokenizer: Tokenizer,
+    request: ChatRequest,
+    *,
+    continues: bool,
+) -> ChoiceOptions:
+    """Let parsers read the answers, and see the special tokens that they look for."""
+    detokenizer = partial(
+        tokenizer.detokenizer,
+        skip_special=request.skip_special_tokens,
+        shown=readers.marks,
+        continues=continues,
+    )
+    return msgspec.structs.replace(options, parsers=readers, detokenizer=detokenizer)
 
 
 def _check_fields(request: ChatRequest) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from gatewayd.http.asgi import encode_json
+from gatewayd.http.prompt_logprobs import encode_prompt_logprobs, take_scored_prompt
 from gatewayd.http.wire import (
     Identity,
     chunk_usage,
@@ -15,7 +17,8 @@ from gatewayd.http.wire import (
     usage_of,
 )
 from gatewayd.pipeline import Generation
-from gatewayd.pipeline_choice import Choice, ScoredToken
+from gatewayd.pipeline_choice import Choice
+from gatewayd.pipeline_seam import ScoredToken
 from gatewayd.text.tokenizer import Tokenizer
 
 _CHUNK = b"chat.completion.chunk"
@@ -28,11 +31,14 @@ class ChatWire:
     def __init__(self, identity: Identity, tokenizer: Tokenizer, num_choices: int) -> None:
         self._identity = identity
         self._tokenizer = tokenizer
-        head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,"choices":[{"index":' % (
+        tier = identity.service_tier
+        self._tier = b"" if tier is None else b'"service_tier":%b,' % encode_json(tier)
+        head = b'data: {"id":%b,"object":"%b","created":%d,"model":%b,%b"choices":[{"index":' % (
             encode_json(identity.id),
             _CHUNK,
             identity.created,
             encode_json(identity.model),
+            self._tier,
         )
         self._heads = [head + b'%d,"delta":{' % index for index in range(num_choices)]
         self._is_plain = not (identity.with_ids or identity.with_logprobs)
@@ -42,11 +48,13 @@ class ChatWire:
 
     def opening(self, generation: Generation) -> bytes:
         """The role of each choice."""
+        return self._opening(generation, b'"role":"assistant","content":""')
+
+    def _opening(self, generation: Generation, role: bytes) -> bytes:
         ids = b""
         if self._identity.with_ids:
             ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
         tail = ids + chunk_usage(self._identity, generation)
-        role = b'"role":"assistant","content":""'
         return b"".join([head + role + _AFTER_TEXT + tail for head in self._heads])
 
     def before_chunk(self, generation: Generation, choice: Choice) -> None:
@@ -78,12 +86,17 @@ class ChatWire:
         ids = b""
         if identity.with_ids:
             ids = b',"prompt_token_ids":' + encode_json(list(generation.work.requests[0].prompt))
+        if identity.with_prompt_logprobs:
+            scored = take_scored_prompt(generation, 0)
+            ids += b',"prompt_logprobs":' + encode_prompt_logprobs(scored, self._tokenizer)
         return (
-            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,"choices":[%b],"usage":%b%b}'
+            b'{"id":%b,"object":"chat.completion","created":%d,"model":%b,%b"choices":[%b],'
+            b'"usage":%b%b}'
             % (
                 encode_json(identity.id),
                 identity.created,
                 encode_json(identity.model),
+                self._tier,
                 b",".join(choices),
                 usage_of(generation),
                 ids,
@@ -91,16 +104,22 @@ class ChatWire:
         )
 
     def _choice(self, choice: Choice) -> dict[str, Any]:
-        text = choice.take()
+        message = self._message(choice)  # first: what is told of tokens is told behind their text
         shown: dict[str, Any] = {
             "index": choice.index,
-            "message": {"role": "assistant", "content": text, "refusal": None},
+            "message": message,
             "logprobs": self._logprobs(choice.take_scored()),
-            **stop_fields(choice),
+            **self._stop(choice),
         }
         if self._identity.with_ids:
             shown["token_ids"] = choice.take_ids()
         return shown
+
+    def _message(self, choice: Choice) -> dict[str, Any]:
+        return {"role": "assistant", "content": choice.take(), "refusal": None}
+
+    def _stop(self, choice: Choice) -> dict[str, Any]:
+        return stop_fields(choice)
 
     def _rich_chunk(self, generation: Generation, choice: Choice, text: str) -> bytes:
         scored, ids = choice.take_scored(), choice.take_ids()
@@ -117,26 +136,34 @@ class ChatWire:
         )
 
     def _end(self, generation: Generation, choice: Choice) -> bytes:
+        stop = self._stop(choice)
         return b'%b},"logprobs":null,"finish_reason":%b,"stop_reason":%b}]%b' % (
             self._heads[choice.index],
-            encode_json(choice.finish_reason),
-            encode_json(choice.stop_reason),
+            encode_json(stop["finish_reason"]),
+            encode_json(stop["stop_reason"]),
             chunk_usage(self._identity, generation),
         )
 
     def _logprobs(self, scored: list[ScoredToken]) -> dict[str, Any] | None:
         if not self._identity.with_logprobs:
             return None
-        return {"content": [self._scored(token) for token in scored], "refusal": None}
+        return {"content": chat_logprobs(self._tokenizer, scored), "refusal": None}
 
-    def _scored(self, scored: ScoredToken) -> dict[str, Any]:
-        token, opens = scored.logprobs, scored.opens
-        top = zip(token.top_tokens, token.top_logprobs, strict=True)
-        return {
-            **self._token(token.token, token.logprob, opens=opens),
-            "top_logprobs": [self._token(one, logprob, opens=opens) for one, logprob in top],
-        }
 
-    def _token(self, token: int, logprob: float, *, opens: bool) -> dict[str, Any]:
-        piece = self._tokenizer.piece(token, opens=opens)
+def chat_logprobs(tokenizer: Tokenizer, scored: Sequence[ScoredToken]) -> list[dict[str, Any]]:
+    """OpenAI's objects for tokens with their log-probabilities."""
+
+    def named(token: int, logprob: float, *, opens: bool) -> dict[str, Any]:
+        piece = tokenizer.piece(token, opens=opens)
         return {"token": token_text(piece), "logprob": finite(logprob), "bytes": list(piece)}
+
+    return [
+        {
+            **named(token.token, token.logprob, opens=opens),
+            "top_logprobs": [
+                named(one, logprob, opens=opens)
+                for one, logprob in zip(token.top_tokens, token.top_logprobs, strict=True)
+            ],
+        }
+        for token, _, _, opens in scored
+    ]

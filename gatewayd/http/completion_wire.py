@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import msgspec
+
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.completion_columns import Columns, PromptColumns
+from gatewayd.http.prompt_logprobs import encode_prompt_logprobs, take_scored_prompt
 from gatewayd.http.wire import Identity, chunk_usage, last_events, stop_fields, usage_of
 from gatewayd.pipeline import Generation
-from gatewayd.pipeline_choice import Choice, ScoredToken
+from gatewayd.pipeline_choice import Choice
+from gatewayd.pipeline_seam import ScoredToken
 from gatewayd.text.tokenizer import Tokenizer
-from gatewayd_engine.messages import TokenLogprobs
 
 
 class _News(NamedTuple):
@@ -45,6 +48,7 @@ class CompletionWire:
         self._prompts = prompts
         self._opened: set[int] = set()
         self._prompt_columns: dict[int, PromptColumns] = {}
+        self._prompt_scores: dict[int, bytes] = {}
         same = (encode_json(identity.id), identity.created, encode_json(identity.model))
         self._head = b'data: {"id":%b,"object":"text_completion","created":%d,"model":%b,' % same
         self._head += b'"choices":[{"index":'
@@ -66,7 +70,7 @@ class CompletionWire:
         ):
             return None
         prompt = generation.work.requests[index].prompt
-        scored = _take_scored_prompt(generation, choice)
+        scored = take_scored_prompt(generation, index)
 
         def work() -> None:
             self._prompt_columns[index] = PromptColumns(self._tokenizer, prompt, scored)
@@ -149,7 +153,17 @@ class CompletionWire:
         if self._identity.with_ids:
             fields["token_ids"] = news.ids
             fields["prompt_token_ids"] = list(prompt) if with_prompt else None
+        if self._identity.with_prompt_logprobs:
+            fields["prompt_logprobs"] = self._scores_of_prompt(generation, choice)
         return fields
+
+    def _scores_of_prompt(self, generation: Generation, choice: Choice) -> msgspec.Raw:
+        """Written once for all choices of a prompt."""
+        index = choice.prompt_index
+        if index not in self._prompt_scores:
+            scored = take_scored_prompt(generation, index)
+            self._prompt_scores[index] = encode_prompt_logprobs(scored, self._tokenizer)
+        return msgspec.Raw(self._prompt_scores[index])
 
     def _columns_of_prompt(self, generation: Generation, choice: Choice) -> PromptColumns:
         """Made once for all choices of a prompt, forgotten with the last one."""
@@ -162,14 +176,3 @@ class CompletionWire:
         if columns.num_told == generation.work.num_choices:
             del self._prompt_columns[index]
         return columns
-
-
-def _take_scored_prompt(generation: Generation, choice: Choice) -> list[TokenLogprobs]:
-    """The choices of a prompt share its log-probabilities: any of them may have got them."""
-    n = generation.work.num_choices
-    siblings = generation.choices[choice.prompt_index * n : (choice.prompt_index + 1) * n]
-    for one in siblings:
-        if one.scored_prompt:
-            taken, one.scored_prompt = one.scored_prompt, []
-            return taken
-    return []

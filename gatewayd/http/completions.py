@@ -9,15 +9,18 @@ from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.completion_wire import CompletionWire
 from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
+from gatewayd.http.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.sampling import (
     check_ids,
     choice_options,
     fit_max_tokens,
     priority_of,
     retention_of,
+    salt_of,
     sampling_params,
 )
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
+from gatewayd.http.structured import wish_of
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo
 
@@ -33,6 +36,8 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
 
     label = "/v1/completions"
     table = CompletionRequest
+    default_tokens: int | None = DEFAULT_MAX_TOKENS
+    """Where a request asks for nothing; None for all that is left of the context."""
 
     async def prepare(self, request: CompletionRequest, request_id: str) -> Prepared:
         """Encode the prompts, check what the table cannot."""
@@ -45,17 +50,19 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         max_tokens = fit_max_tokens(
             # To score a prompt alone the engine generates one token, which is thrown away.
             1 if is_score else request.max_tokens,
-            DEFAULT_MAX_TOKENS,
+            self.default_tokens,
             max([len(prompt.ids) for prompt in prompts]),
             model.max_model_len,
             prompt_param="prompt",
         )
+        wish = wish_of(request)
         params = sampling_params(
             request,
             model,
             max_tokens=max_tokens,
             logprobs=request.logprobs,
-            prompt_logprobs=request.logprobs if request.echo else None,
+            prompt_logprobs=request.logprobs if request.echo else request.prompt_logprobs,
+            guide=await services.check_guide(wish),
         )
         tokenizer = services.text.tokenizer
         echoed = None
@@ -70,15 +77,19 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                     request_id=request_id if len(prompts) == 1 else f"{request_id}-{at}",
                     prompt=prompt.ids,
                     params=params,
+                    salt=salt_of(request),
+                    cache_key=request.prompt_cache_key or "",
                     priority=priority_of(request),
                     retention=retention_of(request),
                     retry_started=not request.stream,
+                    guide_param=wish and wish.param,
                 )
                 for at, prompt in enumerate(prompts)
             ],
             num_choices=request.n or 1,
             options=choice_options(request, tokenizer, continues=True, discard=is_score),
             wire=CompletionWire(identity, tokenizer, echoed),
+            identity=identity,
         )
 
     async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
@@ -104,9 +115,16 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                 f"best_of is {request.best_of} and n is {n}; best_of must not be over n",
                 param="best_of",
             )
-        if request.max_tokens == 0 and not request.echo:
+        if request.echo and request.prompt_logprobs is not None:
             raise InvalidRequest(
-                "max_tokens is 0; the minimum is 1 without echo", param="max_tokens"
+                "prompt_logprobs needs echo to be false; with echo, logprobs tells of the prompt",
+                param="prompt_logprobs",
+            )
+        check_prompt_logprobs(request)
+        if request.max_tokens == 0 and not (request.echo or request.prompt_logprobs is not None):
+            raise InvalidRequest(
+                "max_tokens is 0; the minimum is 1 without echo or prompt_logprobs",
+                param="max_tokens",
             )
         if request.stream_options is not None and not request.stream:
             raise InvalidRequest("stream_options needs stream to be true", param="stream_options")

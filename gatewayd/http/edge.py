@@ -9,7 +9,6 @@ A client that closes its sending side is taken to have gone (a FIN cannot be tol
 from __future__ import annotations
 
 import asyncio
-import socket
 from collections import Counter
 from typing import Any
 
@@ -24,8 +23,9 @@ from gatewayd.errors import (
     RequestTimeout,
     TooManyConnections,
 )
+from gatewayd.http import patience
 from gatewayd.http.departure import EXTENSION, ToldDeparture
-from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.http.edge_limits import EdgeLimits, set_options
 from gatewayd.http.refusal import REFUSED, Answered, refusal
 from gatewayd.http.upgrade import without_upgrade
 
@@ -56,9 +56,12 @@ class EdgeProtocol(HttpToolsProtocol):
         """Count the connection or turn it away."""
         super().connection_made(transport)
         self._departure = ToldDeparture()
-        self._extensions: dict[str, Any] = {EXTENSION: self._departure}
+        self._extensions: dict[str, Any] = {
+            EXTENSION: self._departure,
+            patience.EXTENSION: self._extend,
+        }
         transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
-        _set_options(transport, 4 * self.limits.write_buffer_bytes)
+        set_options(transport, 4 * self.limits.write_buffer_bytes)
         self._peer = self.client[0] if self.client else ""
         self.peers[self._peer] += 1
         if (
@@ -243,6 +246,13 @@ class EdgeProtocol(HttpToolsProtocol):
             self._deadline.cancel()
             self._deadline = None
 
+    def _extend(self) -> None:
+        """A body has its time anew, and its chunks."""
+        self._num_chunks = 0
+        if self._phase == _BODY and self._deadline is not None:
+            self._disarm()
+            self._arm()
+
     def _expire(self) -> None:
         what = "headers" if self._phase == _HEADERS else "body"
         self._refuse(RequestTimeout(f"the request's {what} did not arrive in time"))
@@ -277,18 +287,6 @@ class EdgeProtocol(HttpToolsProtocol):
         # Between requests, the headers are those of the last one.
         headers = self.headers if self._phase != _IDLE and self.headers else []
         self.transport.write(refusal(error, headers))
-
-
-def _set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
-    sock = transport.get_extra_info("socket")
-    if sock is None:
-        return
-    # The kernel would otherwise take megabytes for a client that does not read.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
-    if sock.family in (socket.AF_INET, socket.AF_INET6):
-        # asyncio does this only for sockets made with an explicit protocol number; without it
-        # an answer in two writes waits 40 ms for a delayed acknowledgement.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import socket
 from dataclasses import dataclass
 
 
@@ -32,3 +34,16 @@ class EdgeLimits:
     connections: int = 2048
     peer_connections: int = 1024
     write_buffer_bytes: int = 64 * 1024
+
+
+def set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
+    """Keep the kernel from holding much for slow readers, and small writes from waiting."""
+    sock = transport.get_extra_info("socket")
+    if sock is None:
+        return
+    # The kernel would otherwise take megabytes for a client that does not read.
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    if sock.family in (socket.AF_INET, socket.AF_INET6):
+        # asyncio does this only for sockets made with an explicit protocol number; without it
+        # an answer in two writes waits 40 ms for a delayed acknowledgement.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 from starlette.exceptions import HTTPException
 
@@ -23,6 +23,7 @@ from gatewayd.http.asgi import (
     Receive,
     Scope,
     Send,
+    Shaped,
     send_error,
 )
 from gatewayd.http.refusal import REFUSED
@@ -30,6 +31,9 @@ from gatewayd.http.request_id import NAME, answered_id, new_id
 from gatewayd.metrics import Metrics
 
 logger = logging.getLogger("gatewayd.http")
+
+Shape = Callable[[Scope, GatewayError], Shaped | None]
+"""Gives an error the form of the API whose path was asked for; None for OpenAI's."""
 
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
 CLIENT_GONE = 499
@@ -60,9 +64,19 @@ class Exchange:
 class Front:
     """The outermost layer."""
 
-    def __init__(self, app: App, metrics: Metrics) -> None:
+    def __init__(
+        self, app: App, metrics: Metrics, shape: Shape = lambda scope, error: None
+    ) -> None:
+        """Put it there.
+
+        Args:
+            app: what it surrounds.
+            metrics: where requests are counted.
+            shape: puts errors of other APIs' paths into their forms.
+        """
         self._app = app
         self._metrics = metrics
+        self._shape = shape
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request; answer whatever goes wrong in it."""
@@ -78,13 +92,14 @@ class Front:
         except ClientGone:
             pass  # counted below as 499
         except GatewayError as error:
-            await self._answer(exchange, error)
+            await self._answer(scope, exchange, error)
         except HTTPException as error:
             allow = [(b"allow", value.encode()) for value in (error.headers or {}).values()]
-            await self._answer(exchange, _routing_error(scope, error), allow)
+            await self._answer(scope, exchange, _routing_error(scope, error), allow)
         except Exception:
             logger.exception("request %s failed", request_id)
-            await self._answer(exchange, InternalError("the gateway made a mistake; it is logged"))
+            mistake = InternalError("the gateway made a mistake; it is logged")
+            await self._answer(scope, exchange, mistake)
         finally:
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
@@ -92,13 +107,17 @@ class Front:
             self._metrics.answered(endpoint, method, status)
 
     async def _answer(
-        self, exchange: Exchange, error: GatewayError, headers: list[Header] | None = None
+        self,
+        scope: Scope,
+        exchange: Exchange,
+        error: GatewayError,
+        headers: list[Header] | None = None,
     ) -> None:
         if exchange.status is not None:
             raise error  # an answer has begun: let the server cut the connection
         if isinstance(error, QueueFull | EngineUnavailable) and error.retry_after is None:
             error.retry_after = 1
-        await send_error(exchange.send, error, headers or [])
+        await send_error(exchange.send, error, headers or [], self._shape(scope, error))
 
 
 def _routing_error(scope: Scope, error: HTTPException) -> GatewayError:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
 import msgspec
 
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import (
     JSON_HEADER,
     Receive,
@@ -22,6 +24,7 @@ from gatewayd.http.asgi import (
 from gatewayd.http.departure import departure_of
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
+from gatewayd.http.sampling import tier_of
 from gatewayd.http.schema.fields import GenerationTable, RequestTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
@@ -41,12 +44,16 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
         num_choices: for each prompt.
         options: of every choice.
         wire: how to answer.
+        identity: what every chunk of the answer repeats.
+        ignored: fields that were taken and not acted on, beside those that the table knows.
     """
 
     requests: list[EngineRequest]
     num_choices: int
     options: ChoiceOptions
     wire: Wire
+    identity: Identity
+    ignored: Sequence[str] = ()
 
 
 async def receive_request(
@@ -78,6 +85,8 @@ def identity_of(
         continuous_usage=bool(wants_usage and stream and stream.continuous_usage_stats),
         with_ids=bool(request.return_token_ids),
         with_logprobs=with_logprobs,
+        with_prompt_logprobs=request.prompt_logprobs is not None,
+        service_tier=tier_of(request),
     )
 
 
@@ -118,13 +127,13 @@ class GenerationRoute(Generic[RequestT]):
         departure = departure_of(scope, receive)
         departure.listen(generation.abandon)
         try:
-            headers = ignored_header(ignored)
+            headers = ignored_header([*ignored, *prepared.ignored])
             if request.stream:
                 await Stream(
                     generation,
                     prepared.wire,
                     send,
-                    headers=headers,
+                    headers=lambda: [*headers, *answer_headers(generation, services.fleet.room)],
                     ping_seconds=services.limits.ping_seconds,
                 ).run()
             else:
@@ -133,6 +142,7 @@ class GenerationRoute(Generic[RequestT]):
                 if not generation.is_abandoned:
                     answer = await apart(write) if is_large(generation) else write()
                 if not generation.is_abandoned:
+                    headers += answer_headers(generation, services.fleet.room)
                     await send_body(send, answer, headers=[JSON_HEADER, *headers])
         finally:
             generation.close()

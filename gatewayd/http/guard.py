@@ -85,6 +85,25 @@ class Guard:
         return self._app(scope, receive, send)
 
 
+def check_origin(scope: Scope) -> None:
+    """Refuse what a browser sends for a page of another machine.
+
+    For routes that take what a page may send without asking first, such as a form.
+
+    Raises:
+        HostNotAllowed: the page is not of a local name.
+    """
+    origin = header(scope, b"origin")
+    if origin is None:
+        return
+    host = origin.partition(b"://")[2]  # none for a page without one, "null"
+    if not host or not _is_local(host):
+        raise HostNotAllowed(
+            f"without an API key this server takes no files from pages of "
+            f"{origin[:128].decode('latin-1')!r}"
+        )
+
+
 def _host(scope: Scope) -> bytes:
     hosts = [value for name, value in scope["headers"] if name == b"host"]
     if not hosts and scope.get("http_version") == "1.0":

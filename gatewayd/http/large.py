@@ -22,12 +22,12 @@ T = TypeVar("T")
 def is_large(generation: Generation) -> bool:
     """Whether the log-probabilities so far take more than a moment to write."""
     params = generation.work.requests[0].params
-    if params.logprobs is None:
-        return False
-    num_tokens = generation.completion_tokens
+    entries = 0
+    if params.logprobs is not None:
+        entries += generation.completion_tokens * (1 + params.logprobs)
     if params.prompt_logprobs is not None:
-        num_tokens += generation.prompt_tokens
-    return num_tokens * (1 + params.logprobs) > _INLINE_LOGPROBS
+        entries += generation.prompt_tokens * (1 + params.prompt_logprobs)
+    return entries > _INLINE_LOGPROBS
 
 
 async def apart(work: Callable[[], T]) -> T:

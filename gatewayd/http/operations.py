@@ -87,12 +87,16 @@ class MetricsPage:
         await send_body(send, generate_latest(self._registry), headers=headers)
 
 
-class OpenApi:
-    """The description of the API, made once."""
+class Document:
+    """A description of the API, made once.
 
-    label = "/openapi.json"
+    Args:
+        label: its path.
+        document: what it says.
+    """
 
-    def __init__(self, document: dict[str, Any]) -> None:
+    def __init__(self, label: str, document: dict[str, Any]) -> None:
+        self.label = label
         self._body = encode_json(document)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

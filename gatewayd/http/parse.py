@@ -6,10 +6,8 @@ The first thing wrong is named with its place, its value and its limit.
 
 from __future__ import annotations
 
-import gc
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -17,6 +15,8 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from gatewayd.errors import InvalidRequest
+from gatewayd.http import collecting
+from gatewayd.http.nesting import MAX_DEPTH, field_too_deep
 from gatewayd.http.schema.fields import RequestTable
 
 TableT = TypeVar("TableT", bound=RequestTable)
@@ -50,24 +50,23 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     Raises:
         InvalidRequest: it is not JSON, or a field is wrong or not supported.
     """
-    with _no_collection():
+    with collecting.held():
         return _parse(table, body)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Hold the cyclic collector: it would walk a large body again and again while it grows."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
 def _parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
-    fields = _object(body)
+    return check(table, _object(body))
+
+
+def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str]]:
+    """Check a body that has been decoded.
+
+    Returns:
+        As ``parse``.
+
+    Raises:
+        InvalidRequest: a field is wrong or not supported.
+    """
     for name, mark in table.unsupported.items():
         if name in fields and fields[name] not in mark.neutral:
             raise InvalidRequest(
@@ -79,14 +78,17 @@ def _parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
         request = table.model_validate(fields)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)) from None
-    if fields.keys() <= table.known and not (table.ignored and table.ignored & fields.keys()):
+    if fields.keys() <= table.known and table.ignored.keys().isdisjoint(fields):
         return request, []
-    ignored = [
-        name
-        for name, value in fields.items()
-        if name not in table.known or (name in table.ignored and value is not None)
-    ]
-    return request, ignored
+    return request, [name for name, value in fields.items() if _is_ignored(table, name, value)]
+
+
+def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
+    """Whether a field asks for something that is not done."""
+    if name not in table.known:
+        return value is not None
+    mark = table.ignored.get(name)
+    return mark is not None and value not in mark.neutral
 
 
 def _object(body: bytes) -> dict[str, Any]:
@@ -96,7 +98,13 @@ def _object(body: bytes) -> dict[str, Any]:
     except InvalidRequest:
         raise
     except RecursionError:
-        raise InvalidRequest("the body is nested too deeply", code="invalid_json") from None
+        field = field_too_deep(body)
+        raise InvalidRequest(
+            f"{field or 'the body'} is nested too deeply: at most {MAX_DEPTH} objects and arrays "
+            "may be in each other",
+            param=field,
+            code="invalid_json",
+        ) from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
@@ -158,6 +166,8 @@ def _sentence(path: str, error: ErrorDetails) -> str:
             return f"{path} is longer than the maximum of {context['max_length']} characters"
         case "string_too_short":
             return f"{path} is empty; it needs at least {context['min_length']} character"
+        case "string_pattern_mismatch":
+            return f"{path} is {shown}; it must match {context['pattern']}"
         case "literal_error":
             return f"{path} is {shown}; it must be {context['expected']}"
         case "finite_number":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from gatewayd.errors import GatewayError
-from gatewayd.http.asgi import Header, encode_json, error_headers
+from gatewayd.http.asgi import JSON_HEADER, Header, encode_json, error_headers
 from gatewayd.http.request_id import NAME, answered_id, new_id
 
 Answered = Callable[[str, str, int], None]
@@ -27,6 +27,7 @@ def refusal(error: GatewayError, request_headers: Iterable[Header]) -> bytes:
     """A whole answer, after which the connection is closed."""
     body = encode_json(error.body())
     headers = [
+        JSON_HEADER,
         *error_headers(error),
         (b"content-length", b"%d" % len(body)),
         (b"connection", b"close"),

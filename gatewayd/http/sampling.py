@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Protocol
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.http.schema.fields import GenerationTable
@@ -10,6 +12,7 @@ from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
+from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.scheduling import Priority
 
 _CLASSES = {
@@ -18,19 +21,62 @@ _CLASSES = {
     "batch": Priority.BATCH,
 }
 _TIERS = {"priority": Priority.REALTIME, "fast": Priority.REALTIME, "flex": Priority.BATCH}
+_TIER_NAMES = {
+    Priority.REALTIME: "priority",
+    Priority.STANDARD: "default",
+    Priority.BATCH: "flex",
+}
+_A_DAY = (75, 86400.0)
+"""Eviction priority, above the usual 50, and seconds of ``prompt_cache_retention`` ``24h``."""
 
 
-def priority_of(request: GenerationTable) -> Priority:
+class Classed(Protocol):
+    """A request with a class of service."""
+
+    @property
+    def priority(self) -> str | int | None:
+        """By name or number."""
+
+    @property
+    def service_tier(self) -> str | None:
+        """OpenAI's name."""
+
+
+class Salted(Protocol):
+    """A request that may keep its cached prompt to itself."""
+
+    @property
+    def cache_salt(self) -> str | None:
+        """The salt."""
+
+
+def priority_of(request: Classed) -> Priority:
     """The class of service that a request asks for."""
-    if request.priority is not None:
-        return _CLASSES[request.priority]
+    asked = request.priority
+    if isinstance(asked, int):
+        return Priority(Priority.STANDARD - (asked < 0) + (asked > 0))
+    if asked is not None:
+        return _CLASSES[asked]
     return _TIERS.get(request.service_tier or "", Priority.STANDARD)
+
+
+def tier_of(request: GenerationTable) -> str | None:
+    """What the answer says of ``service_tier``, as OpenAI names it: the class that it got."""
+    return None if request.service_tier is None else _TIER_NAMES[priority_of(request)]
 
 
 def retention_of(request: GenerationTable) -> tuple[int, float]:
     """Eviction priority of the request's pages, and for how many seconds it counts."""
     wish = request.kv_retention
-    return (NORMAL_PRIORITY, 0.0) if wish is None else (wish.priority, float(wish.seconds))
+    if wish is not None:
+        return wish.priority, float(wish.seconds)
+    return _A_DAY if request.prompt_cache_retention == "24h" else (NORMAL_PRIORITY, 0.0)
+
+
+def salt_of(request: Salted) -> bytes:
+    """The prefix cache's salt: those who give none share what they computed."""
+    salt = request.cache_salt
+    return b"" if salt is None else blake2b(salt.encode(), digest_size=16).digest()
 
 
 def fit_max_tokens(
@@ -95,8 +141,17 @@ def sampling_params(
     max_tokens: int,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
+    guide: GuideSpec | None = None,
 ) -> SamplingParams:
     """Check the rules across fields and fill in the defaults.
+
+    Args:
+        request: the request.
+        model: that is served.
+        max_tokens: of an answer.
+        logprobs: see ``SamplingParams``.
+        prompt_logprobs: the same.
+        guide: what the answer must follow, checked.
 
     Raises:
         InvalidRequest: two fields do not fit together, or an id is not in the vocabulary.
@@ -109,11 +164,12 @@ def sampling_params(
     stop_ids = request.stop_token_ids or []
     if stop_ids:
         check_ids(stop_ids, model.vocab_size, "stop_token_ids")
+    is_first_alone = request.top_p == 0  # no mass at all has the most likely token
     return SamplingParams(
         max_tokens=max_tokens,
         min_tokens=request.min_tokens,
         temperature=1.0 if request.temperature is None else float(request.temperature),
-        top_k=max(0, request.top_k or 0),
+        top_k=1 if is_first_alone else max(0, request.top_k or 0),
         top_p=float(request.top_p or 1.0),
         min_p=float(request.min_p or 0.0),
         frequency_penalty=float(request.frequency_penalty or 0.0),
@@ -126,6 +182,7 @@ def sampling_params(
         logprobs=logprobs,
         prompt_logprobs=prompt_logprobs,
         extra=request.extra_args or {},
+        guide=guide,
     )
 
 
@@ -135,6 +192,7 @@ def choice_options(
     *,
     continues: bool = False,
     discard: bool = False,
+    prefix: str = "",
 ) -> ChoiceOptions:
     """What the choices of a request need to know.
 
@@ -143,6 +201,7 @@ def choice_options(
         tokenizer: of the model.
         continues: whether the answer goes on where the prompt's text ends.
         discard: whether the prompt alone is wanted.
+        prefix: what is put before the text.
     """
     stop = request.stop
     stops = () if stop is None else (stop,) if isinstance(stop, str) else tuple(stop)
@@ -156,6 +215,7 @@ def choice_options(
         keep_ids=bool(request.return_token_ids),
         wakes=bool(request.stream),
         discard=discard,
+        prefix=prefix,
     )
 
 

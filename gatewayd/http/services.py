@@ -5,17 +5,26 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import EngineUnavailable, ModelNotFound, QueueFull
+from gatewayd.guides.checks import GuideChecks
+from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
+from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline import Pipeline
 from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_hooks.detection import Detector
+from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.protocols import ProtocolStrategy
+
+if TYPE_CHECKING:
+    from gatewayd.durable import Durable
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,10 @@ class Services:
         only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
+        parsers: read the model's answers.
+        protocols: other APIs that are served, by the names of their plugins.
+        durable: what outlives the process; None where nothing does.
+        guides: checks grammars; None leaves that to the engines.
         detector: gives what finds the mark that answers carry now; None where they carry none.
         clock: seconds; monotonic.
         created: Unix time that model objects carry.
@@ -65,7 +78,11 @@ class Services:
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
+    parsers: ModelParsers = field(default_factory=ModelParsers)
+    protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
+    durable: Durable | None = None
     detector: Callable[[], Detector | None] = lambda: None
+    guides: GuideChecks | None = None
     clock: Callable[[], float] = time.monotonic
     created: int = field(default_factory=lambda: int(time.time()))
 
@@ -95,6 +112,17 @@ class Services:
         if model is None:
             raise EngineUnavailable("the model is not loaded yet; try again", retry_after=5)
         return model
+
+    async def check_guide(self, wish: Wish | None) -> GuideSpec | None:
+        """See that what an answer is to follow can be compiled.
+
+        Raises:
+            InvalidRequest: it cannot.
+            StrategyUnavailable: nobody can say.
+        """
+        if wish is None or self.guides is None:
+            return None if wish is None else wish.spec
+        return await self.guides.check(*wish)
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; the first one where a request may leave it out.

@@ -7,7 +7,7 @@ a write waits for a slow client, text gathers and goes out together: nobody coun
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gatewayd.http.asgi import Header, Send
 from gatewayd.http.large import apart, is_large
@@ -32,13 +32,13 @@ class Stream:
         wire: Wire,
         send: Send,
         *,
-        headers: Sequence[Header],
+        headers: Callable[[], Sequence[Header]],
         ping_seconds: float,
     ) -> None:
         self._generation = generation
         self._wire = wire
         self._send = send
-        self._headers = [*_HEADERS, *headers]
+        self._headers = headers
         self._ping_seconds = ping_seconds
         self._is_ping_due = False
         self._has_begun = False
@@ -104,7 +104,11 @@ class Stream:
         if not self._has_begun:
             self._has_begun = True
             await self._send(
-                {"type": "http.response.start", "status": 200, "headers": self._headers}
+                {
+                    "type": "http.response.start",
+                    "status": 200,
+                    "headers": [*_HEADERS, *self._headers()],
+                }
             )
             events = self._wire.opening(self._generation) + events
         await self._send({"type": "http.response.body", "body": events, "more_body": more})

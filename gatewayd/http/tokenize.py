@@ -13,6 +13,7 @@ from gatewayd.http.asgi import (
     send_body,
     send_json,
 )
+from gatewayd.http.conversation import for_template
 from gatewayd.http.generate import receive_request
 from gatewayd.http.sampling import check_ids
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
@@ -46,7 +47,7 @@ class Tokenize:
         _check_length(request)
         if request.messages is not None:
             ids = await services.text.encode_chat(
-                [message.for_template() for message in request.messages],
+                for_template(request.messages, services.parsers),
                 limit=_NO_LIMIT,
                 add_generation_prompt=request.add_generation_prompt,
             )

@@ -32,6 +32,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
         continuous_usage: whether every chunk carries it.
         with_ids: whether token ids are wanted.
         with_logprobs: whether log-probabilities are wanted.
+        with_prompt_logprobs: whether those of the prompt are, apart from an echo.
+        service_tier: that a chat got; None if it asked for none.
     """
 
     id: str
@@ -41,6 +43,8 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True):
     continuous_usage: bool = False
     with_ids: bool = False
     with_logprobs: bool = False
+    with_prompt_logprobs: bool = False
+    service_tier: str | None = None
 
 
 class Wire(Protocol):
@@ -65,10 +69,15 @@ class Wire(Protocol):
 def usage_of(generation: Generation) -> bytes:
     """The usage object so far."""
     prompt, completion = generation.prompt_tokens, generation.completion_tokens
+    details = b""
+    parsers = generation.work.options.parsers
+    if parsers is not None and parsers.reasoning is not None:
+        reasoning = sum([choice.reasoning_tokens for choice in generation.choices])
+        details = b',"completion_tokens_details":{"reasoning_tokens":%d}' % reasoning
     return (
         b'{"prompt_tokens":%d,"completion_tokens":%d,"total_tokens":%d,'
-        b'"prompt_tokens_details":{"cached_tokens":%d}}'
-        % (prompt, completion, prompt + completion, generation.cached_tokens)
+        b'"prompt_tokens_details":{"cached_tokens":%d}%b}'
+        % (prompt, completion, prompt + completion, generation.cached_tokens, details)
     )
 
 

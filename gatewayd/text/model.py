@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.text.hiding import Hiding, any_text
 from gatewayd.text.template import ChatTemplate
 from gatewayd.text.tokenizer import Tokenizer
-
-_PRIVATE_USE = range(0xE000, 0xF8FF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,62 +58,59 @@ class TextModel:
         messages: Sequence[Mapping[str, Any]],
         *,
         limit: int,
+        tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
+        is_continued: bool = False,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> list[int]:
-        """Encode messages, each with ``role`` and a ``content`` string.
+        """Encode messages; special tokens that they, tools or arguments spell stay text.
+
+        Args:
+            messages: each with ``role`` and a ``content`` string.
+            limit: tokens of the context, to refuse hopeless lengths without encoding them.
+            tools: that the model may call.
+            add_generation_prompt: end with the beginning of an answer.
+            is_continued: end where the text of the last message ends.
+            arguments: of the template.
 
         Raises:
             InvalidRequest: the model has no chat template, or the template refuses them.
             ContextLengthExceeded: they are certainly longer than the context.
         """
-        if self.template is None:
+        template = self.template
+        if template is None:
             raise InvalidRequest(
                 "this model has no chat template; use /v1/completions", param="messages"
             )
-        text = self.template.render(messages, add_generation_prompt=add_generation_prompt)
+
+        def render(given: Sequence[Any]) -> str:
+            text = template.render(
+                given[0],
+                tools=given[1] or None,
+                add_generation_prompt=add_generation_prompt,
+                arguments=given[2],
+            )
+            return _up_to(text, given[0][-1]["content"]) if is_continued else text
+
+        given = (messages, tools, arguments)
+        text = render(given)
         self._check_length(text, limit, "messages")
-        if not any(map(self.tokenizer.spells_special, _texts(messages))):
+        try:
+            spells_special = any_text(given, self.tokenizer.spells_special)
+        except RecursionError:
+            raise InvalidRequest("messages or tools are nested too deeply", param="tools") from None
+        if not spells_special:
             return await self.tokenizer.encode_async(text, trusted=True)
-        template = self.template
-        return await self.tokenizer.apart(
-            len(text),
-            lambda: self._encode_marked(
-                template, messages, add_generation_prompt=add_generation_prompt
-            ),
-        )
+        return await self.tokenizer.apart(len(text), lambda: self._encode_marked(render, given))
 
-    def _encode_marked(
-        self,
-        template: ChatTemplate,
-        messages: Sequence[Mapping[str, Any]],
-        *,
-        add_generation_prompt: bool,
-    ) -> list[int]:
-        """Encode messages that spell special tokens.
-
-        A numbered mark stands for each spelled token while the template writes genuine ones.
-        """
+    def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
+        """Encode what spells special tokens."""
         special = self.tokenizer.special_pattern
         if special is None:
             raise RuntimeError("there is nothing to mark")
-        mark = _unused_character(messages)
-        spelled: list[str] = []
-
-        def hide(found: re.Match[str]) -> str:
-            spelled.append(found[0])
-            return f"{mark}{len(spelled) - 1}{mark}"
-
-        hidden = [
-            {
-                key: special.sub(hide, value) if isinstance(value, str) else value
-                for key, value in message.items()
-            }
-            for message in messages
-        ]
-        text = template.render(hidden, add_generation_prompt=add_generation_prompt)
-        marked = re.compile(f"{mark}([0-9]+){mark}")
-        disguised = self.tokenizer.disguise(text)
-        return self.tokenizer.encode(marked.sub(lambda found: spelled[int(found[1])], disguised))
+        hiding = Hiding(special, given)
+        disguised = self.tokenizer.disguise(render(hiding.hide(given)))
+        return self.tokenizer.encode(hiding.show(disguised))
 
     def _check_length(self, text: str, limit: int, param: str) -> None:
         at_least = len(text) // self.tokenizer.longest_token
@@ -126,13 +122,18 @@ class TextModel:
             )
 
 
-def _texts(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    return [value for message in messages for value in message.values() if isinstance(value, str)]
+def _up_to(text: str, message: str) -> str:
+    """A rendered conversation without what its template puts behind the last message.
 
-
-def _unused_character(messages: Sequence[Mapping[str, Any]]) -> str:
-    used = set().union(*map(set, _texts(messages)))
-    for code in _PRIVATE_USE:
-        if chr(code) not in used:
-            return chr(code)
-    raise InvalidRequest("the messages use every private-use character", param="messages")
+    Raises:
+        InvalidRequest: the template changes the message.
+    """
+    for shown in (message, message.strip()):
+        at = text.rfind(shown)
+        if shown and at >= 0:
+            return text[: at + len(shown)]
+    raise InvalidRequest(
+        "the model's chat template does not show the last message as it is, so it cannot be "
+        "continued; use /v1/completions",
+        param="continue_final_message",
+    )

@@ -10,15 +10,20 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
 
+RESERVED = frozenset(
+    ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
+)
+"""What no request may give to a template by itself; beside these, all that ends in ``_token``."""
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
@@ -47,12 +52,15 @@ class _Generation(Extension):
 class ChatTemplate:
     """Renders messages to the prompt the model was trained on."""
 
-    def __init__(self, source: str, tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, source: str, tokens: Mapping[str, str] | None = None, *, tool_source: str = ""
+    ) -> None:
         """Compile a template.
 
         Args:
             source: jinja2.
             tokens: names such as ``bos_token`` that the template may use.
+            tool_source: of another one that is taken where there are tools; empty for the same.
 
         Raises:
             ValueError: it does not compile.
@@ -65,12 +73,19 @@ class ChatTemplate:
         environment.filters["tojson"] = _to_json
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
+        self.source = source + tool_source
         try:
             self._template = environment.from_string(source)
+            self._tool_template = environment.from_string(tool_source or source)
+            self._variables = frozenset(
+                meta.find_undeclared_variables(environment.parse(source))
+                | meta.find_undeclared_variables(environment.parse(tool_source))
+            )
         except TemplateError as error:
             raise ValueError(f"the chat template does not compile: {error}") from error
-        # jinja2 chains them, and would walk the chain for each rendering.
-        self._template.globals = {**self._template.globals, **(tokens or {})}
+        for template in (self._template, self._tool_template):
+            # jinja2 chains them, and would walk the chain for each rendering.
+            template.globals = {**template.globals, **(tokens or {})}
 
     @classmethod
     def from_folder(cls, folder: Path) -> ChatTemplate | None:
@@ -88,25 +103,44 @@ class ChatTemplate:
             config = json.loads(config_file.read_text(encoding="utf-8"))
         file = folder / "chat_template.jinja"
         source = file.read_text(encoding="utf-8") if file.exists() else config.get("chat_template")
+        tool_source = ""
         if isinstance(source, list):  # several, by name
             named = {entry["name"]: entry["template"] for entry in source}
             source = named.get("default")
+            tool_source = named.get("tool_use", "")
         if source is None:
             return None
-        return cls(source, _special_tokens(config))
+        return cls(source, _special_tokens(config), tool_source=tool_source)
+
+    def takes(self, name: str) -> bool:
+        """Whether the template looks at a variable."""
+        return name in self._variables
 
     def render(
-        self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        add_generation_prompt: bool = True,
+        arguments: Mapping[str, Any] = MappingProxyType({}),
     ) -> str:
         """Render messages.
+
+        Args:
+            messages: each with its ``role``.
+            tools: that the model may call; None for none.
+            add_generation_prompt: end with the beginning of an answer.
+            arguments: the request's own, none of them ``RESERVED``.
 
         Raises:
             InvalidRequest: the template refuses them.
         """
+        template = self._template if tools is None else self._tool_template
         try:
-            return self._template.render(
+            return template.render(
+                **arguments,
                 messages=messages,
-                tools=None,
+                tools=tools,
                 add_generation_prompt=add_generation_prompt,
             )
         except InvalidRequest:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -125,15 +125,25 @@ class Tokenizer:
         text: str = self._trusting.decode(list(ids), skip_special_tokens=skip_special)
         return text
 
-    def detokenizer(self, *, skip_special: bool = True, continues: bool = False) -> Detokenizer:
+    def detokenizer(
+        self,
+        *,
+        skip_special: bool = True,
+        continues: bool = False,
+        shown: Collection[str] = (),
+    ) -> Detokenizer:
         """Start decoding a sequence piece by piece.
 
         Args:
             skip_special: special tokens have no text.
             continues: the text goes on after another, so it keeps the space that SentencePiece
                 vocabularies drop at the beginning of a text.
+            shown: special tokens that have their text all the same; others are ignored.
         """
-        return self._vocabulary.detokenizer(skip_special=skip_special, continues=continues)
+        ids = frozenset(self.special_texts[text] for text in shown if text in self.special_texts)
+        return self._vocabulary.detokenizer(
+            skip_special=skip_special, continues=continues, shown=ids
+        )
 
     def piece(self, token: int, *, opens: bool = False) -> bytes:
         """The bytes of one token, special or not; empty for an unknown id.

@@ -23,7 +23,9 @@ class Vocabulary(Protocol):
     def opening(self, token: int) -> bytes:
         """The bytes of a token where it begins a text."""
 
-    def detokenizer(self, *, skip_special: bool, continues: bool) -> Detokenizer:
+    def detokenizer(
+        self, *, skip_special: bool, continues: bool, shown: frozenset[int]
+    ) -> Detokenizer:
         """Start decoding a sequence; see ``Tokenizer.detokenizer``."""
 
 
@@ -37,7 +39,7 @@ def vocabulary_of(
     spelling = spelling_of(decoder)
     if spelling is not None:
         return _Spelled(tokens, spelling, special_ids)
-    return _Neighbours(tokens, backend, has_bytes=has_byte_tokens(decoder))
+    return _Neighbours(tokens, backend, special_ids, has_bytes=has_byte_tokens(decoder))
 
 
 class _Spelled:
@@ -49,27 +51,42 @@ class _Spelled:
         self.pieces: Sequence[bytes] = [spelling.spell(token) for token in tokens]
         self._num_stripped = spelling.num_stripped
         self._full = ByteTable.of(self.pieces)
-        self._visible = ByteTable.of(
-            [b"" if i in special_ids else piece for i, piece in enumerate(self.pieces)]
-        )
+        self._special_ids = special_ids
+        self._visible = {frozenset[int](): self._without(special_ids)}
+
+    def _without(self, hidden: frozenset[int]) -> ByteTable:
+        return ByteTable.of([b"" if i in hidden else one for i, one in enumerate(self.pieces)])
 
     def opening(self, token: int) -> bytes:
         piece = self.pieces[token]
         num_spaces = len(piece) - len(piece.lstrip(b" "))
         return piece[min(num_spaces, self._num_stripped) :]
 
-    def detokenizer(self, *, skip_special: bool, continues: bool) -> Detokenizer:
-        return ByteDetokenizer(
-            self._visible if skip_special else self._full,
-            num_stripped=0 if continues else self._num_stripped,
-        )
+    def detokenizer(
+        self, *, skip_special: bool, continues: bool, shown: frozenset[int]
+    ) -> Detokenizer:
+        table = self._full
+        if skip_special:
+            visible = self._visible.get(shown)
+            if visible is None:
+                visible = self._visible[shown] = self._without(self._special_ids - shown)
+            table = visible
+        return ByteDetokenizer(table, num_stripped=0 if continues else self._num_stripped)
 
 
 class _Neighbours:
     """Tokens whose text depends on what is before them, as the tokenizer itself decodes it."""
 
-    def __init__(self, tokens: Sequence[str], backend: Backend, *, has_bytes: bool) -> None:
+    def __init__(
+        self,
+        tokens: Sequence[str],
+        backend: Backend,
+        special_ids: frozenset[int],
+        *,
+        has_bytes: bool,
+    ) -> None:
         self._backend = backend
+        self._special_ids = special_ids
         added = backend.get_added_tokens_decoder()
         ordinary = (i for i in range(len(tokens)) if i not in added)
         # Stands for whatever was before; a word, as a space or a mark could melt with the next.
@@ -87,9 +104,15 @@ class _Neighbours:
     def opening(self, token: int) -> bytes:
         return self._bytes.get(token) or self._decode([token]).encode()
 
-    def detokenizer(self, *, skip_special: bool, continues: bool) -> Detokenizer:
+    def detokenizer(
+        self, *, skip_special: bool, continues: bool, shown: frozenset[int]
+    ) -> Detokenizer:
+        hidden = self._special_ids - shown
+
         def decode(ids: Sequence[int]) -> str:
-            return self._decode(ids, skip_special=skip_special)
+            if not shown:
+                return self._decode(ids, skip_special=skip_special)
+            return self._decode([i for i in ids if not (skip_special and i in hidden)])
 
         return WindowDetokenizer(decode, self._before if continues else ())
 

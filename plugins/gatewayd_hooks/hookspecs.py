@@ -18,9 +18,12 @@ if TYPE_CHECKING:
     from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
     from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
     from gatewayd_hooks.execution import ExecutorStrategy
+    from gatewayd_hooks.guiding import GuideStrategy
     from gatewayd_hooks.kv_tiers import KvTierStrategy
     from gatewayd_hooks.logits import LogitsProcessor
+    from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
     from gatewayd_hooks.preemption import PreemptionStrategy
+    from gatewayd_hooks.protocols import ProtocolStrategy
     from gatewayd_hooks.routing import RouterStrategy
     from gatewayd_hooks.scheduling import SchedulerStrategy
     from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -66,6 +69,12 @@ def gatewayd_logits_processors() -> Sequence[StrategyInfo[LogitsProcessor]]:
 
 
 @hookspec
+def gatewayd_guides() -> Sequence[StrategyInfo[GuideStrategy]]:
+    """Offer guides. Engine process, and the gateway to check requests."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
 def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
     """Offer drafters. Engine process."""
     raise AssertionError("a specification is not called")
@@ -86,6 +95,24 @@ def gatewayd_routers() -> Sequence[StrategyInfo[RouterStrategy]]:
 @hookspec
 def gatewayd_executors() -> Sequence[StrategyInfo[ExecutorStrategy]]:
     """Offer executors. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_tool_parsers() -> Sequence[StrategyInfo[ToolParserStrategy]]:
+    """Offer parsers of tool calls. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_reasoning_parsers() -> Sequence[StrategyInfo[ReasoningParserStrategy]]:
+    """Offer parsers of reasoning. Gateway process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
+    """Offer protocols: routes of other APIs. Gateway process."""
     raise AssertionError("a specification is not called")
 
 

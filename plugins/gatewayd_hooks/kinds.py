@@ -7,9 +7,12 @@ from dataclasses import dataclass
 
 from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.execution import ExecutorStrategy
+from gatewayd_hooks.guiding import GuideStrategy
 from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
+from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
+from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -48,9 +51,13 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
     Kind.KV_TIER: KindSpec("gatewayd_kv_tiers", KvTierStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
+    Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),
     Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
+    Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),
+    Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),
+    Kind.PROTOCOL: KindSpec("gatewayd_protocols", ProtocolStrategy),
 }
 """Every kind but observers, which have hooks and no strategy."""

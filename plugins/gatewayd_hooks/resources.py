@@ -64,7 +64,9 @@ class GatewayResources:
     Attributes:
         model: the served model's name.
         num_replicas: engine processes behind the gateway.
+        chat_template: of the model, jinja; empty for one without.
     """
 
     model: str
     num_replicas: int
+    chat_template: str = ""

@@ -20,11 +20,13 @@ class RouteRequest:
         prompt: prompt ids.
         salt: the prefix cache's salt; equal prompts of different salts share nothing.
         priority: ``Priority`` as a number.
+        cache_key: the client's own name for what shares a beginning; empty without one.
     """
 
     prompt: Sequence[int]
     salt: bytes
     priority: int
+    cache_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 class Prefix:
     """Every beginning ranks the replicas; the first in its ranking that is not busy serves.
 
+    A key that a client gives stands for the beginning.
+
     A ranking depends on nothing but the beginning and the replicas' numbers: when a replica
     goes, only what it served moves, and it comes back to it. No state is kept.
     """
@@ -40,7 +42,9 @@ class Prefix:
         ]
         if len(idle) == 1:
             return idle[0]
-        beginning = array("q", request.prompt[: self._config.prefix_tokens]).tobytes()
+        beginning = request.cache_key.encode()
+        if not beginning:
+            beginning = array("q", request.prompt[: self._config.prefix_tokens]).tobytes()
         # Salts of different lengths must not run into the tokens.
         salt = blake2b(request.salt, digest_size=16).digest()
         key = blake2b(beginning, key=salt, digest_size=16).digest()

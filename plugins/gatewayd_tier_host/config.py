@@ -13,5 +13,5 @@ class HostConfig(StrategyConfig):
         reload="restart",
         ge=1,
         validate_default=True,
-        doc="Host memory for pages, taken as it is first used.",
+        doc="Host memory for pages, taken as it is first used; beside a GPU at once.",
     )

@@ -1,4 +1,4 @@
-"""A slab of host memory, cut into pages; the page unused for longest is given up."""
+"""Host memory, cut into pages; the page unused for longest is given up."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
     from gatewayd_tier_host.config import HostConfig
 
+_PINNED = 256 << 20
+"""Bytes that are pinned in one piece: torch rounds each up to a power of two."""
+
 
 class Host:
     """Pages by key, least recently used first.
@@ -24,13 +27,13 @@ class Host:
 
     def __init__(self, config: HostConfig) -> None:
         self._memory = int(config.memory)
-        self._slab = np.zeros((0, 0), np.uint8)
+        self._blocks: list[NDArray[np.uint8]] = []
         self._most = self._used = self._spare = 0
         self._places: OrderedDict[bytes, int] = OrderedDict()
         self._pins: dict[bytes, int] = {}
 
     def open(self, resources: EngineResources) -> None:
-        """Reserve the memory; the system gives it as it is written to.
+        """Reserve the memory; the system gives it as it is written to, unless it is pinned.
 
         Raises:
             ValueError: it holds no page.
@@ -41,13 +44,13 @@ class Host:
                 f"[kv_tier.host] memory is {self._memory} bytes; a page of this model takes "
                 f"{resources.page_bytes}"
             )
-        self._slab = _reserve(most + 1, resources.page_bytes, resources.device)
+        self._blocks = _reserve(most + 1, resources.page_bytes, resources.device)
         self._most = self._spare = most
 
     def close(self) -> None:
         """Give the memory back."""
         self._places.clear()
-        self._slab = np.zeros((0, 0), np.uint8)
+        self._blocks = []
 
     def find(self, keys: Sequence[bytes]) -> int:
         """See ``KvTierStrategy``."""
@@ -60,17 +63,17 @@ class Host:
             self._places.move_to_end(key)
             return []
         if self._used < self._most:
-            self._slab[self._used] = page
+            self._page(self._used)[:] = page
             self._places[key] = self._used
             self._used += 1
             return []
         oldest = next((key for key in self._places if key not in self._pins), None)
         if oldest is None:
             return []
-        self._slab[self._spare] = page
+        self._page(self._spare)[:] = page
         self._places[key] = self._spare
         self._spare = self._places.pop(oldest)
-        return [(oldest, self._slab[self._spare])]
+        return [(oldest, self._page(self._spare))]
 
     def get(self, keys: Sequence[bytes]) -> Sequence[NDArray[np.uint8]]:
         """See ``KvTierStrategy``; what is in use is not given up."""
@@ -78,7 +81,7 @@ class Host:
         for key in found:
             self._places.move_to_end(key)
             self._pins[key] = self._pins.get(key, 0) + 1
-        return [self._slab[self._places[key]] for key in found]
+        return [self._page(self._places[key]) for key in found]
 
     def release(self, keys: Sequence[bytes]) -> None:
         """See ``KvTierStrategy``."""
@@ -89,16 +92,30 @@ class Host:
 
     def leave(self) -> Sequence[tuple[bytes, NDArray[np.uint8]]]:
         """See ``Leaves``; last used first."""
-        return [(key, self._slab[place]) for key, place in reversed(self._places.items())]
+        return [(key, self._page(place)) for key, place in reversed(self._places.items())]
 
     def __len__(self) -> int:
         return len(self._places)
 
+    def _page(self, place: int) -> NDArray[np.uint8]:
+        block, row = divmod(place, len(self._blocks[0]))
+        page: NDArray[np.uint8] = self._blocks[block][row]
+        return page
 
-def _reserve(pages: int, page_bytes: int, device: str) -> NDArray[np.uint8]:
-    """Memory for pages; beside a GPU it is pinned, so that copies need no second one."""
-    if device.startswith("cuda"):
-        import torch
 
-        return torch.empty((pages, page_bytes), dtype=torch.uint8, pin_memory=True).numpy()
-    return np.zeros((pages, page_bytes), np.uint8)
+def _reserve(pages: int, page_bytes: int, device: str) -> list[NDArray[np.uint8]]:
+    """Memory for pages, in blocks of equally many; the last may have fewer.
+
+    Beside a GPU it is pinned, so that copies need no second one.
+    """
+    if not device.startswith("cuda"):
+        return [np.zeros((pages, page_bytes), np.uint8)]
+    import torch
+
+    each = max(1, _PINNED // page_bytes)
+    return [
+        torch.empty(
+            (min(each, pages - first), page_bytes), dtype=torch.uint8, pin_memory=True
+        ).numpy()
+        for first in range(0, pages, each)
+    ]

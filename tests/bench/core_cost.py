@@ -73,6 +73,16 @@ def seconds_per_step(sequences: int) -> float:
     return statistics.median(rounds)
 
 
+class _CapturesNothing:
+    """Captured steps that compute nothing."""
+
+    def whole(self, launches: Any) -> Any:
+        return lambda: None
+
+    def pieces(self, launches: Any) -> Any:
+        return launches
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -82,7 +92,7 @@ def main() -> None:
     torch.set_num_threads(1)
 
     def backend_for(config: Any, progress: Any, make_pace: Any) -> DeviceBackend:
-        return DeviceBackend(config, TorchKernels(), lambda launches: lambda: None, progress)
+        return DeviceBackend(config, TorchKernels(), _CapturesNothing(), progress)
 
     with (
         patch.object(

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
@@ -77,6 +77,7 @@ class FreeFleet:
     model: ModelInfo | None = MODEL
     is_ready = True
     num_pending = 0
+    room = Room(2048, 2048, 4_000_000, 4_000_000, 0.0)
 
     def __init__(self) -> None:
         self._running: list[Running] = []

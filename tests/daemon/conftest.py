@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -80,7 +81,7 @@ StartDaemon = Callable[..., Running]
 
 
 @pytest.fixture
-def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
+def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
     """Start daemons; settings as ``**{"server.port": 1}``, ``FAKE_*`` as ``env``."""
     started: list[Running] = []
 
@@ -95,10 +96,12 @@ def start_daemon(tmp_path: Path) -> Iterator[StartDaemon]:
             settings = {"server.port": 0, "test.backoff": 0.05, **settings}
             arguments += [f"{key}={value}" for key, value in settings.items()]
         log = tmp_path / f"daemon-{len(started)}.log"
+        state = tmp_path / f"state-{len(started)}"
+        shutil.copytree(fresh_store, state / "gatewayd")
         with log.open("wb") as stderr:
             process = subprocess.Popen(
                 [sys.executable, *arguments],
-                env={**os.environ, **(env or {})},
+                env={**os.environ, "XDG_STATE_HOME": str(state), **(env or {})},
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
             )

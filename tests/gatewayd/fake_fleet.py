@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
 
 VOCAB_SIZE = 4096
 CONTEXT = 2048
+HIDDEN_SIZE = 12
 
 
 def model_info(max_model_len: int = CONTEXT) -> ModelInfo:
@@ -27,6 +28,7 @@ def model_info(max_model_len: int = CONTEXT) -> ModelInfo:
         page_size=16,
         max_running=64,
         max_batch_tokens=2048,
+        hidden_size=HIDDEN_SIZE,
     )
 
 
@@ -144,6 +146,7 @@ class FakeFleet:
         self.model: ModelInfo | None = model or model_info()
         self.is_ready = True
         self.num_pending = 0
+        self.room = Room(10, 7, 1000, 900, 0.012)
 
     async def wait_model(self) -> None:
         while self.model is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,16 +14,19 @@ import httpx
 import openai
 import uvicorn
 
+from gatewayd.durable import Durable
 from gatewayd.http.app import build_app
 from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
+from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
+from gatewayd_hooks.protocols import ProtocolStrategy
 from tests.gatewayd.fake_fleet import FakeFleet
 
 CHAT = {"model": "nano", "messages": [{"role": "user", "content": "hi"}]}
@@ -73,6 +76,9 @@ async def running(
     api_key: str | None = None,
     only_local_hosts: bool = False,
     detector: Detector | None = None,
+    parsers: ModelParsers | None = None,
+    protocols: Sequence[tuple[str, ProtocolStrategy]] = (),
+    durable: Durable | None = None,
 ) -> AsyncIterator[Gateway]:
     """Serve until the block ends."""
     admitted: list[RequestAdmitted] = []
@@ -89,6 +95,9 @@ async def running(
         only_local_hosts=only_local_hosts,
         limits=limits or Limits(),
         detector=lambda: detector,
+        parsers=parsers or ModelParsers(),
+        durable=durable,
+        protocols=protocols,
         observers=Observers(admitted=admitted.append, finished=finished.append),
     )
     sock = socket.create_server(("127.0.0.1", 0))
@@ -98,6 +107,8 @@ async def running(
     server = uvicorn.Server(config)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
+    if durable is not None:
+        await durable.start()
     await server.startup(sockets=[sock])  # without its loop, which would poll until the end
     url = f"http://127.0.0.1:{port}"
     try:
@@ -109,4 +120,6 @@ async def running(
         ):
             yield Gateway(url, port, fleet, http, client, admitted, finished)
     finally:
+        if durable is not None:
+            await durable.stop()
         await server.shutdown(sockets=[sock])

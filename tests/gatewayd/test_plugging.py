@@ -24,7 +24,7 @@ EVENT = RequestAdmitted("r1", "", "/v1/completions", 3, 1)
 
 
 class _Strategy:
-    """Stands for a router and an executor; notes its life."""
+    """Stands for a router, an executor and a protocol; notes its life."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -41,6 +41,14 @@ class _Strategy:
     def start(self, command: Any) -> Any:
         raise OSError
 
+    def routes(self, gateway: Any) -> Sequence[Any]:
+        return []
+
+    def error(self, refusal: Any, request_id: str) -> Any:
+        raise OSError
+
+    late_error = error
+
 
 class _Settings(StrategyConfig):
     depth: int = 1
@@ -55,7 +63,7 @@ def _module(name: str, **members: object) -> Entry:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
-    """A catalog of a router, an executor and three observers; what was built, by name."""
+    """A catalog of a router, an executor, a protocol, observers; what was built, by name."""
     built: dict[str, _Strategy] = {}
 
     def offer(name: str) -> Any:
@@ -100,6 +108,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
     entries = [
         ("router", "r", {"gatewayd_routers": named(offer("r"), "gatewayd_routers")}),
         ("executor", "e", {"gatewayd_executors": named(offer("e"), "gatewayd_executors")}),
+        ("protocol", "p", {"gatewayd_protocols": named(offer("p"), "gatewayd_protocols")}),
         ("observer", "listens", {"gatewayd_request_admitted": heard(EVENTS)}),
         ("observer", "raises", {"gatewayd_request_admitted": raises}),
         ("observer", "hangs", {"gatewayd_request_admitted": hangs}),
@@ -121,6 +130,7 @@ CLOCK = Clock()
 
 def _config(*observers: str, **flags: Any) -> Any:
     settings = {"router.strategy": "r", "executor.strategy": "e", **flags}
+    settings = {"protocol.strategies": ["p"], **settings}
     settings |= {"logits_processor.strategies": []}  # none is installed
     return load(None, settings | {"plugins.observers": list(observers)}, {}).config
 
@@ -128,7 +138,20 @@ def _config(*observers: str, **flags: Any) -> Any:
 def test_strategies_are_opened_and_closed(built: dict[str, _Strategy]) -> None:
     plugged = Plugged.load(_config(**{"engine.replicas": 3}), model="m")
     plugged.close()
-    assert built["r"].life == built["e"].life == ["open m 3", "close"]
+    assert built["r"].life == built["e"].life == built["p"].life == ["open m 3", "close"]
+
+
+def test_a_protocol_that_cannot_be_opened_is_an_error_with_its_name(
+    built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(strategy: _Strategy, resources: Any) -> None:
+        if strategy is built.get("p"):
+            raise OSError("no such folder")
+
+    monkeypatch.setattr(_Strategy, "open", broken)
+    with pytest.raises(PluginError, match=r"protocol\.p cannot be opened: OSError: no such folder"):
+        Plugged.load(_config(), model="m")
+    assert built["r"].life == built["e"].life == built["p"].life == ["close"]
 
 
 def test_a_strategy_that_is_not_installed_is_an_error_with_its_name(

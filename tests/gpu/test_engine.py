@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_engine.device.memory import RESERVED
+from gatewayd_engine.device.memory import made_later
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kv.pool import page_bytes
 from gatewayd_engine.model.spec import read_spec
@@ -100,6 +100,37 @@ def test_drafts_change_no_answer(make: Make, drafter: str) -> None:
     engine = make(drafter=StrategyChoice(drafter), spec_controller=StrategyChoice("fixed"))
     follow(engine, prompts, reference, NANO["bfloat16"])
     assert engine.core.stats.draft_tokens > 0
+
+
+def test_pieces_compute_what_is_launched_kernel_by_kernel(
+    make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make(max_batch_tokens=700, prefix_cache=None)
+    runner: Any = engine.core._runner
+    hidden, pieces, seen = runner._hidden, runner._pieces, set()
+
+    def both(batch: Any) -> torch.Tensor:
+        seen.add(pieces.size_for(len(batch.ids)))
+        got = hidden(batch).clone()
+        monkeypatch.setattr(runner, "_pieces", None)
+        wanted: torch.Tensor = hidden(batch)
+        monkeypatch.setattr(runner, "_pieces", pieces)
+        error = (got.double() - wanted.double()).norm() / wanted.double().norm()
+        assert float(error) < 1e-2
+        return wanted
+
+    monkeypatch.setattr(runner, "_hidden", both)
+    # Each prompt comes while others decode: chunks of its length, and a token of each of those.
+    lengths = [2, 16, 15, 30, 60, 100, 127, 180, 240, 300, 370, 450, 505, 700, 1500]
+    ids: list[int] = []
+    for i, length in enumerate(lengths):
+        prompt = [(7 * k + i) % NANO_VOCAB for k in range(length)]
+        ids += engine.submit(prompt, max_tokens=40, ignore_eos=True)
+        for _ in range(3):
+            engine.step()
+    done = engine.run()
+    assert [a.finished.error for a in done.values() if a.finished] == [None] * len(ids)
+    assert seen == {16, 32, 64, 128, 192, 256, 384, 512, None}
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
@@ -200,7 +231,9 @@ def test_pages_take_the_part_of_the_memory_that_they_are_given(make: Make) -> No
     shape = read_spec(embedded.folder("nano")).attention
     pages = engine.info.num_pages * page_bytes(shape, engine.info.page_size, torch.bfloat16)
     # Weights and a step of nano take little.
-    assert 2 * GIB - GIB // 2 < pages + RESERVED - GIB < 2 * GIB
+    decoder = engine.core._runner._decoder  # type: ignore[attr-defined]
+    later = made_later(decoder, 1024, 1024)
+    assert 3 * GIB - GIB // 2 < pages + later < 3 * GIB
     prompts = mixed_prompts(64, NANO_VOCAB, 300, seed=5)
     assert all(len(tokens) == 8 for tokens in answers(engine, prompts, max_tokens=8))
     assert torch.cuda.memory_reserved() < allowed

@@ -68,18 +68,43 @@ def test_swapped_pages_come_back_bit_for_bit(pool: KvPool) -> None:
     before = pool.data.clone()
     work()
     kept = pool.arrivals.take_out(list(range(20)))
+    pool.arrivals.wait_for(0)
     pool.data[:20] = 7.0  # somebody else has the pages, at once
     released: list[bool] = []
     pool.arrivals.add(list(range(40, 60)), kept, lambda: released.append(True))
     work()
     pool.arrivals.start()
-    found = []
-    for layer in range(SHAPE.num_layers):
-        pool.arrivals.wait_for(layer)
-        found.append(pool.data[40:60, layer].clone())
-    assert same(torch.stack(found, 1), before[:20])
+    assert not pool.arrivals.pending
+    found = pool.data[40:60].clone()
+    assert same(found, before[:20])
+    assert same(pool.data[:20], torch.full_like(before[:20], 7.0))
     pool.arrivals.flush()
     assert released == [True]
+
+
+def test_pages_leave_and_others_come_in_one_group(pool: KvPool) -> None:
+    before = pool.data.clone()
+    handed: list[np.ndarray[Any, Any]] = []
+    told: list[tuple[int, float]] = []
+    pool.arrivals.on_copied = lambda pages, seconds: told.append((pages, seconds))
+    kept = pool.arrivals.take_out(list(range(20)))
+    pool.arrivals.wait()
+    work()
+    pool.data[20:40] = 3.0  # still to be computed when the copies are asked for
+    for page in range(20, 40):
+        pool.arrivals.leave(page, lambda found: handed.append(found.copy()))
+    pool.arrivals.add(list(range(20, 40)), kept, lambda: None)
+    pool.arrivals.start()
+    pool.data[:20] = pool.data[20:40]
+    assert handed == []
+    assert same(pool.data[:40], before[:20].repeat(2, 1, 1, 1, 1, 1))
+    pool.arrivals.flush()
+    threes = torch.full_like(before[20], 3.0).cpu().view(torch.uint8).flatten().numpy()
+    assert len(handed) == 20
+    assert all(np.array_equal(page, threes) for page in handed)
+    assert [pages for pages, _ in told] == [20, 40]
+    # From a crawl to a link that does not exist yet.
+    assert all(1e7 < pages * PAGE / seconds < 1e12 for pages, seconds in told)
 
 
 @pytest.mark.parametrize("kind", ["host", "disk"])
@@ -102,7 +127,8 @@ def test_evicted_pages_come_back_from_a_tier_bit_for_bit(
             put.append(page)
 
         pool.arrivals.leave(page, keep)
-        pool.data[page] = 7.0
+    pool.arrivals.start()
+    pool.data[:20] = 7.0
     for _ in range(1000):
         work()
         pool.arrivals.wait()
@@ -118,7 +144,6 @@ def test_evicted_pages_come_back_from_a_tier_bit_for_bit(
     work()
     pool.arrivals.add(list(range(30, 50)), pages, lambda: tier.release(keys))
     pool.arrivals.start()
-    pool.arrivals.wait()
     assert same(pool.data[30:50].clone(), before[:20])
     pool.arrivals.flush()
     assert getattr(tier, "_pins", {}) == {}

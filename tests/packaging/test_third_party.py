@@ -34,10 +34,10 @@ import importlib, json
 names = {[*OURS, *THEIRS, "pluggy"]}
 print(json.dumps({{name: importlib.import_module(name).__file__ for name in names}}))
 """
-ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam"}
+ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam", "protocol": "tgi"}
 
 
-def test_there_is_one_for_each_of_three_kinds_and_a_second_scheduler() -> None:
+def test_there_is_one_for_each_of_four_kinds_and_a_second_scheduler() -> None:
     assert set(PLUGINS) == {"scheduler.lottery"} | {f"{k}.{n}" for k, n in ENABLED.items()}
 
 
@@ -90,6 +90,7 @@ def test_they_import_the_contract_and_nothing_else_of_gatewayd(
 def environment() -> dict[str, str]:
     """Everything theirs is enabled."""
     chosen = {f"GATEWAYD_{kind.upper()}__STRATEGY": name for kind, name in ENABLED.items()}
+    chosen["GATEWAYD_PROTOCOL__STRATEGIES"] = f'["{chosen.pop("GATEWAYD_PROTOCOL__STRATEGY")}"]'
     settings = {
         "GATEWAYD_SCHEDULER__FAIRSHARE__OUTPUT_COST": "3",
         "GATEWAYD_EVICTION__CLOCK__TTL_SECONDS": "5",
@@ -121,7 +122,15 @@ def test_they_serve_the_embedded_model(place: Any, tmp_path: Path) -> None:
         for answer in answers:
             assert answer.status_code == 200, answer.text
             assert answer.json()["usage"]["completion_tokens"] == 24
-        assert len({answer.json()["choices"][0]["text"] for answer in answers}) == 1
+        (text,) = {answer.json()["choices"][0]["text"] for answer in answers}
+        asked = {"inputs": body["prompt"], "parameters": {"max_new_tokens": 24}}
+        generated = httpx.post(f"{url}/generate", json=asked).json()
+        assert text.startswith(generated["generated_text"])
+        assert generated["details"]["generated_tokens"] > 0
+        refused = httpx.post(f"{url}/generate", json={"inputs": 3})
+        assert (refused.status_code, refused.json()["error_type"]) == (422, "validation")
+        assert httpx.get(f"{url}/generate").json()["error"].startswith("GET is not allowed")
+        assert httpx.post(f"{url}/v1/messages").status_code == 404  # not enabled here
         daemon.send_signal(signal.SIGTERM)
         assert daemon.wait(20) == 0
     finally:

@@ -10,12 +10,15 @@ from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_exec_local.strategy import Local
+from gatewayd_hooks.protocols import HttpRequest
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.execution import ExecutorConformance
+from gatewayd_hooks.testing.fake_gateway import request
 from gatewayd_hooks.testing.kv_tiers import KvTierConformance
 from gatewayd_hooks.testing.logits import LogitsProcessorConformance
 from gatewayd_hooks.testing.preemption import PreemptionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
+from gatewayd_hooks.testing.protocols import ProtocolConformance
 from gatewayd_hooks.testing.routing import RouterConformance
 from gatewayd_hooks.testing.scheduling import SchedulerConformance
 from gatewayd_logits_bias.strategy import Bias
@@ -26,6 +29,9 @@ from gatewayd_preempt_swap.config import SwapConfig
 from gatewayd_preempt_swap.strategy import Swap
 from gatewayd_prefix_hash.strategy import HashChain
 from gatewayd_prefix_radix.strategy import Radix
+from gatewayd_proto_anthropic.strategy import Anthropic
+from gatewayd_proto_ollama.config import OllamaConfig
+from gatewayd_proto_ollama.strategy import Ollama
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig
@@ -153,3 +159,30 @@ class TestDisk(KvTierConformance):
     def make(self) -> Disk:
         self.made += 1
         return Disk(DiskConfig(path=str(self.folder / str(self.made))))
+
+
+class TestAnthropic(ProtocolConformance):
+    def make(self) -> Anthropic:
+        return Anthropic()
+
+    def conversations(self) -> list[HttpRequest]:
+        ask = b'"model":"nano","max_tokens":9,"messages":[{"role":"user","content":"hi"}]'
+        return [
+            request("POST", "/v1/messages", b"{%b}" % ask),
+            request("POST", "/v1/messages", b'{%b,"stream":true}' % ask),
+        ]
+
+
+class TestOllama(ProtocolConformance):
+    def make(self) -> Ollama:
+        return Ollama(OllamaConfig())
+
+    def conversations(self) -> list[HttpRequest]:
+        chat = b'"model":"nano","messages":[{"role":"user","content":"hi"}]'
+        ask = b'"model":"nano","prompt":"hi"'
+        return [
+            request("POST", "/api/chat", b"{%b}" % chat),
+            request("POST", "/api/chat", b'{%b,"stream":false}' % chat),
+            request("POST", "/api/generate", b'{%b,"raw":true}' % ask),
+            request("POST", "/api/generate", b'{%b,"stream":false}' % ask),
+        ]

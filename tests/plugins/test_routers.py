@@ -143,3 +143,15 @@ def test_the_prefix_router_is_total() -> None:
         salt = draw.randbytes(draw.randrange(200))
         prompt = [draw.randrange(2**31) for _ in range(draw.randint(1, 40))]
         assert router.route(request(prompt, salt), views) in indices
+
+
+def test_requests_of_one_key_go_to_one_replica_whatever_their_prompts() -> None:
+    router = Prefix(PrefixConfig())
+    chosen = [
+        {router.route(RouteRequest(prompt, b"", 1, cache_key=key), IDLE) for prompt in prompts(20)}
+        for key in map(str, range(40))
+    ]
+    assert all(len(replicas) == 1 for replicas in chosen)
+    assert set().union(*chosen) == {0, 1, 2, 3}
+    keys = [RouteRequest([1], salt, 1, cache_key="k") for salt in (b"", b"a", b"b", b"c", b"d")]
+    assert len({router.route(one, IDLE) for one in keys}) > 1

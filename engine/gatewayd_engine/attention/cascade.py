@@ -12,6 +12,7 @@ from flashinfer import BatchPrefillWithPagedKVCacheWrapper, merge_state_in_place
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.calls import KeysValues
 from gatewayd_engine.attention.flash import FlashAttention, Part
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
@@ -42,6 +43,11 @@ class CascadeAttention(FlashAttention):
         self.least_saved = least_saved if self._wrappers.windows == [0] else None
         self._page_size = pool.page_size
         self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
+        if self.least_saved is not None:
+            # Compiled when it is first called: now, and not in somebody's step.
+            answer = pool.data.new_zeros(2, 1, shape.num_heads, shape.head_dim)
+            weight = torch.zeros(2, 1, shape.num_heads, device=answer.device)
+            merge_state_in_place(answer[0], weight[0], answer[1], weight[1])
 
     def _plan_decode(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode
@@ -75,7 +81,7 @@ class CascadeAttention(FlashAttention):
             last_page_len,
             causal=False,
         )
-        return Part(0, n, {0: _Merged(self._shared, self._own)})
+        return Part(n, {0: _Merged(self._shared, self._own)})
 
 
 class _Merged:
@@ -91,7 +97,7 @@ class _Merged:
         self._shared = shared
         self._own = own
 
-    def run(self, q: torch.Tensor, paged_kv_cache: torch.Tensor, *, out: torch.Tensor) -> None:
+    def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> None:
         """See ``Run``."""
         _, weight = self._own.run(q, paged_kv_cache, out=out, return_lse=True)
         shared, shared_weight = self._shared.run(q, paged_kv_cache, return_lse=True)

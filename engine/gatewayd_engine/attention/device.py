@@ -19,6 +19,10 @@ class RotatingAttend(ABC):
 
     __slots__ = ()
 
+    room: torch.Tensor | None = None
+    """Where the decoder has to write each layer's heads, if it may not choose, shape
+    ``[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]``."""
+
     @abstractmethod
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """Rotate, append this step's keys and values to the pool, then attend.
@@ -60,11 +64,16 @@ class DeviceAttention(Protocol):
         Those of the first line are not counted. None if attention gains nothing from that.
         """
 
-    def eager(self, inputs: StepInputs) -> RotatingAttend:
+    def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """Plan a step whose kernels are launched one by one.
 
         The host's plan may be written over as soon as this returns. What is returned is valid
         until the next step is planned.
+
+        Args:
+            inputs: the step.
+            out: where each layer's answer goes, shape ``[num_tokens, num_heads, head_dim]``;
+                None: to a tensor of the step's own.
         """
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.calls import Calls, Run
 from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
 from gatewayd_engine.attention.wrappers import Wrappers
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
@@ -21,24 +21,16 @@ _FA3_HEAD_DIM = 128
 four chunks of 2,048 tokens. Others have not been measured."""
 
 
-class Run(Protocol):
-    """Attends lines that have been planned."""
-
-    def run(self, q: torch.Tensor, paged_kv_cache: torch.Tensor, *, out: torch.Tensor) -> object:
-        """Write what queries ``[tokens, num_heads, head_dim]`` see to ``out``, of their shape."""
-
-
 @dataclass(frozen=True, slots=True)
 class Part:
     """Tokens of a step that attend in one launch.
 
     Attributes:
-        first, end: which.
+        num_tokens: how many, behind those of the part before.
         runs: per window, what attends them.
     """
 
-    first: int
-    end: int
+    num_tokens: int
     runs: dict[int, Run]
 
 
@@ -59,18 +51,17 @@ class FlashAttention:
         self._append = append
         self._wrappers = Wrappers(shape, pool)
         backend = prefill_backend(shape, pool)
-        self._decode = {window: self._wrappers.decode() for window in self._wrappers.windows}
-        self._prefill = {
-            window: self._wrappers.prefill(backend) for window in self._wrappers.windows
-        }
+        windows = self._wrappers.windows
+        self._decode = {window: Calls(self._wrappers.decode()) for window in windows}
+        self._prefill = {window: Calls(self._wrappers.prefill(backend)) for window in windows}
 
-    def eager(self, inputs: StepInputs) -> RotatingAttend:
+    def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """See ``DeviceAttention``."""
         host = inputs.host
         parts = [self._plan_decode(inputs)] if host.num_decode else []
         if host.num_decode < host.num_lines:
             parts.append(self._plan_chunks(inputs))
-        return _Step(self._shape, self._wrappers, self._append, inputs, parts)
+        return _Step(self._shape, self._pool, self._wrappers, self._append, inputs, parts, out)
 
     def captured(self, inputs: StepInputs) -> CapturedAttention:
         """See ``DeviceAttention``."""
@@ -78,57 +69,67 @@ class FlashAttention:
 
     def _plan_decode(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode
-        for window, wrapper in self._decode.items():
+        for window, calls in self._decode.items():
             self._wrappers.plan_decode(
-                wrapper, window, host.page_indptr[: n + 1], inputs.pages, host.last_page_len[:n]
+                calls.wrapper,
+                window,
+                host.page_indptr[: n + 1],
+                inputs.pages,
+                host.last_page_len[:n],
             )
-        return Part(0, n, self._decode)
+        return Part(n, _planned(self._decode))
 
     def _plan_chunks(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode
         # Counted from the first chunk's token: a wrapper sees no other queries.
         query_indptr = host.query_indptr[n:] - n
-        for window, wrapper in self._prefill.items():
+        for window, calls in self._prefill.items():
             self._wrappers.plan_prefill(
-                wrapper,
+                calls.wrapper,
                 window,
                 query_indptr,
                 host.page_indptr[n:],
                 inputs.pages,
                 host.last_page_len[n:],
             )
-        return Part(n, len(inputs.ids), self._prefill)
+        return Part(len(inputs.ids) - n, _planned(self._prefill))
 
 
 class _Step(RotatingAttend):
     """The layers of one step."""
 
-    __slots__ = ("_append", "_inputs", "_layers", "_out", "_parts", "_windows")
+    __slots__ = ("_append", "_flat", "_inputs", "_layers", "_parts", "_sizes", "_windows")
 
     def __init__(
         self,
         shape: AttentionShape,
+        pool: KvPool,
         wrappers: Wrappers,
         append: Append,
         inputs: StepInputs,
         parts: Sequence[Part],
+        out: torch.Tensor | None = None,
     ) -> None:
         self._windows = shape.windows
         self._layers = wrappers.layers
         self._append = append
         self._inputs = inputs
-        self._parts = parts
-        # One for all layers: each is done with it before the next attends.
-        self._out = wrappers.layers[0].new_empty(len(inputs.ids), shape.num_heads, shape.head_dim)
+        self._sizes = [part.num_tokens for part in parts]
+        if out is None:
+            # One for all layers: each is done with it before the next attends.
+            out = pool.data.new_empty(len(inputs.ids), shape.num_heads, shape.head_dim)
+        outs = out.split_with_sizes(self._sizes)
+        self._parts = [(part.runs, o) for part, o in zip(parts, outs, strict=True)]
+        self._flat = out.flatten(1)
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
         query = self._append(layer, heads, self._inputs)
-        for part in self._parts:
-            tokens = slice(part.first, part.end)
-            run = part.runs[self._windows[layer]]
-            run.run(query[tokens], self._layers[layer], out=self._out[tokens])
-        return self._out.flatten(1)
+        queries = query.split_with_sizes(self._sizes)
+        window, kv = self._windows[layer], self._layers[layer]
+        for q, (runs, out) in zip(queries, self._parts, strict=True):
+            runs[window].run(q, kv, out=out)
+        return self._flat
 
 
 class _Captured(_Step, CapturedAttention):
@@ -147,8 +148,8 @@ class _Captured(_Step, CapturedAttention):
         self._pool = pool
         self._wrappers = wrappers
         self._runs = {window: wrappers.captured(inputs, window) for window in wrappers.windows}
-        parts = [Part(0, len(inputs.ids), self._runs)]
-        super().__init__(shape, wrappers, append, inputs, parts)
+        parts = [Part(len(inputs.ids), self._runs)]
+        super().__init__(shape, pool, wrappers, append, inputs, parts)
 
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
@@ -159,6 +160,10 @@ class _Captured(_Step, CapturedAttention):
             self._wrappers.plan_replay(
                 wrapper, window, host.page_indptr, self._inputs.pages, host.last_page_len
             )
+
+
+def _planned(calls: Mapping[int, Calls]) -> dict[int, Run]:
+    return {window: of_window.planned() for window, of_window in calls.items()}
 
 
 def prefill_backend(shape: AttentionShape, pool: KvPool) -> str:

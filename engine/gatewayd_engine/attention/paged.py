@@ -53,7 +53,7 @@ class PagedAttention:
         self._append = append
         self._windows = sorted(set(shape.windows))
 
-    def eager(self, inputs: StepInputs) -> RotatingAttend:
+    def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """See ``DeviceAttention``."""
         host = inputs.host
         tokens, pages = host.query_indptr.tolist(), host.page_indptr.tolist()
@@ -62,7 +62,7 @@ class PagedAttention:
         for line in range(n, host.num_lines):
             first, end = tokens[line : line + 2]
             groups.append(self._lines(inputs, line, line + 1, first, end, pages))
-        return _Step(self._shape, self._pool, self._append, inputs, groups)
+        return _Step(self._shape, self._pool, self._append, inputs, groups, out)
 
     def _lines(
         self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]
@@ -90,7 +90,7 @@ class PagedAttention:
 class _Step(RotatingAttend):
     """The layers of one step."""
 
-    __slots__ = ("_append", "_groups", "_inputs", "_pool", "_shape")
+    __slots__ = ("_append", "_groups", "_inputs", "_out", "_pool", "_shape")
 
     def __init__(
         self,
@@ -99,17 +99,21 @@ class _Step(RotatingAttend):
         append: Append,
         inputs: StepInputs,
         groups: list[_Lines],
+        out: torch.Tensor | None,
     ) -> None:
         self._shape = shape
         self._pool = pool
         self._append = append
         self._inputs = inputs
         self._groups = groups
+        self._out = out
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
         query = self._append(layer, heads, self._inputs)
-        out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        out = self._out
+        if out is None:
+            out = torch.empty_like(query, memory_format=torch.contiguous_format)
         for group in self._groups:
             out[group.first : group.end] = self._attend(
                 layer, group, query[group.first : group.end]

@@ -19,13 +19,10 @@ from flashinfer import (
 )
 
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.workspaces import FLOATS, INTS
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool, zeros
 
-_FLOATS = 384 << 20
-"""Bytes for partial results of split contexts: enough for 1,024 lines of 64 heads."""
-_INTS = 8 << 20
-"""Bytes of a plan, the size that FlashInfer gives each wrapper."""
 _TURNS = 6
 """Pinned buffers: the plans of two steps of the usual kind, so that nobody waits for one."""
 
@@ -39,13 +36,13 @@ class Wrappers:
 
     Attributes:
         windows: the windows that the model's layers have: each is a plan of its own.
-        layers: keys and values by layer, shape
-            ``[pages, 2, page_size, kv_heads, head_dim]``, a slice of the pool.
+        layers: keys and values by layer, slices of the pool.
     """
 
     def __init__(self, shape: AttentionShape, pool: KvPool) -> None:
         self.windows = sorted(set(shape.windows))
-        self.layers = pool.data.unbind(1)
+        # Made once: a layer that is given its two tensors makes none.
+        self.layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
         self._heads = (shape.num_heads, shape.num_kv_heads, shape.head_dim, pool.page_size)
         self._settings = {
             "logits_soft_cap": shape.softcap,
@@ -54,13 +51,13 @@ class Wrappers:
             "kv_data_type": pool.data.dtype,
         }
         self._device = pool.data.device
-        self._floats = zeros((_FLOATS,), torch.uint8, self._device)
+        self._floats = zeros((FLOATS,), torch.uint8, self._device)
         # Captured sizes share one per window: only what is replayed next has a plan.
         self._ints = {window: self._int_buffer() for window in self.windows}
         pinned = self._device.type == "cuda"
         self._staging = [
             (
-                torch.empty(_INTS, dtype=torch.uint8, pin_memory=pinned),
+                torch.empty(INTS, dtype=torch.uint8, pin_memory=pinned),
                 torch.cuda.Event(),  # type: ignore[no-untyped-call]
             )
             for _ in range(_TURNS * len(self.windows))
@@ -166,11 +163,14 @@ class Wrappers:
         self._turn = (self._turn + 1) % len(self._staging)
         copied.synchronize()
         wrapper._pin_memory_int_workspace_buffer = buffer
-        yield
-        copied.record()
+        try:
+            yield
+        finally:
+            # What fails may have queued its copy before.
+            copied.record()
 
     def _int_buffer(self) -> torch.Tensor:
-        return torch.empty(_INTS, dtype=torch.uint8, device=self._device)
+        return torch.empty(INTS, dtype=torch.uint8, device=self._device)
 
 
 def _pageable(host: torch.Tensor) -> torch.Tensor:

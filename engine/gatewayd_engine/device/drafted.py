@@ -12,10 +12,13 @@ from gatewayd_engine.batch import DraftLines, StepBatch
 from gatewayd_engine.device.choice import KeyedChoice
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.transfers import upload
+from gatewayd_engine.faults import Fault
 from gatewayd_engine.flight import Launched
+from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.pooling import pool, pool_spans, tell
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.prompts import report_prompts
 from gatewayd_engine.result import NOT_FINITE, StepResult
@@ -26,7 +29,8 @@ from gatewayd_engine.verified import leave_out, verify, wanted_of
 class DraftedSteps:
     """Computes them, one after the other: the next drafts follow from the tokens of the last.
 
-    No line with drafts has logits processors; those of others act on the device.
+    No line with drafts has logits processors; those of others act on the device. What a guide
+    allows behind drafts is known before they are verified.
 
     Args:
         decoder: the model.
@@ -44,7 +48,7 @@ class DraftedSteps:
         decoder: Decoder,
         pool: KvPool,
         rows: Rows,
-        processors: Processors,
+        processors: GuidedProcessors,
         state: DeviceRows,
         kernels: Kernels,
         hidden: Callable[[StepBatch], torch.Tensor],
@@ -72,6 +76,8 @@ class DraftedSteps:
             lambda at: self._decoder.raw_logits(hidden[at]).float().cpu(),
             result,
         )
+        if spans := pool_spans(batch, self._rows):
+            tell(spans, pool(hidden, spans).cpu(), result)
         wanted = upload(wanted_of(batch, drafts, lines), device)
         raw = self._decoder.raw_logits(hidden.index_select(0, wanted))
         logits, raised = self._processed(batch, drafts, lines, raw)
@@ -90,8 +96,12 @@ class DraftedSteps:
         tokens = result.tokens
         rows, last = batch.rows[tokens.lines], tokens.last
         self._state.last_tokens.index_copy_(0, upload(rows, device), upload(last, device))
+        for depth in range(tokens.ids.shape[1] - 1):
+            more = np.flatnonzero(tokens.counts > depth + 1)
+            self._processors.advance(rows[more], tokens.ids[more, depth])
+        self._processors.settle()
         lost = self._processors.append(rows, last)
-        result.lost = {int(tokens.lines[i]): sentence for i, sentence in lost.items()}
+        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
         if not spoilt:
             return result
         merged = StepResult.merge([result, *(self._run_plain(batch, line) for line in spoilt)])
@@ -100,18 +110,13 @@ class DraftedSteps:
 
     def _processed(
         self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[int, tuple[str, str]]]:
-        """Logits as processors leave them, and on which lines one has raised."""
-        counts = drafts.counts[lines] + 1
-        row = np.repeat(batch.rows[lines], counts)
+    ) -> tuple[torch.Tensor, dict[int, Fault]]:
+        """Logits as processors and guides leave them, and on which lines one has failed."""
+        row = batch.rows[lines]
         if not self._processors.wanted_by(row).any():
             return raw, {}
         logits = raw.to(torch.float32, copy=True)
-        raised = self._processors.apply(logits, row, raw.float)
-        line = np.repeat(np.arange(len(lines)), counts)
-        return logits, {
-            int(line[i]): ("strategy_error", sentence) for i, sentence in raised.items()
-        }
+        return logits, self._processors.apply_along(logits, row, drafts.at(lines), raw.float)
 
     def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
         """See ``Runner``."""

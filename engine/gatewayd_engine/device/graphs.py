@@ -1,18 +1,33 @@
-"""Decode steps that are launched as a whole: captured once for each of a few padded sizes."""
+"""What is launched all at once: captured for each of a few padded sizes, whole or in pieces."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from gatewayd_engine.attention.device import CapturedAttention
 
 Replay = Callable[[], None]
-Capture = Callable[[Replay], Replay]
-"""Takes launches and gives what launches them all at once."""
+Between = Callable[[int], object]
+"""Launches what is not captured, told how many times that was done before."""
+Broken = Callable[[Between], None]
+"""Launches that call another in between, each time equally often."""
+T = TypeVar("T")
+
+
+class Capture(Protocol):
+    """Takes launches and gives what launches them all at once, over the same memory each time."""
+
+    def whole(self, launches: Replay) -> Replay:
+        """Capture launches of which none is missing."""
+
+    def pieces(self, launches: Broken) -> Broken:
+        """Capture launches but for what is called in between."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,58 +52,115 @@ def sizes(max_lines: int) -> list[int]:
     return sorted(size for size in chosen if size <= max_lines)
 
 
-class Graphs:
-    """Captured steps by size.
+class Graphs(Generic[T]):
+    """What is captured, by size.
 
     Args:
-        at: the sizes, ascending.
-        make: makes the step of a size.
+        at: the sizes.
+        make: captures one.
         progress: told the fraction that is made.
     """
 
     def __init__(
         self,
         at: Sequence[int],
-        make: Callable[[int], CapturedStep],
+        make: Callable[[int], T],
         progress: Callable[[float], None],
     ) -> None:
         self._sizes = sorted(at)
-        self._steps: dict[int, CapturedStep] = {}
+        self._made: dict[int, T] = {}
         # The largest first: what it takes of the memory that they share, others use again.
         for done, size in enumerate(reversed(self._sizes), start=1):
-            self._steps[size] = make(size)
+            self._made[size] = make(size)
             progress(done / len(self._sizes))
 
-    def size_for(self, lines: int) -> int | None:
-        """The smallest size with so many lines; None if there is none."""
-        at = bisect_left(self._sizes, lines)
+    def size_for(self, num: int) -> int | None:
+        """The smallest size that is enough for so many; None if there is none."""
+        at = bisect_left(self._sizes, num)
         return self._sizes[at] if at < len(self._sizes) else None
 
-    def __getitem__(self, size: int) -> CapturedStep:
-        """The step of a size."""
-        return self._steps[size]
+    def __getitem__(self, size: int) -> T:
+        """What was made for a size."""
+        return self._made[size]
 
 
-def cuda_capture(device: torch.device) -> Capture:
-    """Capture into CUDA graphs that share their memory: only one of them runs at a time."""
-    pool = torch.cuda.graph_pool_handle()
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+class CudaCapture:
+    """Captures into CUDA graphs that share their memory: no two replays run at a time.
 
-    def capture(launches: Replay) -> Replay:
-        # Libraries make their handles and kernels are compiled when they are first launched.
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            launches()
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool, stream=stream):
-            launches()
+    What is captured later may use the memory of what was let go before, so a replay must come
+    whole and its pieces in their order, or be begun anew. What is read after it, or in between, is
+    to be written to tensors that were there before.
+
+    Args:
+        device: which device.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+    def whole(self, launches: Replay) -> Replay:
+        """See ``Capture``."""
+        (graph,) = self._captured(lambda between: launches())
         replay: Replay = graph.replay
         return replay
 
-    return capture
+    def pieces(self, launches: Broken) -> Broken:
+        """See ``Capture``."""
+        first, *others = [graph.replay for graph in self._captured(launches)]
+
+        def replay(between: Between) -> None:
+            first()
+            for index, piece in enumerate(others):
+                between(index)
+                piece()
+
+        return replay
+
+    def _captured(self, launches: Broken) -> list[torch.cuda.CUDAGraph]:
+        """Capture what is launched before, between and after the calls of another."""
+        self._rehearse(lambda: launches(lambda _: None))
+        graphs: list[torch.cuda.CUDAGraph] = []
+
+        def begin() -> None:
+            graphs.append(torch.cuda.CUDAGraph())
+            graphs[-1].capture_begin(pool=self._pool)
+
+        def cut(_: int) -> None:
+            graphs[-1].capture_end()
+            begin()
+
+        # As ``torch.cuda.graph`` does it: what was rehearsed with is free for the capture.
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+        with torch.cuda.stream(self._stream):
+            begin()
+            try:
+                launches(cut)
+            except BaseException:
+                # Torch would go on believing in a capture, and end the process when it next waits.
+                # What it says of a capture that is of no use would hide why.
+                with suppress(Exception):
+                    graphs[-1].capture_end()
+                raise
+            graphs[-1].capture_end()
+        return graphs
+
+    def _rehearse(self, launches: Replay) -> None:
+        """Libraries make their handles and kernels are compiled when they are first launched."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            launches()
+        torch.cuda.current_stream().wait_stream(self._stream)
 
 
-def launch_each(launches: Replay) -> Replay:
-    """No capture: launch one after the other, each time."""
-    return launches
+class LaunchEach:
+    """No capture: launches one after the other, each time."""
+
+    def whole(self, launches: Replay) -> Replay:
+        """See ``Capture``."""
+        return launches
+
+    def pieces(self, launches: Broken) -> Broken:
+        """See ``Capture``."""
+        return launches

@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 import gc
+import logging
 from dataclasses import dataclass
 
 import torch
 
 from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.workspaces import device_bytes
+from gatewayd_engine.device.graphs import sizes
+from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.decoder import Decoder
 
+_log = logging.getLogger(__name__)
 _GIB = 1 << 30
-RESERVED = 1 << 30
-"""Bytes for what is made after measuring: FlashInfer's workspaces, and captured steps."""
+_EXECUTABLE = 512 << 10
+"""Bytes of a captured graph that the driver keeps: its nodes and their arguments, some tens of
+kilobytes for a piece of ten kernels, and a few hundred for a whole step of some 300. Not measured;
+the log says what is free in the end."""
+_REST = 256 << 20
+"""Bytes for what is not worked out: memory that captured steps compute in, 30 MB for 512 tokens of
+Llama 3.1 8B, and as much as logits for what samples; rows, and what lies beside it unused."""
 
 
 class DoesNotFit(Exception):
@@ -29,12 +39,14 @@ class Usage:
         others: that other processes have, or that no tensor is in.
         weights: of the model.
         peak: the most that a step takes beside them.
+        later: for what is made after measuring; see ``made_later``.
     """
 
     total: int
     others: int
     weights: int
     peak: int
+    later: int
 
 
 def left_for_pages(usage: Usage, utilization: float) -> int:
@@ -48,12 +60,13 @@ def left_for_pages(usage: Usage, utilization: float) -> int:
         DoesNotFit: nothing is left.
     """
     allowed = int(usage.total * utilization)
-    left = min(allowed, usage.total - usage.others) - usage.weights - usage.peak - RESERVED
+    room = min(allowed, usage.total - usage.others)
+    left = room - usage.weights - usage.peak - usage.later
     if left > 0:
         return left
     raise DoesNotFit(
         f"the model does not fit: its weights take {_gib(usage.weights)}, a step"
-        f" {_gib(usage.peak)} and what runs it {_gib(RESERVED)}; gpu_memory_utilization"
+        f" {_gib(usage.peak)} and what runs it {_gib(usage.later)}; gpu_memory_utilization"
         f" {utilization:g} allows {_gib(allowed)} of {_gib(usage.total)}, of which others have"
         f" {_gib(usage.others)}. Lower max_batch_tokens or max_running, raise"
         " gpu_memory_utilization, or take a smaller model"
@@ -80,7 +93,41 @@ def measure(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int)
     peak = torch.cuda.max_memory_allocated(device) - weights
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
-    return Usage(total, total - free - torch.cuda.memory_reserved(device), weights, peak)
+    others = total - free - torch.cuda.memory_reserved(device)
+    return Usage(total, others, weights, peak, made_later(decoder, max_tokens, max_lines))
+
+
+def made_later(decoder: Decoder, max_tokens: int, max_lines: int) -> int:
+    """Bytes of what is made after measuring: logits, workspaces, and captured steps.
+
+    Attention is taken to be FlashInfer's.
+
+    Args:
+        decoder: of the model.
+        max_tokens: most tokens of a step.
+        max_lines: most of its lines that get a token.
+    """
+    spec = decoder.spec
+    logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
+    made = logits + device_bytes(len(set(spec.windows))) + _REST
+    if spec.moe is not None:
+        return made  # nothing is captured
+    counts = token_counts(decoder, max(max_tokens, max_lines))
+    # A piece before each layer's attention and one behind the last; two of each decode step.
+    captured = (spec.num_layers + 1) * len(counts) + 2 * len(sizes(max_lines))
+    return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
+
+
+def tell_free(device: torch.device, utilization: float) -> None:
+    """Say in the log what is free once all has been made, and what should be."""
+    free, total = torch.cuda.mem_get_info(device)
+    _log.info(
+        "all is made ready: %s of the device's %s are free; gpu_memory_utilization %g leaves %s",
+        _gib(free),
+        _gib(total),
+        utilization,
+        _gib(total - int(total * utilization)),
+    )
 
 
 def run_largest(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int) -> None:

@@ -5,10 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.transfers import Letter
+from gatewayd_engine.faults import Fault
+from gatewayd_engine.pooling import PoolSpan, pool_spans, tell
 from gatewayd_engine.processing import Processors
 from gatewayd_engine.prompts import PromptSpan, prompt_spans
 from gatewayd_engine.result import NOT_FINITE, StepResult, Tokens
@@ -25,12 +28,14 @@ class Asked:
         reporting: which of the lines with a token want log-probabilities, shape ``[n]``.
         num_top: alternatives that each of those wants, shape ``[n]``.
         prompts: what is to be told of prompts.
+        pools: whose hidden states are.
     """
 
     is_processed: bool
     reporting: NDArray[np.int64]
     num_top: NDArray[np.int32]
     prompts: list[PromptSpan]
+    pools: list[PoolSpan]
 
     @classmethod
     def by(
@@ -42,12 +47,18 @@ class Asked:
         reporting = np.flatnonzero(wanted >= 0)
         prompts = prompt_spans(batch, rows)
         is_processed = bool(processors.wanted_by(row).any())
-        return cls(is_processed, reporting, wanted[reporting], prompts)
+        pools = pool_spans(batch, rows)
+        return cls(is_processed, reporting, wanted[reporting], prompts, pools)
+
+    @property
+    def needs_hidden(self) -> bool:
+        """Whether something is wanted of tokens that are not chosen in this step."""
+        return bool(self.prompts or self.pools)
 
     @property
     def is_nothing(self) -> bool:
         """Whether tokens are all."""
-        return not (self.is_processed or len(self.reporting) or self.prompts)
+        return not (self.is_processed or len(self.reporting) or self.needs_hidden)
 
     @property
     def most_top(self) -> int:
@@ -64,10 +75,11 @@ class Outcome:
         lines: of those that get a token, shape ``[n]``.
         letter: tokens and the bits of the largest logits, int32 ``[2, n]``; then, where
             there are prompts that go on, a sum of each line's last hidden state, ``[lines]``; then
-            the figures of log-probabilities of tokens, and of each prompt.
+            the figures of log-probabilities of tokens, and of each prompt; then sums of hidden
+            states.
         asked: what was asked for.
         has_sums: whether the sums are there.
-        failed: sentences by index of ``lines`` on which a processor raised.
+        failed: faults by index of ``lines`` on which a processor raised.
         lost: the same where one lost count.
     """
 
@@ -76,14 +88,14 @@ class Outcome:
     letter: Letter
     asked: Asked
     has_sums: bool = False
-    failed: dict[int, str] = field(default_factory=dict)
-    lost: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, Fault] = field(default_factory=dict)
+    lost: dict[int, Fault] = field(default_factory=dict)
 
     def result(self) -> StepResult:
         """Wait for the numbers, and say what they mean."""
         (chosen, *rest), lines = self.letter.read(), self.lines
         ids, best = chosen[0], chosen[1].view(np.float32)
-        bad = {i: ("strategy_error", sentence) for i, sentence in self.failed.items()}
+        bad = dict(self.failed)
         for i in np.flatnonzero(~np.isfinite(best)).tolist():
             bad.setdefault(i, NOT_FINITE)
         result = StepResult(tokens=Tokens.single(lines, ids))
@@ -105,6 +117,8 @@ class Outcome:
             result.prompt_logprobs += describe(
                 [span.line] * count, span.tokens.tolist(), [span.num_top] * count, figures
             )
+        if asked.pools:
+            tell(asked.pools, torch.from_numpy(rest[0]), result)
         if bad:
             result.tokens = result.tokens.without({int(lines[i]) for i in bad})
         return result

@@ -1,8 +1,9 @@
-"""Runs batches on a device: captured where all decode, kernel by kernel where prompts are among."""
+"""Runs batches on a device: captured whole where all decode, in pieces where prompts are among."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,13 +16,15 @@ from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
 from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
 from gatewayd_engine.device.outcome import Asked, Outcome
+from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.transfers import Outbox, upload
 from gatewayd_engine.flight import Done, Launched
+from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.processing import Processors
+from gatewayd_engine.pooling import pool
 from gatewayd_engine.rows import Rows
 
 
@@ -58,7 +61,7 @@ class DeviceRunner:
         attention: DeviceAttention,
         pool: KvPool,
         rows: Rows,
-        processors: Processors,
+        processors: GuidedProcessors,
         kernels: Kernels,
         max_batch_tokens: int,
     ) -> None:
@@ -86,17 +89,32 @@ class DeviceRunner:
         self._drafted = DraftedSteps(
             decoder, pool, rows, processors, self._state, kernels, self._hidden, self.launch
         )
-        self._graphs: Graphs | None = None
+        self._graphs: Graphs[CapturedStep] | None = None
+        self._pieces: Pieces | None = None
 
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
-        # Tokens visit experts by what the router says of them, which the host must know.
-        attention = self._attention
-        if isinstance(attention, CapturingAttention) and self._decoder.spec.moe is None:
+        if (attention := self._capturing) is not None:
             self._graphs = Graphs(
                 at, lambda size: self._captured(attention, size, capture), progress
             )
+
+    @torch.inference_mode()
+    def capture_pieces(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture what is between attention in small steps with prompts, if launching is slower."""
+        at = token_counts(self._decoder, self.max_tokens)
+        if at and self._capturing is not None:
+            inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
+            self._pieces = Pieces(self._decoder, inputs, at, capture, progress)
+
+    @property
+    def _capturing(self) -> CapturingAttention | None:
+        """Attention, if anything can be captured."""
+        # Tokens visit experts by what the router says of them, which the host must know.
+        if self._decoder.spec.moe is None and isinstance(self._attention, CapturingAttention):
+            return self._attention
+        return None
 
     def _captured(self, backend: CapturingAttention, size: int, capture: Capture) -> CapturedStep:
         gathering = self._gathering
@@ -119,7 +137,7 @@ class DeviceRunner:
             self._chosen[0, :size] = tokens
             self._chosen[1, :size] = best.view(torch.int32)
 
-        return CapturedStep(attention, capture(forward), capture(whole))
+        return CapturedStep(attention, capture.whole(forward), capture.whole(whole))
 
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:
@@ -129,7 +147,7 @@ class DeviceRunner:
         if batch.drafts is not None and len(lines):
             return Done(self._drafted.run(batch, batch.drafts, lines))
         asked = Asked.by(batch, lines, self._rows, self._processors)
-        is_captured = batch.num_decode == len(batch) == len(lines) and not asked.prompts
+        is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
@@ -155,15 +173,21 @@ class DeviceRunner:
         return shared if (n - 1) * shared * self._page_size >= least else 0
 
     def _hidden(self, batch: StepBatch) -> torch.Tensor:
-        """Run the layers kernel by kernel."""
+        """Run the layers, attention kernel by kernel."""
         host = self._gathering.upload(batch, len(batch), self._shared_pages(batch))
         inputs = self._gathering.inputs(host, len(batch.ids))
         self._gathering.fill(inputs, int(batch.counts.max()))
-        attend = self._attention.eager(inputs)
-        return self._decoder.hidden(inputs.ids, inputs.positions, attend)
+        pieces, num_tokens = self._pieces, len(batch.ids)
+        size = pieces.size_for(num_tokens) if pieces is not None else None
+        # Where much is shared attention takes long, and all else is launched meanwhile.
+        if pieces is None or size is None or host.shared_pages or batch.drafts is not None:
+            attend = self._attention.eager(inputs)
+            return self._decoder.hidden(inputs.ids, inputs.positions, attend)
+        plan = partial(self._attention.eager, inputs, pieces.attended(num_tokens))
+        return pieces.hidden(size, num_tokens, plan)
 
     def _launch_each(self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked) -> Launched:
-        """Without a capture: prompts, alone or among others that decode."""
+        """Prompts, alone or among others that decode."""
         hidden = self._hidden(batch)
         if len(batch.ids) == len(lines):
             logits = self._decoder.raw_logits(hidden)
@@ -215,6 +239,8 @@ class DeviceRunner:
                 sent += self._kernels.logprobs(
                     self._decoder.raw_logits(told), upload(span.tokens, self._device), span.num_top
                 )
+            if asked.pools:
+                sent.append(pool(hidden, asked.pools))
         letter, index = self._outbox.post(sent, self._outbox.room(sent)), rows.long()
         # Last: what fails before this is launched again, from the tokens before.
         self._state.last_tokens.index_copy_(0, index, tokens)

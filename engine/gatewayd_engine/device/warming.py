@@ -12,6 +12,7 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.graphs import Capture, sizes
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kernels.base import Kernels
+from gatewayd_hooks.logits import PenaltyColumns
 
 _CHUNK = 32
 
@@ -50,7 +51,7 @@ def warm(
     capture: Capture,
     progress: Callable[[str, float], None],
 ) -> None:
-    """Compile what is compiled at its first launch, and capture decode steps.
+    """Compile what is compiled at its first launch, and capture steps.
 
     Args:
         runner: of an engine that has no sequence yet.
@@ -68,6 +69,8 @@ def warm(
     gc.collect()
     gc.disable()
     try:
+        # Before decode steps, which are smaller: they use the memory of these again.
+        runner.capture_pieces(capture, lambda part: progress("capturing mixed steps", part))
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )
@@ -88,3 +91,17 @@ def _compile_rare(runner: DeviceRunner, kernels: Kernels) -> None:
             for positions in index:
                 tokens, _ = kernels.sample(logits, index[0], positions, runner.sampling)
         kernels.logprobs(raw, tokens, 1)
+        # What processors and guides are given.
+        logits, lines = raw.float(), torch.arange(2 * n, device=raw.device).view(2, n) % n
+        kernels.penalise(logits, lines[0], lines[1], _no_penalties(n, logits))
+        words = -(-logits.shape[1] // 32)
+        every = torch.full((n, words), -1, dtype=torch.int32, device=raw.device)
+        kernels.mask(logits, every, lines[0])
+
+
+def _no_penalties(rows: int, logits: torch.Tensor) -> PenaltyColumns:
+    """Of rows that have seen nothing."""
+    device = logits.device
+    nothing = torch.zeros((1, logits.shape[1]), device=device)
+    nowhere, free = torch.full((rows,), -1, device=device), torch.zeros(rows, device=device)
+    return PenaltyColumns(nothing.bool(), nowhere, nothing.int(), nowhere, free + 1, free, free)

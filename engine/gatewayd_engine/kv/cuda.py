@@ -1,7 +1,12 @@
 """Pages between a GPU's pool and the host: on a stream of their own, and nobody waits for them.
 
-What is computed afterwards is queued behind the copies it depends on, by events. The host only
-looks, once a step, which copies have ended. In place of ``arrivals``, which is for a CPU.
+What is computed afterwards is queued behind the copies, by an event; the host only looks, once a
+step, which copies have ended. In place of ``arrivals``, which is for a CPU.
+
+A page is copied whole, for it lies in one piece on both sides, and whoever attends waits for all
+layers of all pages. One of the shape of Llama 3.1 8B, 16 tokens of 128 KiB, takes a link of 55 GB/s
+some 40 us, and the host about 5 us to ask for: 32 layers, each by itself, would take the host four
+times as long to ask for as the link to copy.
 """
 
 from __future__ import annotations
@@ -13,6 +18,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+Copy = tuple[torch.Tensor, torch.Tensor]
+"""Where to, and from where."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
@@ -20,40 +28,41 @@ class _Transfer:
 
     Attributes:
         began, ended: events around them.
-        num_pages: how many.
-        hosts: the host's side, which must not go before they have ended.
-        then: called when they have.
+        copies: of a page each; the host's memory must not go before they have ended.
+        thens: called when they have.
     """
 
     began: torch.cuda.Event
     ended: torch.cuda.Event
-    num_pages: int
-    hosts: list[torch.Tensor]
-    then: Callable[[], None]
+    copies: list[Copy]
+    thens: list[Callable[[], None]]
 
 
 class CudaArrivals:
     """What ``Arrivals`` is for a pool on a CPU; one thread uses it.
 
+    Copies are made in the order in which they were asked for, in and out: a page may leave and
+    another come to its place in one breath.
+
     Args:
         target: the pool's bytes, shape ``[pages, layers, bytes]``.
 
     Attributes:
-        pending: whether anything was added that nobody has waited for.
         on_copied: told how many pages were copied and the seconds that took.
     """
 
     def __init__(self, target: torch.Tensor) -> None:
-        self._target = target
+        self._pages = target.flatten(1)
         self._stream = torch.cuda.Stream(target.device)  # type: ignore[no-untyped-call]
-        self._jobs: list[tuple[int, NDArray[np.uint8]]] = []
+        self._copies: list[Copy] = []
         self._thens: list[Callable[[], None]] = []
-        self._layers: list[torch.cuda.Event] = []
         self._transfers: list[_Transfer] = []
-        self.pending = False
         self.on_copied: Callable[[int, float], None] = lambda pages, seconds: None
 
-    # In
+    @property
+    def pending(self) -> bool:
+        """Whether anything was asked for that is not queued, and must be before the next launch."""
+        return bool(self._copies or self._thens)
 
     def add(
         self,
@@ -62,108 +71,69 @@ class CudaArrivals:
         then: Callable[[], None],
     ) -> None:
         """Let pages come; see ``Arrivals``."""
-        if self._layers:
-            self.wait()
-        self._jobs += zip(pages, sources, strict=True)
+        for page, source in zip(pages, sources, strict=True):
+            self._copies.append((self._pages[page], _pinned(source)))
         self._thens.append(then)
-        self.pending = True
-
-    def start(self) -> None:
-        """Queue the copies of what was added, layer by layer."""
-        if not self.pending or self._layers:
-            return
-        shape = tuple(self._target.shape[1:])
-        hosts = [_pinned(source).view(shape) for _, source in self._jobs]
-        began, ended = _event(), _event()
-        # Kernels that are queued already may read what these pages held before.
-        self._stream.wait_stream(self._now)
-        with torch.cuda.stream(self._stream):
-            began.record()
-            for layer in range(shape[0]):
-                for (page, _), host in zip(self._jobs, hosts, strict=True):
-                    self._target[page, layer].copy_(host[layer], non_blocking=True)
-                self._layers.append(_event())
-                self._layers[-1].record()
-            ended.record()
-        thens = self._thens
-
-        def release() -> None:
-            for then in thens:
-                then()
-
-        self._transfers.append(_Transfer(began, ended, len(hosts), hosts, release))
-        self._jobs, self._thens = [], []
-
-    def wait_for(self, layer: int) -> None:
-        """Queue what follows behind one layer of all that was added."""
-        self.start()
-        if self._layers:
-            self._now.wait_event(self._layers[layer])
-        if layer + 1 == self._target.shape[1]:
-            self._forget()
-
-    def wait(self) -> None:
-        """Queue what follows behind everything, and see what has ended."""
-        self.start()
-        if self._layers:
-            self._now.wait_event(self._layers[-1])
-        self._forget()
-        self._see()
-
-    def _forget(self) -> None:
-        self._layers = []
-        self.pending = False
-
-    # Out
 
     def take_out(self, pages: Sequence[int]) -> list[NDArray[np.uint8]]:
-        """Copy pages to the host; only ``add`` may read them before the copies have ended."""
-        self.wait()
-        return self._take(pages, lambda hosts: None)
+        """Let pages go to the host; only ``add`` may read them before they are there."""
+        hosts = [_host(self._pages.shape[1]) for _ in pages]
+        self._copies += [(host, self._pages[page]) for page, host in zip(pages, hosts, strict=True)]
+        return [host.numpy() for host in hosts]
 
     def leave(self, page: int, then: Callable[[NDArray[np.uint8]], None]) -> None:
-        """Copy a page to the host, and hand it on once it is there."""
-        self._take([page], lambda hosts: then(hosts[0]))
+        """Let a page go to the host, and hand it on once it is there."""
+        (found,) = self.take_out([page])
+        self._thens.append(lambda: then(found))
 
-    def _take(
-        self, pages: Sequence[int], then: Callable[[list[NDArray[np.uint8]]], None]
-    ) -> list[NDArray[np.uint8]]:
-        hosts = [_host(self._target[0].numel()) for _ in pages]
-        shape = self._target.shape[1:]
-        began, ended = _event(), _event()
-        self._stream.wait_stream(self._now)
+    def start(self) -> None:
+        """Queue what was asked for, between what is computed before and after."""
+        if not self.pending:
+            return
+        now = torch.cuda.current_stream(self._pages.device)
+        done = _Transfer(_event(), _event(), self._copies, self._thens)
+        # What is queued already may read what these pages held before, or write what leaves.
+        self._stream.wait_stream(now)
         with torch.cuda.stream(self._stream):
-            began.record()
-            for page, host in zip(pages, hosts, strict=True):
-                host.view(shape).copy_(self._target[page], non_blocking=True)
-            ended.record()
-        # Who gets these pages writes to them after they were read.
-        self._now.wait_event(ended)
-        found = [host.numpy() for host in hosts]
-        self._transfers.append(_Transfer(began, ended, len(hosts), hosts, lambda: then(found)))
-        return found
+            done.began.record()
+            for to, source in done.copies:
+                _copy(to, source)
+            done.ended.record()
+        # What follows reads what has come, and writes over what has left.
+        now.wait_event(done.ended)
+        self._transfers.append(done)
+        self._copies, self._thens = [], []
 
-    def read(self, page: int) -> NDArray[np.uint8]:
-        """A page's bytes; waits for the GPU."""
-        found: NDArray[np.uint8] = self._target[page].cpu().numpy().reshape(-1)
-        return found
+    def wait_for(self, layer: int) -> None:
+        """Queue what follows behind everything: a layer does not come by itself."""
+        self.start()
+
+    def wait(self) -> None:
+        """Queue what follows behind everything, and tell of copies that have ended."""
+        self.start()
+        # They end in the order in which they began.
+        while self._transfers and self._transfers[0].ended.query():  # type: ignore[no-untyped-call]
+            done = self._transfers.pop(0)
+            if done.copies:
+                self.on_copied(len(done.copies), done.began.elapsed_time(done.ended) / 1000)
+            for then in done.thens:
+                then()
 
     def flush(self) -> None:
         """Wait until every copy has ended."""
-        self.wait()
+        self.start()
         self._stream.synchronize()
-        self._see()
+        self.wait()
 
-    def _see(self) -> None:
-        """Tell of copies that have ended; they end in the order in which they began."""
-        while self._transfers and self._transfers[0].ended.query():  # type: ignore[no-untyped-call]
-            done = self._transfers.pop(0)
-            self.on_copied(done.num_pages, done.began.elapsed_time(done.ended) / 1000)
-            done.then()
+    def read(self, page: int) -> NDArray[np.uint8]:
+        """A page's bytes; waits for the GPU."""
+        found: NDArray[np.uint8] = self._pages[page].cpu().numpy()
+        return found
 
-    @property
-    def _now(self) -> torch.cuda.Stream:
-        return torch.cuda.current_stream(self._target.device)
+
+def _copy(to: torch.Tensor, source: torch.Tensor) -> None:
+    """One copy in one piece: neither side has gaps, so torch makes no other one on the way."""
+    to.copy_(source, non_blocking=True)
 
 
 def _event() -> torch.cuda.Event:
@@ -176,7 +146,8 @@ def _host(num_bytes: int) -> torch.Tensor:
 
 
 def _pinned(source: NDArray[np.uint8]) -> torch.Tensor:
-    """The same bytes in pinned memory; a tier may have them in any."""
+    """The same bytes in pinned memory, in a row; a tier may have them in any, and any shape."""
+    source = source.reshape(-1)
     if source.flags.writeable:
         tensor = torch.from_numpy(source)
         if tensor.is_pinned():

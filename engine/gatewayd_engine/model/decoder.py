@@ -49,7 +49,7 @@ class Attention:
     ) -> torch.Tensor:
         """Map ``[num_tokens, hidden]`` to what ``out`` projects back to that shape."""
         if isinstance(attend, RotatingAttend):
-            joined = self._buffers.split(self._qkv(x))
+            joined = self._buffers.split(self._qkv(x, out=attend.room))
             if self._qk_norm is not None:
                 self._qk_norm(joined[:, : self._buffers.num_rotated])
             return attend(self._index, joined)

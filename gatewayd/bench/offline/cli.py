@@ -6,8 +6,9 @@ import asyncio
 from pathlib import Path
 
 from gatewayd.bench import options
+from gatewayd.bench.h200 import compare, reference
 from gatewayd.bench.offline.engine import EngineError, running
-from gatewayd.bench.offline.measure import Outcome, measure
+from gatewayd.bench.offline.measure import Outcome, measure, warm_start
 from gatewayd.bench.offline.report import comparisons, engine_rows
 from gatewayd.bench.offline.workloads import WORKLOADS
 from gatewayd.bench.run import Form, Run, progress_line
@@ -15,6 +16,7 @@ from gatewayd.bench.stages import Stages
 from gatewayd.cli.common import fail
 from gatewayd_hooks.loading import PluginError
 
+_START = "start"
 _SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")
 
 
@@ -35,10 +37,11 @@ def offline(
     """Measure an engine without a server: all requests of a workload are submitted at once.
 
     Token ids and lengths are fixed by seed, weights are random, answers are greedy and of a fixed
-    length. Each workload runs after a round of its own with other prompts that is not measured.
+    length. Each workload runs after a round of its own with other prompts that is not measured, and
+    at the end the engine is started once more: what it compiles has then been compiled before.
     The figures stand beside vLLM's of one H200.
     """
-    names = options.chosen(only, list(WORKLOADS))
+    names = options.chosen(only, [*WORKLOADS, _START])
     settings = {
         "model.dtype": dtype.value,
         "model.max_model_len": max_model_len,
@@ -68,11 +71,19 @@ async def _measure(
     def load(stage: str, fraction: float) -> None:
         stages.advance(stage, fraction, 1.0)
 
-    async with running(run.subject.config(), load) as (engine, model):
+    config = run.subject.config()
+    async with running(config, load) as (engine, model):
         run.dtype = model.dtype
-        async for outcome in measure(engine, model, names, run.scale, stages.advance):
+        workloads = [name for name in names if name != _START]
+        async for outcome in measure(engine, model, workloads, run.scale, stages.advance):
             outcomes.append(outcome)
             run.workloads.append(outcome.as_document())
             run.comparisons += comparisons(outcome)
             run.write(out)
             stages.say(progress_line(outcome.workload, outcome.figures(), _SAID))
+    if _START in names:
+        figures = {"warm_start_seconds": await warm_start(config, load)}
+        run.workloads.append({"workload": _START, **figures})
+        run.comparisons += compare(_START, reference().start, figures)
+        run.write(out)
+        stages.say(progress_line(_START, figures, tuple(figures)))

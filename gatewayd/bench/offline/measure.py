@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatewayd.bench.offline.engine import Engine, EngineError, Round
+from gatewayd.bench.offline.engine import Engine, EngineError, Round, running
 from gatewayd.bench.offline.workloads import WORKLOADS, Workload
+from gatewayd.config import Config
 from gatewayd_engine.messages import ModelInfo
 
 WARMUP_OFFSET = 1_000_000
@@ -126,3 +128,14 @@ def outcome(workload: Workload, round_: Round) -> Outcome:
         preemptions=round_.after.preemptions - round_.before.preemptions,
         cpu_us=None if cpu is None or not sequences else 1e6 * cpu / sequences,
     )
+
+
+async def warm_start(config: Config, watch: Callable[[str, float], None]) -> float:
+    """Seconds from nothing to an engine that is ready; warm if one was started before.
+
+    Raises:
+        EngineError: it cannot be started.
+    """
+    began = time.perf_counter()
+    async with running(config, watch):
+        return time.perf_counter() - began

@@ -9,55 +9,33 @@ from pydantic import Field
 from gatewayd.http.schema.fields import (
     MAX_LOGPROBS,
     MAX_METADATA,
+    Costs,
+    Finite,
     GenerationTable,
     Ignored,
     MaxTokens,
     Noted,
-    RequestTable,
     Unsupported,
     at_most,
 )
+from gatewayd.http.schema.messages import Messages
+from gatewayd.http.schema.structured import StructuredTable
+from gatewayd.http.schema.tools import (
+    MAX_TOOLS,
+    FunctionChoice,
+    FunctionSpec,
+    ToolChoice,
+    ToolSpec,
+)
 
-MAX_MESSAGES = 4096
-
-_NO_TOOLS = "this server does not call tools yet"
 _TEXT_ONLY = "answers are text"
+MAX_ARGUMENTS = 16
+
+Scalar = bool | int | Finite | Annotated[str, Field(max_length=4096)] | None
+TemplateValue = Scalar | Annotated[list[Scalar], Field(fail_fast=True, max_length=64)]
 
 
-class TextPart(RequestTable):
-    """A part of a message."""
-
-    type: Literal["text"]
-    text: str
-
-
-class Message(RequestTable):
-    """One turn; `developer` is the same as `system`."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[
-        str | Annotated[list[TextPart], Field(fail_fast=True, min_length=1, max_length=1024)],
-        Field(description="A string, or parts of text that are joined."),
-    ]
-    name: Annotated[str | None, Noted(), Field(max_length=256)] = None
-
-    @property
-    def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content)
-
-    def for_template(self) -> dict[str, str]:
-        """The message as chat templates know it."""
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": self.text}
-
-
-Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
-
-
-class ChatRequest(GenerationTable):
+class ChatRequest(GenerationTable, StructuredTable):
     """A chat completion."""
 
     messages: Annotated[
@@ -73,41 +51,89 @@ class ChatRequest(GenerationTable):
     ] = None
     top_logprobs: Annotated[
         Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        Costs("a sort of the vocabulary for each token"),
         Field(description="Alternatives for each token; needs `logprobs`."),
     ] = None
     add_generation_prompt: Annotated[
-        bool, Field(description="End the prompt with the beginning of an answer.")
-    ] = True
+        bool | None,
+        Field(description="False: do not end the prompt with the beginning of an answer."),
+    ] = None
+    continue_final_message: Annotated[
+        bool | None,
+        Field(
+            description="The answer goes on where the last message ends, which must be an "
+            "assistant's; `add_generation_prompt` is then false."
+        ),
+    ] = None
+    echo: Annotated[
+        bool | None,
+        Field(description="Put the message that is continued before the answer."),
+    ] = None
     metadata: Annotated[
         Annotated[dict[str, str], Field(max_length=MAX_METADATA)] | None,
         Noted(),
         at_most(MAX_METADATA),
     ] = None
     safety_identifier: Annotated[Any, Ignored()] = None
-    prompt_cache_key: Annotated[Any, Ignored()] = None
     prompt_cache_options: Annotated[Any, Ignored()] = None
-    prompt_cache_retention: Annotated[Any, Ignored()] = None
     prediction: Annotated[Any, Ignored()] = None
-    reasoning_effort: Annotated[Any, Ignored()] = None
     verbosity: Annotated[Any, Ignored()] = None
-    parallel_tool_calls: Annotated[Any, Ignored()] = None
     moderation: Annotated[Any, Ignored()] = None
+    store: Annotated[
+        bool | None, Ignored((None, False)), Field(description="Chats are not kept; responses are.")
+    ] = None
 
-    tools: Annotated[Any, Unsupported(_NO_TOOLS, (None, []))] = None
-    tool_choice: Annotated[Any, Unsupported(_NO_TOOLS, (None, "none"))] = None
-    functions: Annotated[Any, Unsupported(_NO_TOOLS, (None, []))] = None
-    function_call: Annotated[Any, Unsupported(_NO_TOOLS, (None, "none"))] = None
-    response_format: Annotated[Any, Unsupported(_TEXT_ONLY, (None, {"type": "text"}))] = None
-    audio: Annotated[Any, Unsupported(_TEXT_ONLY)] = None
-    modalities: Annotated[Any, Unsupported(_TEXT_ONLY, (None, ["text"]))] = None
-    store: Annotated[Any, Unsupported("answers are not kept", (None, False))] = None
-    web_search_options: Annotated[Any, Unsupported("the server fetches nothing")] = None
-    echo: Annotated[Any, Unsupported("echo belongs to /v1/completions", (None, False))] = None
-    continue_final_message: Annotated[Any, Unsupported("use /v1/completions", (None, False))] = None
-    chat_template: Annotated[
-        Any, Unsupported("a request's own chat_template is refused; the model's is used")
+    tools: Annotated[
+        Annotated[list[ToolSpec], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Costs("the prompt has them in it; strict ones keep answers to a grammar"),
+        Field(description="Functions that the model may call."),
+    ] = None
+    tool_choice: Annotated[
+        ToolChoice | None,
+        Costs("all but `none` and `auto` keep answers to a grammar"),
+        Field(
+            description="`none`, `auto`, `required`, a tool by name, or `allowed_tools`; default: "
+            "`auto` where there are tools."
+        ),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Field(description="False: at most one call in an answer.")
+    ] = None
+    functions: Annotated[
+        Annotated[list[FunctionSpec], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Field(description="An older form of `tools`, at most one call in an answer."),
+    ] = None
+    function_call: Annotated[
+        FunctionChoice | None, Field(description="An older form of `tool_choice`.")
+    ] = None
+    reasoning_effort: Annotated[
+        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        Field(
+            description="For the model's chat template; ignored by those that do not look at it. "
+            "`none` also sets `enable_thinking` to false."
+        ),
+    ] = None
+    enable_thinking: Annotated[bool | None, Field(description="The same.")] = None
+    include_reasoning: Annotated[
+        bool | None, Field(description="False: leave the reasoning out of the answer.")
+    ] = None
+    separate_reasoning: Annotated[
+        bool | None, Field(description="False: leave the reasoning in the text, marks and all.")
     ] = None
     chat_template_kwargs: Annotated[
-        Any, Unsupported("the model's template takes no arguments", (None, {}))
+        Annotated[
+            dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], TemplateValue],
+            Field(max_length=MAX_ARGUMENTS),
+        ]
+        | None,
+        at_most(MAX_ARGUMENTS),
+        Field(description="For the model's chat template, over the two fields for it."),
+    ] = None
+
+    audio: Annotated[Any, Unsupported(_TEXT_ONLY)] = None
+    modalities: Annotated[Any, Unsupported(_TEXT_ONLY, (None, ["text"]))] = None
+    web_search_options: Annotated[Any, Unsupported("the server fetches nothing")] = None
+    chat_template: Annotated[
+        Any, Unsupported("a request's own chat_template is refused; the model's is used")
     ] = None
     documents: Annotated[Any, Unsupported("put them into a message", (None, []))] = None

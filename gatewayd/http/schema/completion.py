@@ -10,10 +10,13 @@ from gatewayd.http.schema.fields import (
     MAX_CHOICES,
     MAX_LOGPROBS,
     MAX_PROMPTS,
+    Costs,
     GenerationTable,
     TokenIds,
     Unsupported,
 )
+from gatewayd.http.schema.nulls import OrNull
+from gatewayd.http.schema.structured import StructuredTable
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -22,7 +25,7 @@ Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_
 TokenLists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
 
 
-def _kind(value: object) -> str | None:
+def prompt_kind(value: object) -> str | None:
     """Which kind of prompt the first entry says it is, so that errors are about that one."""
     if isinstance(value, str):
         return "a text"
@@ -39,23 +42,28 @@ Prompt = Annotated[
     | Annotated[Ids, Tag("token ids")]
     | Annotated[TokenLists, Tag("lists of ids")],
     Discriminator(
-        _kind,
+        prompt_kind,
         custom_error_type="prompt_type",
         custom_error_message="must be a string or a list",
     ),
 ]
 
 
-class CompletionRequest(GenerationTable):
+class CompletionRequest(GenerationTable, StructuredTable):
     """A completion of plain text."""
 
     prompt: Annotated[
         Prompt,
         Field(description="A text, texts, token ids, or lists of token ids."),
     ]
-    echo: Annotated[bool | None, Field(description="Put the prompt before the answer.")] = None
+    echo: Annotated[
+        bool | None,
+        Costs("with `logprobs` the whole prompt, none of it from the cache"),
+        Field(description="Put the prompt before the answer."),
+    ] = None
     logprobs: Annotated[
         Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        Costs("a sort of the vocabulary for each token"),
         Field(description="Alternatives for each token; 0 for the chosen one alone."),
     ] = None
     best_of: Annotated[
@@ -63,9 +71,6 @@ class CompletionRequest(GenerationTable):
         Field(description="At most `n`: nothing is generated only to be thrown away."),
     ] = None
     add_special_tokens: Annotated[
-        bool, Field(description="Add what the tokenizer puts around a text, such as BOS.")
+        bool, OrNull(), Field(description="Add what the tokenizer puts around a text, such as BOS.")
     ] = True
     suffix: Annotated[Any, Unsupported("the model does not fill in", (None, ""))] = None
-    response_format: Annotated[Any, Unsupported("answers are text", (None, {"type": "text"}))] = (
-        None
-    )

@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gatewayd.http.schema.fields import RequestTable, Unsupported, support_of
+from gatewayd.http.schema.fields import RequestTable, Unsupported, cost_of, support_of
 from gatewayd.http.schema.openapi import TABLES, support_name
 
 _BOUNDS = (
@@ -32,6 +32,8 @@ def field_table(table: type[RequestTable]) -> str:
     for name, field in schema["properties"].items():
         mark = support_of(table, name)
         meaning = mark.reason if isinstance(mark, Unsupported) else field.get("description", "")
+        if cost := cost_of(table, name):
+            meaning += f" Costs {cost}."
         kind = "" if isinstance(mark, Unsupported) else _type(field)
         support = support_name(table, name) + (", required" if name in required else "")
         rows.append(f"| `{name}` | {kind} | {support} | {meaning} |")

@@ -13,6 +13,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
 
+from gatewayd.http.schema.nulls import OrNull
+
 
 @dataclass(frozen=True, slots=True)
 class Noted:
@@ -21,7 +23,13 @@ class Noted:
 
 @dataclass(frozen=True, slots=True)
 class Ignored:
-    """Taken and not acted on; ``x-gateway-ignored-params`` names it."""
+    """Taken and not acted on; ``x-gateway-ignored-params`` names it.
+
+    Attributes:
+        neutral: values that ask for nothing and are not named.
+    """
+
+    neutral: tuple[Any, ...] = (None,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,27 +48,39 @@ class Unsupported:
 Mark = Noted | Ignored | Unsupported
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What asking for a field costs, beside the tokens themselves; a few words."""
+
+    what: str
+
+
 class RequestTable(BaseModel):
     """Base of the request models: JSON types are not converted, unknown fields are kept aside."""
 
     model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
     unsupported: ClassVar[dict[str, Unsupported]]
-    ignored: ClassVar[frozenset[str]]
+    ignored: ClassVar[dict[str, Ignored]]
     known: ClassVar[frozenset[str]]
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's
         """Collect the marks."""
-        cls.unsupported, ignored = {}, set()
+        cls.unsupported, cls.ignored = {}, {}
         for name, info in cls.model_fields.items():
             for mark in info.metadata:
                 if isinstance(mark, Unsupported):
                     cls.unsupported[name] = mark
                 elif isinstance(mark, Ignored):
-                    ignored.add(name)
-        cls.ignored = frozenset(ignored)
+                    cls.ignored[name] = mark
         cls.known = frozenset(cls.model_fields)
+
+
+def cost_of(table: type[RequestTable], name: str) -> str:
+    """What asking for a field costs; empty for nothing to speak of."""
+    costs = [mark.what for mark in table.model_fields[name].metadata if isinstance(mark, Costs)]
+    return costs[0] if costs else ""
 
 
 def support_of(table: type[RequestTable], name: str) -> Mark | None:
@@ -111,6 +131,8 @@ StopString = Annotated[str, Field(min_length=1, max_length=MAX_STOP_CHARS)]
 ExtraName = Annotated[str, Field(min_length=1, max_length=64)]
 ExtraValue = bool | int | Finite | Annotated[str, Field(max_length=256)]
 Priority = Literal["realtime", "standard", "batch"]
+PriorityNumber = Annotated[int, Field(ge=-(2**31), le=2**31 - 1)]
+CacheSalt = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[^@/\\\x00]*$")]
 ServiceTier = Literal["auto", "default", "standard", "scale", "flex", "priority", "fast"]
 
 
@@ -132,7 +154,7 @@ class KvRetention(RequestTable):
     """How long cached pages of a request are wanted."""
 
     priority: int = Field(ge=0, le=100)
-    seconds: float = Field(300.0, gt=0, le=86400)
+    seconds: Annotated[float, Field(gt=0, le=86400), OrNull()] = 300.0
 
 
 class GenerationTable(RequestTable):
@@ -143,9 +165,13 @@ class GenerationTable(RequestTable):
         MaxTokens | None, Field(description="Most tokens to generate, at least 1.")
     ] = None
     min_tokens: Annotated[
-        int, Field(ge=0, le=2**31 - 1, description="Tokens before an end is allowed.")
+        int, Field(ge=0, le=2**31 - 1, description="Tokens before an end is allowed."), OrNull()
     ] = 0
-    n: Annotated[Count | None, Field(description="Choices for each prompt.")] = None
+    n: Annotated[
+        Count | None,
+        Costs("a sequence each; the prompt is computed once"),
+        Field(description="Choices for each prompt."),
+    ] = None
     stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Field(description="Only with `stream`.")] = None
     temperature: Annotated[
@@ -153,8 +179,8 @@ class GenerationTable(RequestTable):
         Field(description="0 always takes the most likely token; acts before top-k, top-p, min-p."),
     ] = None
     top_p: Annotated[
-        Annotated[Finite, Field(gt=0, le=1)] | None,
-        Field(description="Sample among the most likely tokens of this mass."),
+        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
     ] = None
     top_k: Annotated[
         Annotated[int, Field(ge=-1, le=2**31 - 1)] | None,
@@ -166,14 +192,17 @@ class GenerationTable(RequestTable):
     ] = None
     frequency_penalty: Annotated[
         Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Costs("a pass over the vocabulary for each token"),
         Field(description="Per occurrence of a token in the answer."),
     ] = None
     presence_penalty: Annotated[
         Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Costs("a pass over the vocabulary for each token"),
         Field(description="Once for a token in the answer."),
     ] = None
     repetition_penalty: Annotated[
         Annotated[Finite, Field(gt=0, le=10)] | None,
+        Costs("a pass over the vocabulary for each token"),
         Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
     ] = None
     logit_bias: Annotated[
@@ -190,6 +219,7 @@ class GenerationTable(RequestTable):
     ] = None
     stop: Annotated[
         StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None,
+        Costs("text is searched token by token"),
         Field(description="Strings that end the answer."),
     ] = None
     stop_token_ids: Annotated[
@@ -201,18 +231,34 @@ class GenerationTable(RequestTable):
         at_most(MAX_EXTRA_ARGS),
         Field(description="Parameters for logits processors that are plugins, by name."),
     ] = None
-    ignore_eos: Annotated[bool, Field(description="Go on after the model's end token.")] = False
+    prompt_logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        Costs("the whole prompt, none of it from the cache, and its logits"),
+        Field(
+            description="Alternatives for each prompt token, told in `prompt_logprobs`; not with "
+            "`stream`."
+        ),
+    ] = None
+    ignore_eos: Annotated[
+        bool, OrNull(), Field(description="Go on after the model's end token.")
+    ] = False
     include_stop_str_in_output: Annotated[
-        bool, Field(description="Keep the stop string in the text.")
+        bool, OrNull(), Field(description="Keep the stop string in the text.")
     ] = False
     skip_special_tokens: Annotated[
-        bool, Field(description="Leave special tokens out of the text.")
+        bool, OrNull(), Field(description="Leave special tokens out of the text.")
     ] = True
     return_token_ids: Annotated[
-        bool | None, Field(description="Add `prompt_token_ids` and `token_ids`.")
+        bool | None,
+        Costs("larger answers, written token by token"),
+        Field(description="Add `prompt_token_ids` and `token_ids`."),
     ] = None
     priority: Annotated[
-        Priority | None, Field(description="Class of service; over `service_tier`.")
+        Priority | PriorityNumber | None,
+        Field(
+            description="Class of service; over `service_tier`. Of numbers, those below 0 are "
+            "realtime, those above it batch."
+        ),
     ] = None
     service_tier: Annotated[
         ServiceTier | None,
@@ -229,20 +275,30 @@ class GenerationTable(RequestTable):
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
 
     cache_salt: Annotated[
-        Any, Unsupported("the gateway keeps the caches of tenants apart itself")
+        CacheSalt | None,
+        Costs("the prompt, where only requests of other salts have computed it"),
+        Field(
+            description="Only requests with the same salt share cached prompts; no `@`, `/`, `\\`."
+        ),
+    ] = None
+    prompt_cache_key: Annotated[
+        str | None,
+        Field(
+            max_length=1024,
+            description="Requests of one key go to the engine that served it before, as far as "
+            "load permits; for router `prefix`.",
+        ),
+    ] = None
+    prompt_cache_retention: Annotated[
+        Literal["in_memory", "in-memory", "24h"] | None,
+        Field(
+            description="`24h` is a `kv_retention` of priority 75 for a day; `in_memory` the usual."
+        ),
     ] = None
     prompt_embeds: Annotated[Any, Unsupported("prompts are text or token ids")] = None
     use_beam_search: Annotated[Any, Unsupported("answers are sampled", (None, False))] = None
     logits_processors: Annotated[Any, Unsupported("they are plugins of the server", (None, []))] = (
         None
     )
-    guided_json: Annotated[Any, Unsupported("answers are free text")] = None
-    guided_regex: Annotated[Any, Unsupported("answers are free text")] = None
-    guided_choice: Annotated[Any, Unsupported("answers are free text")] = None
-    guided_grammar: Annotated[Any, Unsupported("answers are free text")] = None
-    structured_outputs: Annotated[Any, Unsupported("answers are free text")] = None
     bad_words: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None
     allowed_token_ids: Annotated[Any, Unsupported("use `logit_bias`", (None, []))] = None
-    prompt_logprobs: Annotated[Any, Unsupported("use `echo` and `logprobs` of /v1/completions")] = (
-        None
-    )

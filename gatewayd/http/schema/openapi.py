@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from pydantic.json_schema import models_json_schema
 
+from gatewayd.http.schema.batches import BatchRequest
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
+from gatewayd.http.schema.decisions import DecisionRequest
+from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.schema.fields import (
     Ignored,
     Noted,
@@ -15,6 +20,8 @@ from gatewayd.http.schema.fields import (
     Unsupported,
     support_of,
 )
+from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
+from gatewayd.http.schema.responses import ResponseRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.schema.watermark import DetectRequest
 
@@ -28,11 +35,26 @@ class Operation(NamedTuple):
     request: type[RequestTable] | None = None
     streams: bool = False
     content: str = "application/json"
+    is_foreign: bool = False
+    """Of another API, whose forms are not described here."""
+    query: dict[str, dict[str, Any]] = {}
+    """Parameters behind the question mark, and their schemas."""
+    form: dict[str, Any] | None = None
+    """Schema of a body that is a form."""
 
 
 OPERATIONS = (
     Operation("post", "/v1/chat/completions", "Answer a conversation", ChatRequest, True),
     Operation("post", "/v1/completions", "Continue a text", CompletionRequest, True),
+    Operation("post", "/v1/chat/completions/render", "Show the prompt", ChatRequest),
+    Operation("post", "/v1/completions/render", "Show the prompts", CompletionRequest),
+    Operation("post", "/v1/embeddings", "Texts to vectors", EmbeddingRequest),
+    Operation("post", "/v1/decisions", "Answer questions by probabilities", DecisionRequest),
+    Operation("post", "/v1/rerank", "Order documents by a query", RerankRequest),
+    Operation("post", "/v2/rerank", "Order documents by a query", RerankRequest),
+    Operation("post", "/rerank", "Order documents by a query", RerankRequest),
+    Operation("post", "/v1/score", "Compare texts", ScoreRequest),
+    Operation("post", "/score", "Compare texts", ScoreRequest),
     Operation("get", "/v1/models", "List the served models"),
     Operation("get", "/v1/models/{model}", "Describe a served model"),
     Operation("post", "/tokenize", "Text to token ids", TokenizeRequest),
@@ -45,15 +67,22 @@ OPERATIONS = (
     Operation("get", "/health", "The same as /readyz"),
     Operation("get", "/version", "The daemon's version"),
     Operation("get", "/metrics", "Figures for Prometheus", content="text/plain"),
+    Operation("get", "/v1/gateway/compat", "What is served of each field"),
     Operation("get", "/openapi.json", "This document"),
 )
 
 TABLES: tuple[type[RequestTable], ...] = (
     ChatRequest,
     CompletionRequest,
+    DecisionRequest,
+    EmbeddingRequest,
+    RerankRequest,
+    ScoreRequest,
     TokenizeRequest,
     DetokenizeRequest,
     DetectRequest,
+    BatchRequest,
+    ResponseRequest,
 )
 
 _REF = "#/components/schemas/{model}"
@@ -61,7 +90,8 @@ _PUBLIC = ("/livez", "/readyz", "/health")
 _STATUSES = {
     "400": "A field is wrong",
     "401": "No key or a wrong one",
-    "404": "No such model",
+    "404": "There is no such thing",
+    "409": "Its state forbids it now",
     "413": "The body is too large",
     "415": "The body is not plain JSON",
     "500": "The engine or the gateway failed",
@@ -81,8 +111,13 @@ def support_name(table: type[RequestTable], field: str) -> str:
     return "served"
 
 
-def document(version: str) -> dict[str, Any]:
-    """The whole OpenAPI 3.1 document."""
+def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
+    """The whole OpenAPI 3.1 document.
+
+    Args:
+        version: of the daemon.
+        more: operations of other APIs.
+    """
     _, definitions = models_json_schema(
         [(table, "validation") for table in TABLES], ref_template=_REF
     )
@@ -92,7 +127,7 @@ def document(version: str) -> dict[str, Any]:
             schema["x-gateway-support"] = support_name(table, name)
     schemas["Error"] = _error_schema()
     paths: dict[str, Any] = {}
-    for operation in OPERATIONS:
+    for operation in (*OPERATIONS, *more):
         paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
     return {
         "openapi": "3.1.0",
@@ -110,7 +145,7 @@ def document(version: str) -> dict[str, Any]:
 
 
 def _operation(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {operation.content: {"schema": {}}}
+    content: dict[str, Any] = {"*/*" if operation.is_foreign else operation.content: {"schema": {}}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     described: dict[str, Any] = {
@@ -118,21 +153,36 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "operationId": operation.method + operation.path.translate(_TO_NAME),
         "responses": {"200": {"description": "Served", "content": content}},
     }
+    if operation.is_foreign:
+        described["responses"]["default"] = {"description": "An error in this API's form"}
+        if operation.method in ("post", "delete"):
+            described["requestBody"] = {"content": {"application/json": {"schema": {}}}}
+    described["parameters"] = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)", operation.path)
+    ]
+    if described["parameters"] and not operation.is_foreign:
+        described["responses"].update({status: _error(status) for status in ("404", "503")})
+    if operation.method in ("post", "delete") and described["parameters"]:
+        described["responses"]["409"] = _error("409")
+    if operation.query:
+        described["parameters"] += [
+            {"name": name, "in": "query", "schema": schema}
+            for name, schema in operation.query.items()
+        ]
+        described["responses"].update({status: _error(status) for status in ("400", "503")})
     if operation.path in _PUBLIC:
         described["security"] = []
-    if "{model}" in operation.path:
-        described["parameters"] = [
-            {"name": "model", "in": "path", "required": True, "schema": {"type": "string"}}
-        ]
-        described["responses"]["404"] = _error("404")
     if operation.path in ("/readyz", "/health"):
         described["responses"]["503"] = {"description": "Not ready"}
-    if operation.request is not None:
+    body = None
+    if operation.form is not None:
+        body = {"multipart/form-data": {"schema": operation.form}}
+    elif operation.request is not None:
         reference = {"$ref": _REF.format(model=operation.request.__name__)}
-        described["requestBody"] = {
-            "required": True,
-            "content": {"application/json": {"schema": reference}},
-        }
+        body = {"application/json": {"schema": reference}}
+    if body is not None:
+        described["requestBody"] = {"required": True, "content": body}
         described["responses"].update({status: _error(status) for status in _STATUSES})
     return described
 

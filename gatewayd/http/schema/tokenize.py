@@ -6,8 +6,9 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.chat import Messages
 from gatewayd.http.schema.fields import Model, RequestTable, TokenIds, Unsupported
+from gatewayd.http.schema.messages import Messages
+from gatewayd.http.schema.nulls import OrNull
 
 
 class TokenizeRequest(RequestTable):
@@ -20,10 +21,12 @@ class TokenizeRequest(RequestTable):
         Field(description="Rendered as for a chat."),
     ] = None
     add_special_tokens: Annotated[
-        bool, Field(description="For a prompt: add what the tokenizer puts around a text.")
+        bool,
+        OrNull(),
+        Field(description="For a prompt: add what the tokenizer puts around a text."),
     ] = True
     add_generation_prompt: Annotated[
-        bool, Field(description="For messages: end with the beginning of an answer.")
+        bool, OrNull(), Field(description="For messages: end with the beginning of an answer.")
     ] = True
     return_token_strs: Annotated[
         bool | None, Field(description="Give the text of each token too.")

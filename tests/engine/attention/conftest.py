@@ -29,6 +29,7 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
         CascadeAttention=cascade.CascadeAttention,
         prefill_backend=flash.prefill_backend,
         plans=fake_flashinfer.PLANS,
+        runs=fake_flashinfer.RUNS,
     )
     for name in _MODULES:
         sys.modules.pop(name, None)

@@ -8,10 +8,12 @@ wrapper, lengths on the device that are not those planned for.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any
 
 import torch
 
+from tests.engine.attention.fake_launch import STAGED, paged_run
 from tests.engine.attention.steps import Guarded
 
 PLANS: list[Any] = []
@@ -20,8 +22,8 @@ QUEUED: list[int] = []
 """Staging buffers that the device has not read yet, oldest first."""
 IS_GUARDED = True
 """Whether tensors that stand for those of a device are told apart."""
-STAGED: dict[int, int] = {}
-"""Which plan a workspace on the device holds."""
+RUNS: list[Any] = []
+"""The wrapper of each call of ``run``: what goes to ``paged_run`` alone is not among them."""
 
 
 def _may_be_read(tensor: torch.Tensor | None) -> bool:
@@ -31,7 +33,7 @@ def _may_be_read(tensor: torch.Tensor | None) -> bool:
 
 def reset() -> None:
     """Forget everything that was planned."""
-    for kept in (PLANS, QUEUED, STAGED):
+    for kept in (PLANS, QUEUED, STAGED, RUNS):
         kept.clear()
 
 
@@ -58,7 +60,9 @@ class _Wrapper:
             raise ValueError("only what was seen to work is expected")
         self._int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
         self._pin_memory_int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
-        self._plan: dict[str, Any] | None = None
+        self._float_workspace_buffer = workspace
+        self._plan_info: dict[str, Any] | None = None
+        self._cached_module: Any = None
 
     def _stage(self, **plan: Any) -> None:
         staging = self._pin_memory_int_workspace_buffer.data_ptr()
@@ -67,12 +71,13 @@ class _Wrapper:
         PLANS.append(self)
         QUEUED.append(staging)
         STAGED[self._int_workspace_buffer.data_ptr()] = len(PLANS)
-        self._plan = {"number": len(PLANS), **plan}
+        self._plan_info = {"number": len(PLANS), **plan}
+        self._cached_module = _MODULE
 
-    def _attend(
+    def _run(
         self,
         q: torch.Tensor,
-        paged_kv_cache: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         query_indptr: torch.Tensor,
         page_indptr: torch.Tensor,
         pages: torch.Tensor,
@@ -80,44 +85,32 @@ class _Wrapper:
         out: torch.Tensor | None,
         return_lse: bool,
     ) -> Any:
-        plan = self._plan
+        """Check what is given, and hand on what launches."""
+        plan = self._plan_info
         if plan is None:
             raise RuntimeError("not planned")
-        if STAGED[self._int_workspace_buffer.data_ptr()] != plan["number"]:
-            raise RuntimeError("the workspace holds the plan of another wrapper")
+        RUNS.append(self)
         heads, kv_heads, dim, size = plan["heads"]
+        k, v = paged_kv_cache if isinstance(paged_kv_cache, tuple) else paged_kv_cache.unbind(1)
         if q.shape != (int(plan["query_indptr"][-1]), heads, dim) or q.stride(-1) != 1:
             raise ValueError("queries are not of the shape that was planned")
-        if paged_kv_cache.shape[1:] != (2, size, kv_heads, dim):
+        if not k.shape[1:] == v.shape[1:] == (size, kv_heads, dim):
             raise ValueError("keys and values are not of the shape that was planned")
-        if q.dtype != plan["q_data_type"] or paged_kv_cache.dtype != plan["kv_data_type"]:
+        if q.dtype != plan["q_data_type"] or not k.dtype == v.dtype == plan["kv_data_type"]:
             raise ValueError("not of the type that was planned")
         if out is None:
             out = torch.empty(q.shape, dtype=q.dtype)
-        if out.shape != q.shape or out.dtype != q.dtype or not out.is_contiguous():
+        if out.shape != q.shape or out.dtype != q.dtype:
             raise ValueError("out is not of the shape of the queries")
-        page_indptr, last = _plain(page_indptr), _plain(last_page_len)
-        if not (page_indptr.equal(plan["page_indptr"]) and last.equal(plan["last_page_len"])):
-            raise RuntimeError("lengths on the device are not those planned for")
-        q, cache, answer = _plain(q).double(), _plain(paged_kv_cache), _plain(out)
-        lse = torch.empty(q.shape[:2], dtype=torch.float32)
-        for i, kv_len in enumerate(_lengths(page_indptr, last, size).tolist()):
-            begin, end = query_indptr[i : i + 2].tolist()
-            table = _plain(pages)[int(page_indptr[i]) : int(page_indptr[i + 1])]
-            kv = cache[table.long()].double().transpose(0, 1).flatten(1, 2)[:, :kv_len]
-            k, v = kv.repeat_interleave(heads // kv_heads, 2)
-            scores = torch.einsum("qhd,khd->qhk", q[begin:end], k) * plan["scale"]
-            if plan["softcap"]:
-                scores = plan["softcap"] * torch.tanh(scores / plan["softcap"])
-            at = torch.arange(kv_len)
-            now = torch.arange(kv_len - (end - begin), kv_len)[:, None, None]
-            if plan["causal"]:
-                scores = scores.masked_fill(at > now, -torch.inf)
-            if plan["window_left"] >= 0:
-                scores = scores.masked_fill(at < now - plan["window_left"], -torch.inf)
-            answer[begin:end] = torch.einsum("qhk,khd->qhd", scores.softmax(-1), v).to(out.dtype)
-            lse[begin:end] = scores.logsumexp(-1) / math.log(2)
+        lse = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
+        indptrs = (query_indptr, page_indptr, pages, last_page_len)
+        workspaces = (self._float_workspace_buffer, self._int_workspace_buffer, plan)
+        self._cached_module.paged_run(*workspaces, q, k, v, *indptrs, out, lse)
         return (out, lse) if return_lse else out
+
+
+_MODULE = SimpleNamespace(paged_run=paged_run)
+"""What all wrappers of one kind share."""
 
 
 class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
@@ -224,7 +217,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
     def run(
         self,
         q: torch.Tensor,
-        paged_kv_cache: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         *args: Any,
         q_scale: float | None = None,
         k_scale: float | None = None,
@@ -243,7 +236,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         if indptr is None or indices is None or last is None:
             raise RuntimeError("not planned")
         one_each = torch.arange(len(last) + 1)
-        return self._attend(q, paged_kv_cache, one_each, indptr, indices, last, out, return_lse)
+        return self._run(q, paged_kv_cache, one_each, indptr, indices, last, out, return_lse)
 
 
 def fast_decode_plan(
@@ -272,7 +265,12 @@ def fast_decode_plan(
 ) -> None:
     """Plan a captured wrapper anew: its buffers are left as they are."""
     buffers = self._buffers
-    if self._plan is None or not self._use_cuda_graph or buffers[1] is None or buffers[2] is None:
+    if (
+        self._plan_info is None
+        or not self._use_cuda_graph
+        or buffers[1] is None
+        or buffers[2] is None
+    ):
         raise RuntimeError("only a captured wrapper that has been planned is expected")
     if len(last_page_len) != len(buffers[2]) or len(indices) > len(buffers[1]):
         raise ValueError("not of the size that was captured")
@@ -370,7 +368,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
     def run(
         self,
         q: torch.Tensor,
-        paged_kv_cache: torch.Tensor,
+        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
         *args: Any,
         q_scale: float | None = None,
         k_scale: float | None = None,
@@ -388,7 +386,7 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         use_fp16_softmax: bool | None = None,
         uses_spcompress: bool | None = None,
     ) -> Any:
-        return self._attend(q, paged_kv_cache, *self._buffers, out, return_lse)
+        return self._run(q, paged_kv_cache, *self._buffers, out, return_lse)
 
 
 def merge_state_in_place(
@@ -413,11 +411,3 @@ def _host(tensor: torch.Tensor) -> torch.Tensor:
     if tensor.dtype != torch.int32 or not tensor.is_contiguous():
         raise TypeError("the planner reads contiguous int32")
     return tensor.clone()
-
-
-def _plain(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.as_subclass(torch.Tensor)
-
-
-def _lengths(page_indptr: torch.Tensor, last: torch.Tensor, size: int) -> torch.Tensor:
-    return (page_indptr[1:] - page_indptr[:-1] - 1) * size + last

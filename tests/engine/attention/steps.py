@@ -201,7 +201,12 @@ class Sequences:
         return torch.einsum("hqk,khd->qhd", weights, v).flatten(1)
 
     def check(
-        self, attention: DeviceAttention, counts: dict[int, int], padding: int = 0, shared: int = 0
+        self,
+        attention: DeviceAttention,
+        counts: dict[int, int],
+        padding: int = 0,
+        shared: int = 0,
+        out: torch.Tensor | None = None,
     ) -> None:
         """Compute a step with a backend and compare each layer.
 
@@ -211,12 +216,13 @@ class Sequences:
         total = len(inputs.positions)
         heads = torch.stack([self.heads(total) for _ in self.shape.windows])
         wanted = self.compute(counts, inputs, heads)
-        attend = attention.eager(inputs)
+        attend = attention.eager(inputs, out)
         host = inputs.host
         for planned in (host.query_indptr, host.page_indptr, host.last_page_len):
             planned.fill_(-1)
         for layer, want in enumerate(wanted):
             got = attend(layer, heads[layer].clone())[: len(want)]
+            assert out is None or got.data_ptr() == out.data_ptr()
             torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-4)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -58,3 +60,24 @@ def test_a_line_alone_shares_nothing(flashinfer: SimpleNamespace) -> None:
     attention = flashinfer.CascadeAttention(sequences.shape, sequences.pool, sequences.append)
     sequences.check(attention, {0: 1, 5: 4}, shared=10)
     assert len(flashinfer.plans) == 2
+
+
+@pytest.mark.parametrize(("windows", "times"), [((0, 0), 1), ((7, 7), 0)])
+def test_what_merges_is_compiled_before_there_is_a_step(
+    flashinfer: SimpleNamespace,
+    monkeypatch: pytest.MonkeyPatch,
+    windows: tuple[int, ...],
+    times: int,
+) -> None:
+    merged: list[tuple[Any, ...]] = []
+    module = sys.modules["gatewayd_engine.attention.cascade"]
+    real = module.merge_state_in_place
+
+    def noted(*states: Any) -> None:
+        merged.append(states)
+        real(*states)
+
+    monkeypatch.setattr(module, "merge_state_in_place", noted)
+    sequences = Sequences(replace(SHAPE, windows=windows))
+    flashinfer.CascadeAttention(sequences.shape, sequences.pool, sequences.append)
+    assert len(merged) == times

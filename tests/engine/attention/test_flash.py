@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.device import CapturedAttention, CapturingAttention
+from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.attention.workspaces import INTS, device_bytes
+from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, Static, some_counts
 
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
@@ -40,6 +44,17 @@ def test_a_step_is_planned_once_for_all_layers_of_a_window(
     assert len(flashinfer.plans) == 2 * kinds
     sequences.check(attention, {0: 1, 2: 3})
     assert len(flashinfer.plans) == 4 * kinds
+
+
+@pytest.mark.parametrize("name", ["FlashAttention", "CascadeAttention", "PagedAttention"])
+def test_answers_are_written_where_they_are_wanted(flashinfer: SimpleNamespace, name: str) -> None:
+    sequences = Sequences(SHAPE)
+    make = getattr(flashinfer, name, PagedAttention)
+    attention = make(sequences.shape, sequences.pool, sequences.append)
+    room = torch.full((9, 6, 8), 7.0)
+    for counts, num_tokens in (({0: 1, 1: 1}, 2), ({0: 1, 2: 3, 3: 4}, 8), ({4: 5}, 5)):
+        sequences.check(attention, counts, out=room[:num_tokens])
+        assert room[8].eq(7.0).all()
 
 
 def check(static: Static, attend: CapturedAttention, rows: list[int]) -> None:
@@ -116,3 +131,51 @@ def test_chunks_are_attended_by_what_was_measured_to_be_fastest(
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     pool = SimpleNamespace(data=SimpleNamespace(is_cuda=True, device="cuda"))
     assert flashinfer.prefill_backend(replace(SHAPE, head_dim=head_dim), pool) == backend
+
+
+def test_a_plan_that_fails_when_it_is_queued_is_waited_for_too(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sequences = Sequences(SHAPE)
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    wrapper = type(attention._decode[0].wrapper)
+    plan, fails = wrapper.plan, False
+
+    def failing(self: object, *args: object, **named: object) -> None:
+        plan(self, *args, **named)
+        if fails:
+            raise RuntimeError("no more")
+
+    monkeypatch.setattr(wrapper, "plan", failing)
+    turns = len(attention._wrappers._staging)
+    for turn in range(2 * turns):
+        if fails := turn == turns - 1:
+            with pytest.raises(RuntimeError, match="no more"):
+                sequences.check(attention, {1: 1})
+        else:
+            # In the end in the buffer of the plan that failed, whose copy is still to come.
+            sequences.check(attention, {0: 1})
+
+
+@pytest.mark.parametrize("windows", [(0, 0), (9, 0)])
+def test_workspaces_take_what_is_set_aside_for_them(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, windows: tuple[int, ...]
+) -> None:
+    made: list[object] = []
+    for name in ("BatchDecode", "BatchPrefill"):
+        wrapper = getattr(fake_flashinfer, f"{name}WithPagedKVCacheWrapper")
+        begin = wrapper.__init__
+
+        def noted(self: Any, *args: Any, begin: Any = begin, **named: Any) -> None:
+            made.append(self)
+            begin(self, *args, **named)
+
+        monkeypatch.setattr(wrapper, "__init__", noted)
+    sequences = Sequences(replace(SHAPE, windows=windows))
+    attention = flashinfer.CascadeAttention(sequences.shape, sequences.pool, sequences.append)
+    of_wrappers = attention._wrappers
+    ints = [*of_wrappers._ints.values(), *made]
+    # One more while a step is captured, whose wrapper is given one of these.
+    attention.captured(Static(sequences, 2).inputs)
+    assert device_bytes(len(set(windows))) == of_wrappers._floats.nbytes + INTS * (len(ints) + 1)
+    assert {buffer.nbytes for buffer in of_wrappers._ints.values()} == {INTS}

@@ -22,6 +22,7 @@ from gatewayd_engine.messages import (
     Admitted,
     Finished,
     ModelInfo,
+    Pooled,
     SamplingParams,
     StepOutput,
     Submit,
@@ -47,6 +48,7 @@ class Answer:
     admitted: Admitted | None = None
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
+    pooled: list[Pooled] = field(default_factory=list)
 
 
 class Harness:
@@ -92,6 +94,9 @@ class Harness:
             self.answers[report.sequence].logprobs.append(report)
         for report in output.prompt_logprobs:
             self.answers[report.sequence].prompt_logprobs.append(report)
+        for pooled in output.pooled:
+            assert not self.answers[pooled.sequence].tokens[:-1]
+            self.answers[pooled.sequence].pooled.append(pooled)
         return output
 
     def run(self, max_steps: int = 100_000) -> dict[int, Answer]:
@@ -168,6 +173,13 @@ def make_engine() -> Iterator[MakeEngine]:
 def overlapping(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps are launched before the one before has landed, as on a device."""
     monkeypatch.setattr(Runner, "overlaps", True)
+
+
+@pytest.fixture(params=[False, True], ids=["in-turn", "overlapping"])
+def depth(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Steps one after the other, as on a CPU, and overlapping, as on a device."""
+    monkeypatch.setattr(Runner, "overlaps", request.param)
+    return bool(request.param)
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ Make = Callable[..., Any]
 PROMPT = [1, 419, 204, 2061, 356, 1033, 17, 300, 301, 302, 303, 304, 305, 306, 307, 308, 309, 310]
 
 
+@pytest.mark.usefixtures("depth")
 def test_choices_share_one_prompt_and_greedy_ones_agree(make_engine: Make) -> None:
     engine = make_engine(prefix_cache=None)
     ids = engine.submit(PROMPT * 5, n=4, max_tokens=20, ignore_eos=True)
@@ -76,6 +77,7 @@ def test_the_columns_grow_under_a_running_batch(
     assert [answers[i].tokens for i in ids] == wanted
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_parent_that_is_aborted_leaves_its_forks_alive(make_engine: Make) -> None:
     engine = make_engine(max_batch_tokens=16)
     ids = engine.submit(PROMPT * 3, n=3, max_tokens=8, ignore_eos=True)
@@ -86,6 +88,7 @@ def test_a_parent_that_is_aborted_leaves_its_forks_alive(make_engine: Make) -> N
     assert len(answers[ids[1]].tokens) == len(answers[ids[2]].tokens) == 8
 
 
+@pytest.mark.usefixtures("depth")
 def test_an_aborted_fork_never_runs(make_engine: Make) -> None:
     engine = make_engine(max_batch_tokens=16)
     ids = engine.submit(PROMPT * 3, n=3, max_tokens=8, ignore_eos=True)
@@ -96,12 +99,14 @@ def test_an_aborted_fork_never_runs(make_engine: Make) -> None:
 
 
 @pytest.mark.parametrize("phase", ["waiting", "prefill", "decode", "fork"])
-def test_an_abort_frees_every_page_at_once(make_engine: Make, phase: str) -> None:
+def test_an_abort_frees_every_page_at_once(make_engine: Make, depth: bool, phase: str) -> None:
     engine = make_engine(max_batch_tokens=32, prefix_cache=None)
     ids = engine.submit(PROMPT * 4, n=2 if phase == "fork" else 1, max_tokens=50, ignore_eos=True)
     for _ in range({"waiting": 0, "prefill": 1, "decode": 5, "fork": 4}[phase]):
         engine.step()
     engine.core.abort(ids)
+    if depth:
+        engine.run()  # what is on its way lands
     assert not engine.core.has_work
     assert engine.core.stats.free_pages == engine.info.num_pages
     engine.core.abort(ids)  # again, and unknown ones
@@ -126,6 +131,7 @@ def test_a_scheduler_can_tell_who_was_admitted_from_who_has_gone(make_engine: Ma
     engine.run()
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_shared_prefix_is_computed_once(make_engine: Make) -> None:
     engine = make_engine(kv_pages=200)
     rng = np.random.default_rng(0)
@@ -141,6 +147,7 @@ def test_a_shared_prefix_is_computed_once(make_engine: Make) -> None:
     assert all(a.admitted.cached_tokens == 96 for i, a in answers.items() if i > 0)
 
 
+@pytest.mark.usefixtures("depth")
 def test_salts_share_nothing(make_engine: Make) -> None:
     engine = make_engine()
     for salt in (b"a", b"b", b"a"):
@@ -150,6 +157,7 @@ def test_salts_share_nothing(make_engine: Make) -> None:
     assert cached == [0, 0, 64]
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_whole_prompt_in_the_cache_still_computes_its_last_token(make_engine: Make) -> None:
     engine = make_engine()
     first = engine.generate(PROMPT[:16] * 2, max_tokens=5)

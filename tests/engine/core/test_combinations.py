@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.flight import InFlight
 from gatewayd_engine.kv import arrivals
+from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
@@ -76,6 +79,7 @@ class Combination:
         inline_bytes: from which size on pages come back beside the layers.
         has_doomed: requests come in between on which a logits processor raises, until it is out
             of service; those are refused.
+        overlaps: steps are launched before the one before has landed.
     """
 
     fields: dict[str, Any]
@@ -83,9 +87,10 @@ class Combination:
     is_shaken: bool = False
     inline_bytes: int = 1 << 20
     has_doomed: bool = False
+    overlaps: bool = False
 
     @classmethod
-    def drawn(cls, seed: int, path: Path) -> Combination:
+    def drawn(cls, seed: int, path: Path, *, overlaps: bool = False) -> Combination:
         dice = random.Random(seed)
 
         def one(kind: Kind) -> StrategyChoice:
@@ -124,8 +129,10 @@ class Combination:
             "max_running": dice.choice([3, 8, 64]),
             "max_batch_tokens": dice.choice([32, 100, 512]),
         }
+        if overlaps:
+            fields["drafter"] = None  # with one, each step lands before the next
         is_shaken, inline_bytes = dice.random() < 0.5, dice.choice([0, 1 << 20])
-        return cls(fields, seed, is_shaken, inline_bytes, dice.random() < 0.5)
+        return cls(fields, seed, is_shaken, inline_bytes, dice.random() < 0.5, overlaps)
 
     def check(self, make_engine: Make, expected: Expected, each: int = 1) -> None:
         """Prompts twice and in each way, in a random order, some while others run.
@@ -138,6 +145,7 @@ class Combination:
         dice = random.Random(self.seed)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(arrivals, "_INLINE_BYTES", self.inline_bytes)
+            patch.setattr(Runner, "overlaps", self.overlaps)
             engine = make_engine(**self.fields)
             bias = engine.core.strategies.processors._processors[1]
             patch.setattr(bias, "apply", _raises)
@@ -185,8 +193,9 @@ class Combination:
         if not running:
             evict_all(engine)
             return
-        mode = dice.choice(list(PreemptionMode))
-        engine.core._placement.preempt(Victim(dice.choice(running), mode))
+        victim = Victim(dice.choice(running), dice.choice(list(PreemptionMode)))
+        with suppress(InFlight):
+            engine.core._placement.preempt(victim)
 
 
 def _raises(*args: Any) -> None:
@@ -248,15 +257,24 @@ def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, 
     Combination(fields, 1).check(make_engine, expected, each=4)
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(5))
 def test_a_few_combinations(
     make_engine: Make, expected: Expected, tmp_path: Path, seed: int
 ) -> None:
     Combination.drawn(seed, tmp_path).check(make_engine, expected, each=2)
 
 
+@pytest.mark.parametrize("seed", [106, 111])
+def test_a_few_combinations_of_steps_that_overlap(
+    make_engine: Make, expected: Expected, tmp_path: Path, seed: int
+) -> None:
+    Combination.drawn(seed, tmp_path, overlaps=True).check(make_engine, expected, each=2)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_two_hundred_combinations(make_engine: Make, expected: Expected, tmp_path: Path) -> None:
     for seed in range(1000, 1200):
-        Combination.drawn(seed, tmp_path / str(seed)).check(make_engine, expected)
+        overlaps = seed % 4 == 3
+        combination = Combination.drawn(seed, tmp_path / str(seed), overlaps=overlaps)
+        combination.check(make_engine, expected)

@@ -178,6 +178,33 @@ def test_a_broken_strategy_loses_nothing(
     what: str,
     times: int,
 ) -> None:
+    check_breaks(make_engine, undisturbed, monkeypatch, what, times)
+
+
+@pytest.mark.usefixtures("overlapping")
+@pytest.mark.parametrize(
+    "what",
+    [
+        "a scheduler raises",
+        "a preemption is interrupted",
+        "a prefix cache cannot insert",
+        "an eviction cannot release",
+    ],
+)
+def test_nor_does_one_while_steps_overlap(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    check_breaks(make_engine, undisturbed, monkeypatch, what, 2)
+
+
+def check_breaks(
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    what: str,
+    times: int,
+) -> None:
+    """A strategy breaks so many times, and nobody's answer is another."""
     kind, method, broken = BREAKS[what]
     monkeypatch.setattr("gatewayd_engine.check.MAX_IDLE_SECONDS", 0.001)
     # Few pages, so that eviction and preemption have something to do.

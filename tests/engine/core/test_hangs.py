@@ -108,6 +108,7 @@ def test_a_strategy_that_hangs_is_interrupted_and_loses_nothing(
     assert f"{kind}." in caplog.text
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_processor_that_hangs_fails_those_who_asked_for_it_once(
     make_engine: Make,
     undisturbed: list[list[int]],

@@ -15,6 +15,7 @@ from tests.engine.core.prompts import PROMPTS, answers, runner_of
 Make = Callable[..., Any]
 
 
+@pytest.mark.usefixtures("depth")
 def test_nan_logits_fail_the_request_that_has_them(
     make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -30,17 +31,18 @@ def test_nan_logits_fail_the_request_that_has_them(
         out[2] = torch.nan
         return out
 
-    monkeypatch.setattr(decoder, "hidden", poisoned)
-    output = engine.step()
-    monkeypatch.undo()
-    (failed,) = [f for f in output.finished if f.error]
-    assert failed.error[0] == "numerical_error"
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "hidden", poisoned)
+        engine.step()
     done = engine.run()
+    (failed,) = [i for i in ids if done[i].finished.error]
+    assert done[failed].finished.error[0] == "numerical_error"
     for i, tokens in zip(ids, undisturbed, strict=True):
-        if i != failed.sequence:
+        if i != failed:
             assert done[i].tokens == tokens
 
 
+@pytest.mark.usefixtures("depth")
 def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     make_engine: Make, undisturbed: list[list[int]]
 ) -> None:
@@ -60,6 +62,7 @@ def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     assert answers(engine) == undisturbed
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_nan_in_a_long_prompt_is_not_shared(
     make_engine: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -74,14 +77,16 @@ def test_a_nan_in_a_long_prompt_is_not_shared(
         return out.fill_(torch.nan)
 
     (bad,) = engine.submit(prompt, max_tokens=5)
-    monkeypatch.setattr(decoder, "hidden", poisoned)
-    engine.step()
-    monkeypatch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr(decoder, "hidden", poisoned)
+        engine.step()
+    engine.run()
     assert engine.answers[bad].finished.error[0] == "numerical_error"
     assert engine.generate(prompt, max_tokens=5) == healthy
     assert engine.answers[bad + 1].admitted.cached_tokens == 0
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_nan_in_a_dense_copy_stays_with_its_sequence(make_engine: Make) -> None:
     engine = make_engine(prefix_cache=None)
     long, short, other = list(range(20, 100)), list(range(30, 90)), list(range(40, 130))
@@ -131,9 +136,9 @@ class Poisoned:
 
 
 @pytest.mark.parametrize("raises", [False, True])
-@pytest.mark.parametrize("num_bad", [1, 2, 3])
+@pytest.mark.parametrize("num_bad", [1, 3])
 def test_who_comes_after_nans_in_dense_copies_is_well(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch, num_bad: int, raises: bool
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, depth: bool, num_bad: int, raises: bool
 ) -> None:
     engine = make_engine(prefix_cache=None)
     long, short = [list(range(20 + k, 110 + k)) for k in range(4)], [[7, 8], [9, 10], [11], [12]]
@@ -145,6 +150,8 @@ def test_who_comes_after_nans_in_dense_copies_is_well(
     poisoned.sequences = set(ids[:num_bad])
     monkeypatch.setattr(runner_of(engine), "_attention", poisoned)
     output = engine.step()
+    if depth:
+        output = engine.step()
     assert {f.sequence for f in output.finished if f.error} == poisoned.sequences
     after = [engine.submit(p, max_tokens=20, ignore_eos=True)[0] for p in short]
     done = engine.run()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,11 @@ import torch
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import LENGTH, STOP, Swap
 from gatewayd_engine.runner import Runner
+from gatewayd_evict_lfu.strategy import Lfu
+from gatewayd_hooks.scheduling import Plan, QueueView
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 from tests.engine.core.test_tokens import compare
+from tests.engine.core.tiering import disk, first_step
 
 Make = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("overlapping")
@@ -193,3 +197,120 @@ def test_what_a_step_before_computes_is_waited_for(make_engine: Make) -> None:
     done = engine.run()
     cached = [done[i].admitted.cached_tokens for i in ids]
     assert cached == [0, 240, 240, 240]
+
+
+def test_a_processor_is_asked_no_more_about_a_request_that_it_has_failed(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine()
+    bias = engine.core.strategies.processors._processors[1]
+    calls: list[str] = []
+
+    def raises(name: str) -> Any:
+        def called(*args: Any) -> None:
+            calls.append(name)
+            raise ValueError("not to my taste")
+
+        return called
+
+    (asking,) = engine.submit(PROMPTS[0], max_tokens=12, logit_bias=[(9, 0.0)])
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS[1:]]
+    for _ in range(4):
+        engine.step()
+    with monkeypatch.context() as broken:
+        for name in ("apply", "append"):
+            broken.setattr(bias, name, raises(name))
+        done = engine.run()
+    assert done[asking].finished.error[0] == "strategy_error"
+    # For all, and then for each of those who ask, of whom there is one.
+    assert calls == ["apply", "apply"]
+    assert engine.core.stats.faults == 1
+    assert [done[i].tokens for i in ids] == undisturbed[1:]
+    # Who has its row next is asked about.
+    assert answers(engine, logit_bias=[(9, 0.0)]) == undisturbed
+
+
+def test_an_eviction_that_says_it_has_more_pages_costs_nothing(
+    make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Lfu, "__len__", lambda self: 1000)
+    few = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96, "fault_limit": 1}
+    engine = make_engine(**few, eviction=StrategyChoice("lfu"))
+    assert answers(engine) == undisturbed
+    assert engine.core.stats.faults == 1
+    assert engine.core.stats.preemptions > 0
+
+
+def test_one_whose_last_token_is_on_its_way_may_be_granted_in_vain(
+    make_engine: Make, undisturbed: list[list[int]]
+) -> None:
+    """By a scheduler that remembers who runs instead of looking."""
+    engine = make_engine(max_model_len=len(PROMPTS[0]) + 12)
+    strategies, queue = engine.core.strategies, engine.core._queue
+    plan = strategies.plan.schedule
+    granted = []
+
+    def stubborn(view: QueueView) -> Plan:
+        over = [slot for slot in queue.running if slot not in view.running]
+        granted.extend(over)
+        return Plan(np.array(over, np.int32), np.ones(len(over), np.int32)) if over else plan(view)
+
+    strategies.plan = replace(strategies.plan, schedule=stubborn)
+    assert engine.generate(PROMPTS[0], max_tokens=12, ignore_eos=True) == undisturbed[0]
+    assert len(granted) == 1
+    assert engine.core.stats.faults == 0
+    assert engine.core.stats.held_pages == 0
+
+
+def test_what_runs_at_the_end_is_kept_for_a_later_engine(
+    make_engine: Make, folder: Path, tmp_path: Path
+) -> None:
+    fields: dict[str, Any] = {"kv_pages": 40, "page_size": 8, "max_batch_tokens": 64}
+    engine = make_engine(folder, **fields, kv_tiers=[disk(tmp_path)])
+    ids = [engine.submit([*range(k, k + 60)], max_tokens=50)[0] for k in (100, 200)]
+    for _ in range(2):
+        engine.step()
+    # What is left of the second's prompt is on its way.
+    assert [len(engine.answers[i].tokens) for i in ids] == [1, 0]
+    engine.core.save(20)
+    engine.core.check()
+    assert not engine.core.has_work
+    assert engine.core.stats.held_pages == 0
+    engine.core.strategies.close()
+    other = make_engine(folder, **fields, kv_tiers=[disk(tmp_path)])
+    for k in (100, 200):
+        first_step(other, [*range(k, k + 60)])
+    assert other.core.stats.tier_hits == {"disk": 56 + 56}
+
+
+def test_a_last_step_that_fails_costs_nothing_of_what_was_cached(
+    make_engine: Make,
+    folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    fields: dict[str, Any] = {"kv_pages": 40, "page_size": 8, "max_batch_tokens": 64}
+    engine = make_engine(folder, **fields, kv_tiers=[disk(tmp_path)])
+    for k in (100, 200):
+        engine.submit([*range(k, k + 60)], max_tokens=50)
+    for _ in range(2):
+        engine.step()
+    assert engine.core.is_computing
+
+    def broken(*args: object) -> None:
+        raise RuntimeError("no more")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(engine.core._flight.launched), "result", broken)
+        engine.core.save(20)
+    assert "the last step is lost: RuntimeError('no more')" in caplog.text
+    engine.core.check()
+    assert not engine.core.has_work
+    assert engine.core.stats.held_pages == 0
+    engine.core.strategies.close()
+    other = make_engine(folder, **fields, kv_tiers=[disk(tmp_path)])
+    for k in (100, 200):
+        first_step(other, [*range(k, k + 60)])
+    # The first prompt, which was computed before, and nothing of the second.
+    assert other.core.stats.tier_hits == {"disk": 56}

@@ -11,6 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.runner import Runner
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
 
@@ -41,10 +42,19 @@ def calm(make_engine: Make, folder: Path) -> list[list[int]]:
     return answers
 
 
-@pytest.mark.parametrize("cache", [None, StrategyChoice("hash")])
+@pytest.mark.parametrize(
+    ("cache", "overlaps"),
+    [(None, False), (StrategyChoice("hash"), False), (StrategyChoice("hash"), True)],
+)
 def test_a_storm_of_preemptions_calms_down(
-    make_engine: Make, folder: Path, calm: list[list[int]], cache: StrategyChoice | None
+    make_engine: Make,
+    folder: Path,
+    calm: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    cache: StrategyChoice | None,
+    overlaps: bool,
 ) -> None:
+    monkeypatch.setattr(Runner, "overlaps", overlaps)
     # Rows for all at once, and pages for three whole answers.
     engine = make_engine(folder, kv_pages=22, max_running=NUM, prefix_cache=cache)
     answers, worst = storm_in(engine)
@@ -69,6 +79,7 @@ def test_a_sequence_preempted_often_is_spared_while_there_are_others(
     assert worst <= 5
 
 
+@pytest.mark.usefixtures("depth")
 def test_pages_kept_for_waiting_forks_go_before_a_running_sequence_does(
     make_engine: Make, folder: Path
 ) -> None:

@@ -13,6 +13,7 @@ from tests.engine.core.prompts import PROMPTS, answers
 Make = Callable[..., Any]
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_processor_that_raises_fails_those_who_asked_for_it(
     make_engine: Make, undisturbed: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,6 +62,7 @@ def test_who_comes_next_with_a_cached_beginning_is_well(
     assert engine.generate(prompt, max_tokens=8, ignore_eos=True) == wanted
 
 
+@pytest.mark.usefixtures("depth")
 @pytest.mark.parametrize("method", ["admit", "remove", "append"])
 def test_a_processor_that_raises_anywhere_hurts_nobody_else(
     make_engine: Make,
@@ -90,6 +92,7 @@ def test_a_processor_that_raises_anywhere_hurts_nobody_else(
             assert done[i].tokens == undisturbed[k]
 
 
+@pytest.mark.usefixtures("depth")
 @pytest.mark.parametrize("method", ["apply", "append", "remove"])
 def test_a_processor_that_fails_again_and_again_is_quarantined(
     make_engine: Make,

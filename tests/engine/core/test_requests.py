@@ -37,6 +37,7 @@ def test_without_a_seed_answers_differ(make_engine: Make) -> None:
     assert engine.generate(PROMPT, **wishes) != engine.generate(PROMPT, **wishes)
 
 
+@pytest.mark.usefixtures("depth")
 def test_an_end_token_stops_and_is_not_told(make_engine: Make) -> None:
     free = make_engine().generate(PROMPT, max_tokens=12, ignore_eos=True)
     end = free[5]
@@ -58,6 +59,7 @@ def test_min_tokens_holds_back_end_tokens(make_engine: Make) -> None:
     assert free[0] not in answer.tokens[:6]
 
 
+@pytest.mark.usefixtures("depth")
 def test_length_ends_with_the_last_token_told(make_engine: Make) -> None:
     engine = make_engine()
     (i,) = engine.submit(PROMPT, max_tokens=7, ignore_eos=True)
@@ -66,6 +68,7 @@ def test_length_ends_with_the_last_token_told(make_engine: Make) -> None:
     assert (answer.finished.reason, answer.finished.stop_token) == (1, None)
 
 
+@pytest.mark.usefixtures("depth")
 def test_logprobs_are_those_of_the_raw_logits(
     make_engine: Make, oracle: Callable[[Any], Any]
 ) -> None:
@@ -98,6 +101,7 @@ def test_logprobs_are_those_of_the_raw_logits(
     assert len(told[-1].top_tokens) == 3
 
 
+@pytest.mark.usefixtures("depth")
 def test_prompt_logprobs_are_told_once_though_preempted(make_engine: Make) -> None:
     engine = make_engine(page_size=4, max_batch_tokens=16, kv_pages=96, max_running=8)
     wishes = {"max_tokens": 40, "ignore_eos": True, "prompt_logprobs": 0}

@@ -10,6 +10,7 @@ import pytest
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import SetLimits
+from gatewayd_engine.runner import Runner
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.handover import State
 from gatewayd_hooks.strategy import Kind
@@ -19,10 +20,21 @@ from tests.engine.core.swapping import OFFERS, TIGHT, swap
 Make = Callable[..., Any]
 
 
-@pytest.mark.parametrize("kind", OFFERS)
+@pytest.mark.parametrize(
+    ("kind", "overlaps"),
+    [
+        *((kind, False) for kind in OFFERS),
+        *((kind, True) for kind in (Kind.PREFIX_CACHE, Kind.EVICTION, Kind.KV_TIER)),
+    ],
+)
 def test_a_swap_in_the_middle_changes_no_token(
-    make_engine: Make, undisturbed: list[list[int]], kind: Kind
+    make_engine: Make,
+    undisturbed: list[list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: Kind,
+    overlaps: bool,
 ) -> None:
+    monkeypatch.setattr(Runner, "overlaps", overlaps)
     engine = make_engine(**TIGHT)
     ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS]
     turn = 0
@@ -238,6 +250,7 @@ def test_a_choice_forgives_what_was_counted_before(
     assert engine.core.stats.faults == 1
 
 
+@pytest.mark.usefixtures("depth")
 def test_an_answer_keeps_the_processors_that_it_began_with(make_engine: Make) -> None:
     forced = [(9, 100.0)]
     engine = make_engine()

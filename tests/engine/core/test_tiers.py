@@ -13,6 +13,7 @@ import pytest
 from gatewayd_engine import tiered
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kv import arrivals
+from gatewayd_engine.runner import Runner
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
@@ -70,6 +71,7 @@ def test_a_hit_equals_computing_bit_for_bit(
         assert set(after.tier_hits) == {"host", "disk"}
 
 
+@pytest.mark.usefixtures("depth")
 def test_a_page_goes_to_a_tier_once_and_is_shared_when_it_is_back(
     make_engine: Make, folder: Path
 ) -> None:
@@ -102,6 +104,7 @@ def test_what_may_not_be_shared_is_not_found(
     assert engine.core.stats.tier_hits == {}
 
 
+@pytest.mark.usefixtures("depth")
 def test_pages_of_a_failed_request_never_go_to_a_tier(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,15 +165,17 @@ def test_with_no_tier_nothing_is_kept_for_one(make_engine: Make, folder: Path) -
     assert not engine.core._placement.outside.learns
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize(("seed", "overlaps"), [(k, k > 5) for k in range(7)])
 def test_random_requests_with_every_tier_and_every_preemption(
     make_engine: Make,
     folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     seed: int,
+    overlaps: bool,
 ) -> None:
     rng = random.Random(seed)
+    monkeypatch.setattr(Runner, "overlaps", overlaps)
     monkeypatch.setattr(arrivals, "_INLINE_BYTES", rng.choice([0, 1 << 20]))
     size = rng.choice([4, 16])
     page = 3 * 2 * 2 * 16 * 4 * size
@@ -184,7 +189,7 @@ def test_random_requests_with_every_tier_and_every_preemption(
         eviction=StrategyChoice(rng.choice(["lru", "lfu", "cost"])),
         preemption=StrategyChoice(rng.choice(["swap", "recompute"])),
         kv_tiers=[[host(str(30 * page)), disk(tmp_path)], [disk(tmp_path)]][rng.random() < 0.3],
-        drafter=rng.choice([None, StrategyChoice("ngram")]),
+        drafter=None if overlaps else rng.choice([None, StrategyChoice("ngram")]),
         spec_controller=StrategyChoice("fixed", {"drafts": 3}),
     )
     alone = make_engine(folder, prefix_cache=None, kv_pages=200)

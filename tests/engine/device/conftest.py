@@ -12,7 +12,7 @@ import pytest
 from gatewayd_engine import assembly, backend
 from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import EngineConfig
-from gatewayd_engine.device.graphs import launch_each
+from gatewayd_engine.device.graphs import Capture, LaunchEach
 from gatewayd_engine.kernels.twins import TorchKernels
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.conftest import flashinfer
@@ -23,10 +23,17 @@ from tests.engine.core.conftest import (
     make_engine,
     mixed_prompts,
     oracle,
+    patient,
     undisturbed,
 )
 
-__all__ = ["flashinfer", "make_engine", "mixed_prompts", "oracle", "undisturbed"]
+__all__ = ["flashinfer", "make_engine", "mixed_prompts", "oracle", "patient", "undisturbed"]
+
+
+@pytest.fixture
+def capture() -> Capture:
+    """How steps are captured."""
+    return LaunchEach()
 
 
 @pytest.fixture(params=["paged", "captured"])
@@ -34,11 +41,12 @@ def make_device_engine(
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
     flashinfer: SimpleNamespace,
+    capture: Capture,
 ) -> Iterator[MakeEngine]:
     """See ``build``; with torch's attention, or with FlashInfer's and captured steps."""
 
     def backend_for(config: EngineConfig, progress: Any, make_pace: Any) -> DeviceBackend:
-        return DeviceBackend(config, TorchKernels(), launch_each, progress)
+        return DeviceBackend(config, TorchKernels(), capture, progress)
 
     def attention(shape: Any, pool: Any, append: Any, shares_prefixes: bool) -> Any:
         if shares_prefixes:

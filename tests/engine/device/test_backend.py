@@ -45,7 +45,7 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[torch.device]]
 
         monkeypatch.setattr(torch.cuda, "set_device", set_device)
         monkeypatch.setattr(backend, "choose", lambda device: None)
-        monkeypatch.setattr(backend, "cuda_capture", lambda device: None)
+        monkeypatch.setattr(backend, "CudaCapture", lambda device: None)
         return current
 
     return have

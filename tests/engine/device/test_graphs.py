@@ -3,17 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.device import runner as runner_module
 from gatewayd_engine.device import warming
-from gatewayd_engine.device.graphs import CapturedStep, Graphs, Replay, launch_each, sizes
+from gatewayd_engine.device.graphs import (
+    Between,
+    CapturedStep,
+    CudaCapture,
+    Graphs,
+    LaunchEach,
+    Replay,
+    sizes,
+)
 from tests.engine.core.prompts import PROMPTS
 
 Make = Callable[..., Any]
@@ -35,7 +45,7 @@ class Made:
         attention: Any = size
         return CapturedStep(attention, nothing, nothing)
 
-    def graphs(self, at: list[int]) -> Graphs:
+    def graphs(self, at: list[int]) -> Graphs[CapturedStep]:
         return Graphs(at, self.make, self.progress.append)
 
 
@@ -73,7 +83,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Which captured steps run; filled once engines are made."""
     seen: list[tuple[str, int]] = []
 
-    class Spied(Graphs):
+    class Spied(Graphs[CapturedStep]):
         def __getitem__(self, size: int) -> CapturedStep:
             step = super().__getitem__(size)
 
@@ -180,8 +190,111 @@ def test_a_prompt_of_one_token_is_captured_with_the_others(
 
 def test_without_a_capture_launches_are_launched() -> None:
     calls: list[int] = []
-    replay = launch_each(lambda: calls.append(1))
+    replay = LaunchEach().whole(lambda: calls.append(1))
     assert calls == []
     replay()
     replay()
     assert calls == [1, 1]
+
+
+@pytest.fixture
+def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What torch is asked for, in order."""
+    calls: list[str] = []
+    num_graphs = 0
+
+    class Graph:
+        def __init__(self) -> None:
+            nonlocal num_graphs
+            self.number = num_graphs
+            num_graphs += 1
+
+        def capture_begin(self, pool: str) -> None:
+            calls.append(f"begin {self.number} in {pool}")
+
+        def capture_end(self) -> None:
+            calls.append(f"end {self.number}")
+            if "failed" in calls:
+                raise RuntimeError("what was captured is of no use")
+
+        def replay(self) -> None:
+            calls.append(f"replay {self.number}")
+
+    class Stream:
+        def __init__(self, device: object = None) -> None:
+            pass
+
+        def wait_stream(self, other: object) -> None:
+            pass
+
+    fakes: dict[str, Any] = {
+        "CUDAGraph": Graph,
+        "Stream": Stream,
+        "current_stream": Stream,
+        "graph_pool_handle": lambda: "pool",
+        "stream": nullcontext,
+        "synchronize": lambda: calls.append("synchronize"),
+        "empty_cache": nothing,
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    return calls
+
+
+def test_pieces_are_captured_one_after_the_other_and_replayed_so(said: list[str]) -> None:
+    def launches(between: Between) -> None:
+        for layer in range(2):
+            said.append(f"before {layer}")
+            between(layer)
+        said.append("after")
+
+    replay = CudaCapture(torch.device("cuda")).pieces(launches)
+    rehearsed = ["before 0", "before 1", "after", "synchronize"]
+    assert said[:4] == rehearsed
+    assert said[4:] == [
+        "begin 0 in pool",
+        "before 0",
+        "end 0",
+        "begin 1 in pool",
+        "before 1",
+        "end 1",
+        "begin 2 in pool",
+        "after",
+        "end 2",
+    ]
+    for _ in range(2):
+        said.clear()
+        replay(lambda layer: said.append(f"attend {layer}"))
+        assert said == ["replay 0", "attend 0", "replay 1", "attend 1", "replay 2"]
+
+
+def test_what_is_captured_whole_is_one_graph(said: list[str]) -> None:
+    replay = CudaCapture(torch.device("cuda")).whole(lambda: said.append("launch"))
+    assert said == ["launch", "synchronize", "begin 0 in pool", "launch", "end 0"]
+    said.clear()
+    replay()
+    assert said == ["replay 0"]
+
+
+def test_a_whole_capture_that_fails_says_why(said: list[str]) -> None:
+    def launches() -> None:
+        if said:
+            said.append("failed")
+            raise MemoryError("no room")
+
+    with pytest.raises(MemoryError, match="no room"):
+        CudaCapture(torch.device("cuda")).whole(launches)
+    assert said[-3:] == ["begin 0 in pool", "failed", "end 0"]
+
+
+def test_a_capture_that_fails_is_ended_and_says_why(said: list[str]) -> None:
+    def launches(between: Between) -> None:
+        between(0)
+        if "begin 1 in pool" in said:
+            said.append("failed")
+            raise MemoryError("no room")
+
+    capture = CudaCapture(torch.device("cuda"))
+    with pytest.raises(MemoryError, match="no room"):
+        capture.pieces(launches)
+    assert said[-3:] == ["begin 1 in pool", "failed", "end 1"]

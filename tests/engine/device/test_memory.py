@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,35 +13,43 @@ import torch
 from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.device import memory
-from gatewayd_engine.device.graphs import launch_each
-from gatewayd_engine.device.memory import RESERVED, DoesNotFit, Usage, left_for_pages, run_largest
+from gatewayd_engine.device.graphs import LaunchEach
+from gatewayd_engine.device.memory import (
+    DoesNotFit,
+    Usage,
+    left_for_pages,
+    made_later,
+    run_largest,
+    tell_free,
+)
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 
 GIB = 1 << 30
+LATER = 3 << 28
 
 
 def test_pages_get_what_the_rest_leaves() -> None:
-    usage = Usage(total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB)
-    assert left_for_pages(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - RESERVED
-    assert left_for_pages(usage, 0.5) == 32 * GIB - RESERVED
+    usage = Usage(total=100 * GIB, others=2 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER)
+    assert left_for_pages(usage, 0.9) == int(100 * GIB * 0.9) - 18 * GIB - LATER
+    assert left_for_pages(usage, 0.5) == 32 * GIB - LATER
     # What others have cannot be given away.
-    assert left_for_pages(usage, 1.0) == 80 * GIB - RESERVED
-    crowded = Usage(total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB)
-    assert left_for_pages(crowded, 0.9) == 22 * GIB - RESERVED
+    assert left_for_pages(usage, 1.0) == 80 * GIB - LATER
+    crowded = Usage(total=100 * GIB, others=60 * GIB, weights=15 * GIB, peak=3 * GIB, later=LATER)
+    assert left_for_pages(crowded, 0.9) == 22 * GIB - LATER
 
 
 def test_the_last_byte_counts() -> None:
-    usage = Usage(total=10 * GIB, others=0, weights=5 * GIB, peak=4 * GIB - 1)
+    usage = Usage(total=10 * GIB, others=0, weights=5 * GIB, peak=3 * GIB - 1, later=2 * GIB)
     assert left_for_pages(usage, 1.0) == 1
     with pytest.raises(DoesNotFit):
-        left_for_pages(Usage(10 * GIB, 0, 5 * GIB, 4 * GIB), 1.0)
+        left_for_pages(Usage(10 * GIB, 0, 5 * GIB, 3 * GIB, 2 * GIB), 1.0)
 
 
 def test_what_does_not_fit_is_said_with_every_size() -> None:
-    usage = Usage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB)
+    usage = Usage(total=24 * GIB, others=GIB // 2, weights=15 * GIB, peak=7 * GIB, later=GIB)
     with pytest.raises(DoesNotFit) as raised:
         left_for_pages(usage, 0.85)
     assert str(raised.value) == (
@@ -75,7 +84,7 @@ def backend(**fields: Any) -> DeviceBackend:
     """On a device whose memory is not looked at."""
     some = StrategyChoice("none")
     config = EngineConfig("", some, None, some, some, device="cuda", **fields)
-    return DeviceBackend(config, TorchKernels(), launch_each, lambda stage, part: None)
+    return DeviceBackend(config, TorchKernels(), LaunchEach(), lambda stage, part: None)
 
 
 def test_the_device_is_measured_only_where_no_size_is_given(
@@ -85,15 +94,68 @@ def test_the_device_is_measured_only_where_no_size_is_given(
 
     def measure(*args: Any) -> Usage:
         asked.append(args)
-        return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB)
+        return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB, later=LATER)
 
     monkeypatch.setattr(memory, "measure", measure)
     model: Any = object()
     assert backend(kv_bytes=123).kv_bytes(lambda: model) == 123
     assert asked == []
     given = backend(gpu_memory_utilization=0.5, max_batch_tokens=33, max_running=44)
-    assert given.kv_bytes(lambda: model) == 23 * GIB - RESERVED
+    assert given.kv_bytes(lambda: model) == 23 * GIB - LATER
     assert [args[0] for args in asked] == [model]
     assert asked[0][2:] == (33, 44)
     with pytest.raises(ConfigError, match=r"gpu_memory_utilization 0\.1 allows 8\.0 GiB of 80\.0"):
         backend(gpu_memory_utilization=0.1).kv_bytes(lambda: model)
+
+
+def spec_of(**fields: Any) -> Any:
+    """As of Llama 3.1 8B."""
+    given: dict[str, Any] = {
+        "num_layers": 32,
+        "num_heads": 32,
+        "num_kv_heads": 8,
+        "head_dim": 128,
+        "hidden_size": 4096,
+        "vocab_size": 128_256,
+        "windows": (0,) * 32,
+        "moe": None,
+        **fields,
+    }
+    return SimpleNamespace(**given)
+
+
+def decoder_of(spec: Any) -> Any:
+    """In bfloat16, but for capped logits."""
+    bf16 = torch.bfloat16
+    return SimpleNamespace(
+        spec=spec, num_parameters=8_030_261_248, dtype=bf16, logits_dtype=bf16, device="cuda"
+    )
+
+
+def test_what_is_made_later_follows_from_the_sizes() -> None:
+    later = made_later(decoder_of(spec_of()), 8192, 256)
+    logits, attention, rest = 256 * 128_256 * 2, (384 + 6 * 8) << 20, 256 << 20
+    # 192 tokens: queries, keys and values; what is attended; what the layers leave.
+    rooms = 192 * (48 * 128 + 32 * 128 + 4096) * 2
+    # Five numbers of tokens by 33 pieces; 1, 2, 4, every 8th to 256, each with and without tokens.
+    graphs = (5 * 33 + 2 * (3 + 32)) * (512 << 10)
+    assert later == logits + attention + rest + rooms + graphs
+    # Of more lines only logits and decode steps.
+    more = made_later(decoder_of(spec_of()), 8192, 512)
+    assert more - later == logits + 2 * 16 * (512 << 10)
+    two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256)
+    assert two - later == 24 << 20
+    experts = made_later(decoder_of(spec_of(moe=object())), 8192, 256)
+    assert experts == logits + attention + rest
+
+
+def test_what_is_free_in_the_end_is_said(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (9 * GIB, 80 * GIB))
+    with caplog.at_level("INFO"):
+        tell_free(torch.device("cuda"), 0.9)
+    assert caplog.messages == [
+        "all is made ready: 9.0 GiB of the device's 80.0 GiB are free; gpu_memory_utilization 0.9"
+        " leaves 8.0 GiB"
+    ]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 import pytest
+import torch
 
 from gatewayd_engine import backend
 from gatewayd_engine.device import warming
 from gatewayd_engine.device.graphs import sizes
+from gatewayd_engine.device.pieces import token_counts
 from gatewayd_engine.device.warming import _first_batches
+from gatewayd_engine.guides import processors
+from gatewayd_engine.kernels.twins import TorchKernels
+from tests.engine.core.guiding import LISTS, choice_of, with_guide
 from tests.engine.core.prompts import PROMPTS
+from tests.engine.device import conftest
 
 Make = Callable[..., Any]
 
@@ -89,11 +96,73 @@ def test_progress_names_each_stage_and_ends_with_one(
         real(runner, kernels, capture, lambda stage, part: said.append((stage, part)))
 
     monkeypatch.setattr(backend, "warm", noted)
-    make_device_engine(max_running=8)
-    stages = ["compiling kernels", "capturing decode steps"]
+    decoder = make_device_engine(max_running=8).core._runner._decoder
+    stages = ["compiling kernels", "capturing mixed steps", "capturing decode steps"]
     assert list(dict(said)) == stages
     for stage in stages:
         parts = [part for name, part in said if name == stage]
         assert parts == sorted(parts)
         assert parts[-1] == 1.0
-    assert len([1 for name, _ in said if name == stages[1]]) == len(sizes(8))
+    assert len([1 for name, _ in said if name == stages[1]]) == len(token_counts(decoder, 512))
+    assert len([1 for name, _ in said if name == stages[2]]) == len(sizes(8))
+
+
+class Noted:
+    """Torch's kernels; notes for what Triton would compile one of its own.
+
+    Attributes:
+        kinds: which kernels ran, over what kinds of tensors.
+    """
+
+    def __init__(self) -> None:
+        self._kernels: Any = TorchKernels()
+        self.kinds: set[tuple[object, ...]] = set()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        kernel = getattr(self._kernels, name)
+
+        def noted(*args: Any) -> Any:
+            self.kinds.add((name, *(kind for arg in args for kind in _kinds(arg))))
+            return kernel(*args)
+
+        return noted
+
+
+def _kinds(argument: Any) -> list[object]:
+    """Types, alignment, and which strides are one or multiples of 16."""
+    if is_dataclass(argument):
+        return [kind for f in fields(argument) for kind in _kinds(getattr(argument, f.name))]
+    if isinstance(argument, torch.Tensor):
+        strides = [1 if stride == 1 else stride % 16 == 0 for stride in argument.stride()]
+        return [(argument.dtype, argument.data_ptr() % 16 == 0, *strides)]
+    return [argument is None]
+
+
+@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_nothing_is_compiled_for_the_first_who_asks_for_it(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    kernels = Noted()
+    monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
+    monkeypatch.setattr(processors, "_kernels", lambda device: kernels)
+    engine = with_guide(make_device_engine(dtype=dtype, max_running=8))
+    warmed = set(kernels.kinds)
+    kernels.kinds.clear()
+    asked: list[dict[str, Any]] = [
+        {},
+        {"temperature": 0.9, "top_k": 20, "seed": 3},
+        {"logprobs": 2},
+        {"prompt_logprobs": 1},
+        {"frequency_penalty": 0.5, "repetition_penalty": 1.2},
+        {"logit_bias": [(9, 2.0)]},
+        {"guide": choice_of(*LISTS[0])},
+    ]
+    for num in (1, 2, 3, 4):
+        for first in range(len(asked)):
+            for i, prompt in enumerate(PROMPTS[:num]):
+                engine.submit(prompt[: 9 + i], max_tokens=3, **asked[(first + i) % len(asked)])
+            engine.run()
+    names = {str(name) for name, *_ in kernels.kinds}
+    assert names > {"sample", "logprobs", "penalise", "mask"}
+    assert kernels.kinds <= warmed

@@ -1,77 +1,26 @@
-"""What the host does for pages of a GPU, with streams that are played: nobody may have to wait."""
+"""Pages of a GPU: whatever is done first of what waits for nothing, the bytes are the same."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
-from typing import Any, ClassVar
+import random
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine.kv import cuda
 from gatewayd_engine.kv.cuda import CudaArrivals
+from tests.engine.kv.streams import Gpu
 
-PAGES, LAYERS, BYTES = 12, 3, 64
-
-
-class Stream:
-    """Notes what it waits for; work itself is done at once."""
-
-    now: ClassVar[Stream]
-
-    def __init__(self, device: object = None) -> None:
-        self.waits: list[object] = []
-
-    def wait_stream(self, other: Stream) -> None:
-        self.waits.append(other)
-
-    def wait_event(self, event: Event) -> None:
-        self.waits.append(event)
-
-    def synchronize(self) -> None:
-        Event.is_over = True
-
-
-class Event:
-    """Is over when the test says so."""
-
-    is_over: ClassVar[bool] = False
-
-    def __init__(self, enable_timing: bool = False) -> None:
-        self.stream: Stream | None = None
-
-    def record(self) -> None:
-        self.stream = Stream.now
-
-    def query(self) -> bool:
-        assert self.stream is not None
-        return Event.is_over
-
-    def elapsed_time(self, other: Event) -> float:
-        return 2000.0
+PAGES, LAYERS, BYTES = 12, 3, 4
+Bytes = np.ndarray[Any, np.dtype[np.uint8]]
 
 
 @pytest.fixture
-def played(monkeypatch: pytest.MonkeyPatch) -> Stream:
-    """Streams and events; what follows is queued on the one that it gives."""
-    main = Stream.now = Stream()
-    Event.is_over = False
-
-    @contextlib.contextmanager
-    def on(stream: Stream) -> Iterator[None]:
-        before, Stream.now = Stream.now, stream
-        yield
-        Stream.now = before
-
-    monkeypatch.setattr(torch.cuda, "Stream", Stream)
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(torch.cuda, "stream", on)
-    monkeypatch.setattr(torch.cuda, "current_stream", lambda device: main)
-    monkeypatch.setattr(cuda, "_host", lambda size: torch.empty(size, dtype=torch.uint8))
-    monkeypatch.setattr(torch.Tensor, "is_pinned", lambda self: True)
-    return main
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(monkeypatch, computes_at_once=False)
 
 
 @pytest.fixture
@@ -80,58 +29,177 @@ def target() -> torch.Tensor:
     return torch.randint(0, 256, (PAGES, LAYERS, BYTES), dtype=torch.uint8, generator=generator)
 
 
-def test_pages_are_released_when_their_copies_have_ended_and_not_before(
-    played: Stream, target: torch.Tensor
+def choices(rng: random.Random) -> dict[str, Callable[[int], int]]:
+    """Computing first, copies first, and whatever comes."""
+    return {"late": lambda n: 0, "early": lambda n: n - 1, "any": rng.randrange}
+
+
+class Model:
+    """An engine's use of a pool, and what the same would be if all were done at once."""
+
+    def __init__(self, gpu: Gpu, target: torch.Tensor, rng: random.Random) -> None:
+        self._gpu = gpu
+        self._target = target
+        self._rng = rng
+        self.coming = CudaArrivals(target)
+        self._truth = target.flatten(1).numpy().copy()
+        self._kept: list[tuple[list[Bytes], Bytes]] = []
+        self.seen: list[tuple[torch.Tensor, Bytes]] = []
+        self.handed: list[tuple[Bytes, Bytes]] = []
+        self.num_copied = self.num_asked = 0
+        self.coming.on_copied = self._count
+
+    def _count(self, pages: int, seconds: float) -> None:
+        assert seconds == 2.0
+        self.num_copied += pages
+
+    def compute(self) -> None:
+        """A step reads some pages and writes to others, behind all that was asked for."""
+        rng, target = self._rng, self._target
+        if self.coming.pending:
+            self.coming.wait() if rng.random() < 0.5 else self.coming.wait_for(0)
+        reads, writes = (rng.sample(range(PAGES), 4) for _ in range(2))
+        value = rng.randrange(256)
+        found = torch.zeros(4, LAYERS * BYTES, dtype=torch.uint8)
+
+        def work() -> None:
+            found[:] = target.flatten(1)[reads]
+            target[writes] = value
+
+        self._gpu.main.do(work)
+        self.seen.append((found, self._truth[reads].copy()))
+        self._truth[writes] = value
+
+    def swap_out(self) -> None:
+        pages = self._rng.sample(range(PAGES), 3)
+        self._kept.append((self.coming.take_out(pages), self._truth[pages].copy()))
+        self.num_asked += 3
+
+    def swap_in(self) -> None:
+        if not self._kept:
+            return
+        found, truth = self._kept.pop(self._rng.randrange(len(self._kept)))
+        pages = self._rng.sample(range(PAGES), 3)
+        self.coming.add(pages, found, lambda: None)
+        self._truth[pages] = truth
+        self.num_asked += 3
+
+    def evict(self) -> None:
+        page = self._rng.randrange(PAGES)
+        truth = self._truth[page].copy()
+        self.coming.leave(page, lambda found: self.handed.append((found.copy(), truth)))
+        self.num_asked += 1
+
+    def hit(self) -> None:
+        """Pages of a tier, which writes others over them once it may."""
+        pages = self._rng.sample(range(PAGES), 2)
+        found = np.random.default_rng(self._rng.randrange(99)).integers(
+            0, 256, (2, LAYERS * BYTES), np.uint8
+        )
+        self._truth[pages] = found
+        is_shared = self._rng.random() < 0.5
+        if is_shared:
+            found.flags.writeable = False
+        self.coming.add(
+            pages, list(found), (lambda: None) if is_shared else partial(found.fill, 55)
+        )
+        self.num_asked += 2
+
+    def check(self) -> None:
+        self.coming.flush()
+        self._gpu.run(lambda n: 0)
+        for found, truth in self.seen:
+            assert np.array_equal(found.numpy(), truth)
+        for page, truth in self.handed:
+            assert np.array_equal(page, truth)
+        assert np.array_equal(self._target.flatten(1).numpy(), self._truth)
+        assert np.array_equal(self.coming.read(3), self._truth[3])
+        assert self.num_copied == self.num_asked
+
+
+@pytest.mark.parametrize("way", ["late", "early", "any"])
+@pytest.mark.parametrize("seed", range(25))
+def test_order_is_that_of_asking_whatever_is_done_first(
+    gpu: Gpu, target: torch.Tensor, seed: int, way: str
+) -> None:
+    rng = random.Random(seed)
+    model, choose = Model(gpu, target, rng), choices(rng)[way]
+    asks = [model.compute, model.swap_out, model.swap_in, model.evict, model.hit]
+    tells: list[Callable[[], None]] = [
+        model.coming.start,
+        model.coming.wait,
+        lambda: gpu.run(choose, rng.randrange(9)),
+    ]
+    for _ in range(120):
+        rng.choice(asks)()
+        if rng.random() < 0.5:
+            rng.choice(tells)()
+    model.check()
+    assert model.seen
+    assert model.handed
+
+
+def test_nobody_waits_and_pages_are_released_when_copies_have_ended(
+    gpu: Gpu, target: torch.Tensor
 ) -> None:
     coming = CudaArrivals(target)
     told: list[Any] = []
     coming.on_copied = lambda pages, seconds: told.append((pages, seconds))
-    sources = [np.full(LAYERS * BYTES, 7, np.uint8), np.full(LAYERS * BYTES, 9, np.uint8)]
-    sources[1].flags.writeable = False  # as a tier may give it
-    coming.add([3, 5], sources, lambda: told.append("released"))
-    coming.start()
-    assert coming._stream.waits == [played]  # type: ignore[attr-defined]
-    for layer in range(LAYERS):
-        assert coming.pending
-        coming.wait_for(layer)
+    before = target.clone()
+    coming.leave(4, lambda page: told.append(page.tolist()))
+    coming.add([3, 5], [np.full(LAYERS * BYTES, 7, np.uint8)] * 2, lambda: told.append("released"))
+    assert coming.pending
+    coming.wait_for(0)
     assert not coming.pending
-    assert len(played.waits) == LAYERS
-    assert all(event.stream is coming._stream for event in played.waits)  # type: ignore[attr-defined]
-    assert (target[3] == 7).all()
-    assert (target[5] == 9).all()
     coming.wait()
     assert told == []
-    Event.is_over = True
+    assert torch.equal(target, before)
+    gpu.run(lambda n: 0)
     coming.wait()
-    assert told == [(2, 2.0), "released"]
+    # One group: what it took counts once.
+    assert told == [(3, 2.0), before[4].flatten().tolist(), "released"]
+    assert (target[[3, 5]] == 7).all()
 
 
-def test_a_page_may_change_hands_behind_its_copy_and_is_handed_on_after_it(
-    played: Stream, target: torch.Tensor
+def test_a_page_is_one_copy_and_a_group_two_events(
+    gpu: Gpu, target: torch.Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     coming = CudaArrivals(target)
-    before = target.clone()
-    handed: list[np.ndarray[Any, Any]] = []
-    coming.leave(4, handed.append)
-    (event,) = played.waits
-    assert event.stream is coming._stream  # type: ignore[attr-defined]
-    target[4] = 0
-    assert handed == []
-    coming.flush()
-    (page,) = handed
-    assert np.array_equal(page, before[4].numpy().ravel())
+    made: list[str] = []
+    queue = gpu.streams[1].do
+
+    def noted(work: Callable[[], None]) -> None:
+        made.append(work.__name__)
+        queue(work)
+
+    monkeypatch.setattr(gpu.streams[1], "do", noted)
+    coming.add(list(range(4)), [np.zeros(LAYERS * BYTES, np.uint8)] * 4, lambda: None)
+    coming.take_out([7])
+    for layer in range(LAYERS):
+        coming.wait_for(layer)
+    assert made == ["_happen", *["copy"] * 5, "_happen"]
 
 
-def test_what_was_taken_out_comes_back_as_it_was(played: Stream, target: torch.Tensor) -> None:
+def test_who_brings_no_pages_is_told_without_others_that_do(gpu: Gpu, target: torch.Tensor) -> None:
     coming = CudaArrivals(target)
-    before = target.clone()
-    kept = coming.take_out([1, 2, 8])
-    target[:] = 0
-    released: list[bool] = []
-    coming.add([0, 4, 6], kept, lambda: released.append(True))
-    coming.add([7], coming.take_out([0]), lambda: released.append(True))
+    told: list[Any] = []
+    coming.on_copied = lambda pages, seconds: told.append(pages)
+    coming.add([], [], lambda: told.append("released"))
+    assert coming.pending
     coming.wait()
-    assert torch.equal(target[[0, 4, 6]], before[[1, 2, 8]])
-    assert np.array_equal(coming.read(4), before[2].numpy().ravel())
+    assert not coming.pending
+    gpu.run(lambda n: 0)
+    coming.wait()
+    # What took no copy says nothing of what one takes.
+    assert told == ["released"]
+
+
+@pytest.mark.parametrize("is_writeable", [True, False])
+def test_pages_may_be_of_any_shape(gpu: Gpu, target: torch.Tensor, is_writeable: bool) -> None:
+    coming = CudaArrivals(target)
+    source = np.arange(LAYERS * BYTES, dtype=np.uint8).reshape(LAYERS, BYTES)
+    source.flags.writeable = is_writeable
+    coming.add([2], [source], lambda: None)
     coming.flush()
-    assert released == [True, True]
+    gpu.run(lambda n: 0)
+    assert np.array_equal(target[2].numpy(), source)

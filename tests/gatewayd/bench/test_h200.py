@@ -47,12 +47,12 @@ def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() 
     for name, one in {**known.offline, **known.served}.items():
         assert one.goals, name
         assert one.goals.keys() <= one.rival.keys() <= FIGURES.keys()
-        assert one.limits.keys() <= one.goals.keys()
+        assert one.limits.keys() <= one.goals.keys() & one.rival.keys()
         for figure, goal in one.goals.items():
             at_goal = Comparison(
                 name, figure, goal, one.rival[figure], goal, one.limits.get(figure)
             )
-            assert at_goal.times_rival > 1
+            assert (at_goal.times_rival or 0) > 1
             assert at_goal.is_kept
             assert (at_goal.share_of_limit or 0) <= 1
 
@@ -71,6 +71,15 @@ def test_more_tokens_and_less_time_are_better() -> None:
     assert (wait.times_rival, wait.is_kept, wait.share_of_limit) == (1.25, False, None)
     slow, quick = compare("w", KNOWN, {"output_tokens_per_second": 239.0, "ttft_p50_ms": 15.0})
     assert (slow.is_kept, quick.is_kept) == (False, True)
+
+
+def test_a_start_is_judged_without_another_engines() -> None:
+    known = reference().start
+    assert known.goals == {"warm_start_seconds": 30}
+    quick, slow = (compare("start", known, {"warm_start_seconds": s})[0] for s in (30.0, 31.0))
+    assert (quick.is_kept, slow.is_kept) == (True, False)
+    (row,) = comparison_rows([quick], is_verdict=True).rows
+    assert row == ["start", "warm start, s", "30", "", "", "≤ 30", "", "", "kept"]
 
 
 def test_what_was_not_measured_is_not_compared() -> None:
@@ -116,7 +125,11 @@ def test_the_table_of_the_documents_has_these_figures_and_a_cell_for_each_of_our
     known = reference()
     made = [
         comparison
-        for name, one in (*known.offline.items(), *known.served.items())
+        for name, one in (
+            *known.offline.items(),
+            ("start", known.start),
+            *known.served.items(),
+        )
         for comparison in compare(name, one, dict.fromkeys(one.goals, 1.0))
     ]
     wanted = comparison_rows(made, is_verdict=True)
@@ -130,4 +143,6 @@ def test_the_table_of_the_documents_has_these_figures_and_a_cell_for_each_of_our
     assert [[row[i] for i in stored] for row in cells[2:]] == [
         [row[i] for i in stored] for row in wanted.rows
     ]
-    assert all(row[i] for row in cells[2:] for i in (2, 4, 8))
+    assert all(row[i] for row in cells[2:] for i in (2, 8))
+    # A ratio where there is something to compare with.
+    assert all(bool(row[4]) is bool(row[3]) for row in cells[2:])

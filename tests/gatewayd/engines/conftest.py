@@ -127,6 +127,9 @@ class Sink:
     def prompt_logprobs(self, logprobs: Sequence[TokenLogprobs]) -> None:
         self.calls.append("prompt_logprobs")
 
+    def pooled(self, count: int, vector: bytes) -> None:
+        self.calls.append("pooled")
+
     def tokens(self, ids: Sequence[int], logprobs: Sequence[TokenLogprobs] | None) -> None:
         self.calls.append("tokens")
         self.ids += ids

@@ -12,6 +12,7 @@ import pytest
 
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.routing import FAULT_LIMIT
+from gatewayd.engines.seam import Room
 from gatewayd.errors import EngineUnavailable, NumericalError, QueueFull, ServerStopping
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
 
@@ -115,6 +116,13 @@ async def test_the_cap_on_requests_refuses_with_a_hint(make_fleet: Make) -> None
     with pytest.raises(QueueFull, match="3 requests are waiting; the limit is 3") as caught:
         setup.generate([1, 2], 1)
     assert (caught.value.retry_after, caught.value.by_tokens) == (1.0, False)
+
+
+async def test_the_room_left_is_what_the_caps_leave(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_FAULTS="hold", limits=QueueLimits(3, 1000))
+    assert setup.fleet.room == Room(3, 3, 1000, 1000, 0.0)
+    setup.generate([1, 2], 1)
+    assert setup.fleet.room[:4] == (3, 2, 1000, 998)
 
 
 async def test_the_cap_on_tokens_takes_one_large_prompt_alone(make_fleet: Make) -> None:

@@ -10,7 +10,14 @@ import pytest
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.job import Job
-from gatewayd_engine.messages import ERROR, EngineStats, Finished, StepOutput, TokenLogprobs
+from gatewayd_engine.messages import (
+    ERROR,
+    EngineStats,
+    Finished,
+    Pooled,
+    StepOutput,
+    TokenLogprobs,
+)
 
 
 def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
@@ -34,6 +41,28 @@ def test_a_choice_whose_prompt_was_scored_in_part_forgets_it_with_the_engine(
     job.restart()
     assert told.calls == ["prompt_logprobs", "restarted"]
     assert untold.calls == []
+
+
+def test_hidden_states_go_to_their_choice_before_its_tokens_and_are_forgotten_with_the_engine(
+    make_sink: type, make_request: Any
+) -> None:
+    sinks = [make_sink(), make_sink()]
+    jobs = [Job.make(at, make_request([7, 8]), [sink]) for at, sink in enumerate(sinks)]
+    flight = Flight(Backlog(QueueLimits(9, 99)), lambda sequences: None)
+    for at, job in enumerate(jobs):
+        job.choices[0].sequence = at
+        flight.add(job)
+    flight.deliver(
+        StepOutput(
+            stats=EngineStats(),
+            pooled=[Pooled(0, 2, b"1234"), Pooled(1, 1, b"1234"), Pooled(9, 1, b"1234")],
+            sequences=np.array([0], np.int64).tobytes(),
+            tokens=np.array([5], np.int32).tobytes(),
+        )
+    )
+    assert [sink.calls for sink in sinks] == [["pooled", "tokens"], ["pooled"]]
+    jobs[1].restart()
+    assert sinks[1].calls == ["pooled", "restarted"]
 
 
 def test_a_preemption_is_told_to_its_choice_alone(make_sink: type, make_request: Any) -> None:

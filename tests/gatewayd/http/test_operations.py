@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
+import anthropic
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewayd.http.schema import docs
+from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.openapi import OPERATIONS, TABLES, document
 from gatewayd.text.model import TextModel
 from gatewayd.text.tokenizer import Tokenizer
@@ -27,6 +30,21 @@ async def test_models_are_listed_and_shown(text: TextModel) -> None:
     assert [model.id for model in listed] == ["nano", "gpt-test"]
     assert one.model_dump()["max_model_len"] == 2048
     assert one.model_dump()["root"] == "nano"
+
+
+async def test_models_are_listed_for_anthropics_client(text: TextModel) -> None:
+    async with (
+        running(text, FakeFleet()) as gateway,
+        anthropic.AsyncAnthropic(base_url=gateway.url, api_key="none") as client,
+    ):
+        listed = [model async for model in client.models.list()]
+        one = await client.models.retrieve("nano")
+    assert [(model.id, model.type) for model in listed] == [
+        ("nano", "model"),
+        ("gpt-test", "model"),
+    ]
+    assert one.display_name == "nano"
+    assert abs(one.created_at.timestamp() - time.time()) < 3600
 
 
 @pytest.mark.parametrize("prefix", ["", "/v1"])
@@ -179,7 +197,39 @@ async def test_the_openapi_document_is_whole_and_served(text: TextModel) -> None
     assert len(set(names)) == len(names) == len(OPERATIONS)
     temperature = schemas["ChatRequest"]["properties"]["temperature"]
     assert {"maximum": 2, "minimum": 0, "type": "number"} in temperature["anyOf"]
-    assert schemas["ChatRequest"]["properties"]["tools"]["x-gateway-support"] == "refused"
+    assert schemas["ChatRequest"]["properties"]["audio"]["x-gateway-support"] == "refused"
+
+
+async def test_compat_tells_of_every_field_what_its_table_says(text: TextModel) -> None:
+    async with running(text, FakeFleet(says([100]))) as gateway:
+        told = (await gateway.http.get("/v1/gateway/compat")).json()
+        by_path = {(route["method"], route["path"]): route for route in told["routes"]}
+        assert len(by_path) == len(OPERATIONS)
+        chat = {one["name"]: one for one in by_path["POST", "/v1/chat/completions"]["fields"]}
+        assert chat.keys() == ChatRequest.model_fields.keys()
+        for name, field in chat.items():
+            # The report is true: what it calls refused is, and what it accepts is accepted.
+            if field["support"] == "refused":
+                body = {**CHAT, name: {"asks": "for something"}}
+                answer = await gateway.http.post("/v1/chat/completions", json=body)
+                assert (answer.status_code, answer.json()["error"]["param"]) == (400, name)
+                for value in field["accepted"]:
+                    answer = await gateway.http.post(
+                        "/v1/chat/completions", json={**CHAT, name: value}
+                    )
+                    assert answer.status_code == 200, (name, value, answer.text)
+            elif not field["required"]:
+                answer = await gateway.http.post(
+                    "/v1/chat/completions", json={**CHAT, name: field["default"]}
+                )
+                assert answer.status_code == 200, (name, answer.text)
+    assert chat["temperature"]["schema"]["anyOf"][0] == {
+        "maximum": 2,
+        "minimum": 0,
+        "type": "number",
+    }
+    assert chat["model"]["required"]
+    assert chat["n"]["cost"] == "a sequence each; the prompt is computed once"
 
 
 def test_the_documentation_holds_the_tables_as_they_are() -> None:

@@ -80,6 +80,18 @@ def test_a_table_says_that_it_is_no_verdict() -> None:
     assert done.stderr.startswith("decode_bs1_in128_out256: output tok/s ")
 
 
+def test_the_engine_is_started_once_more_to_say_how_long_it_takes() -> None:
+    done = run("offline", "--only", "start", "--json")
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    (one,) = document["workloads"]
+    assert one["workload"] == "start"
+    assert 0.1 < one["warm_start_seconds"] < 60
+    (compared,) = document["comparisons"]
+    assert compared["measured"] == one["warm_start_seconds"]
+    assert (compared["reference"], compared["times_reference"], compared["kept"]) == (None,) * 3
+
+
 def test_rows_can_be_copied_into_a_document(capsys: pytest.CaptureFixture[str]) -> None:
     known = reference().offline["decode_bs1_in128_out256"]
     with subject(None, "cpu", {"model.dtype": "auto"}) as found:

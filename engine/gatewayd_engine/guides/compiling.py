@@ -1,0 +1,190 @@
+"""Compiles grammars in threads beside the steps, and keeps those that were asked for last."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict, deque
+from dataclasses import dataclass, field
+from typing import Any
+from weakref import WeakSet
+
+from gatewayd_engine.config import GuideLimits, StrategyChoice
+from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec
+
+_AT_ONCE = 2
+"""Threads that compile: what runs meanwhile wants the other cores."""
+INVALID = "invalid_grammar"
+"""Code of a request whose grammar is refused."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Guide:
+    """A guide that is open.
+
+    Attributes:
+        choice: what it was made from.
+        strategy: itself.
+        users: the requests' grammars that are its own; it is needed while there are any.
+    """
+
+    choice: StrategyChoice
+    strategy: Any
+    users: WeakSet[Compiled] = field(default_factory=WeakSet)
+
+
+class Compiled:
+    """What a request must follow: on its way, there, or refused.
+
+    Attributes:
+        spec: what is compiled.
+        guide: whose it is.
+        grammar: None until it is there.
+        refusal: code and sentence for the client; None if it is not refused.
+        error: what its guide raised, but for refusals.
+        seconds: that it took.
+        until: when it is given up, seconds of ``time.monotonic``.
+        is_settled: whether it is there, or refused, for good.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_is_over",
+        "error",
+        "grammar",
+        "guide",
+        "is_settled",
+        "refusal",
+        "seconds",
+        "spec",
+        "until",
+    )
+
+    def __init__(self, spec: GuideSpec, guide: Guide) -> None:
+        self.spec = spec
+        self.guide = guide
+        self.grammar: Grammar | None = None
+        self.refusal: tuple[str, str] | None = None
+        self.error: BaseException | None = None
+        self.seconds = 0.0
+        self.until = 0.0
+        self.is_settled = False
+        self._is_over = threading.Event()
+        guide.users.add(self)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether its thread has ended, or nobody waits for it."""
+        return self._is_over.is_set()
+
+    def work(self) -> None:
+        """Compile it, in a thread."""
+        began = time.perf_counter()
+        grammar, refusal, error = None, None, None
+        try:
+            grammar = self.guide.strategy.compile(self.spec)
+        except GrammarRefused as refused:
+            refusal = (INVALID, str(refused))
+        except BaseException as raised:  # noqa: BLE001 - counted where strategies are known
+            error = raised
+        if not self.is_over:
+            self.seconds = time.perf_counter() - began
+            self.grammar, self.refusal, self.error = grammar, refusal, error
+            self._is_over.set()
+
+    def refuse(self, code: str, sentence: str) -> None:
+        """Nobody waits for it any more."""
+        self.refusal = (code, sentence)
+        self.is_settled = True
+        self._is_over.set()
+
+
+class Compiler:
+    """What is compiled, and what was.
+
+    Args:
+        limits: on time, and on what is kept.
+    """
+
+    def __init__(self, limits: GuideLimits) -> None:
+        self._limits = limits
+        self._kept: OrderedDict[GuideSpec, Compiled] = OrderedDict()
+        self._kept_bytes = 0
+        self._waiting: deque[Compiled] = deque()
+        self._working: list[Compiled] = []
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether anything is on its way."""
+        return bool(self._working)
+
+    def want(self, spec: GuideSpec, guide: Guide) -> Compiled:
+        """What comes of a spec; begins to compile it if nobody has."""
+        found = self._kept.get(spec)
+        if found is not None and found.guide is guide:
+            self._kept.move_to_end(spec)
+            return found
+        made = Compiled(spec, guide)
+        self._keep(made)
+        self._waiting.append(made)
+        self._begin()
+        return made
+
+    def review(self) -> list[Compiled]:
+        """Begin what waits for a thread, and give up what takes too long.
+
+        Returns:
+            Those that came to their end since the last call.
+        """
+        if not self._working:
+            return []
+        now = time.monotonic()
+        for one in self._working:
+            if now >= one.until and not one.is_over:
+                seconds = f"{self._limits.compile_seconds:g}"
+                one.refuse(INVALID, f"it takes longer to compile than the limit of {seconds} s")
+        over = [one for one in self._working if one.is_over]
+        if over:
+            self._working = [one for one in self._working if not one.is_over]
+            for one in over:
+                one.is_settled = True
+                if one.grammar is None:
+                    # Another guide, or another day, may know better.
+                    self._forget(one)
+            self._begin()
+        return over
+
+    def forget(self) -> None:
+        """Another guide compiles from now on."""
+        self._kept.clear()
+        self._kept_bytes = 0
+
+    def _begin(self) -> None:
+        while self._waiting and len(self._working) < _AT_ONCE:
+            one = self._waiting.popleft()
+            one.until = time.monotonic() + self._limits.compile_seconds
+            self._working.append(one)
+            # One that does not come back keeps neither the steps nor the end waiting.
+            threading.Thread(target=one.work, name="guide compile", daemon=True).start()
+
+    def _keep(self, made: Compiled) -> None:
+        limits, size = self._limits, _size(made)
+        old = self._kept.pop(made.spec, None)
+        if old is not None:
+            self._kept_bytes -= size
+        self._kept[made.spec] = made
+        self._kept_bytes += size
+        while len(self._kept) > limits.cached or (
+            self._kept_bytes > limits.cached_bytes and len(self._kept) > 1
+        ):
+            _, least = self._kept.popitem(last=False)
+            self._kept_bytes -= _size(least)
+
+    def _forget(self, one: Compiled) -> None:
+        if self._kept.get(one.spec) is one:
+            del self._kept[one.spec]
+            self._kept_bytes -= _size(one)
+
+
+def _size(compiled: Compiled) -> int:
+    return len(compiled.spec.text)

@@ -1,0 +1,107 @@
+"""One line: sent as a client would send it, again while there is no room for it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatewayd.batches.calls import Answer, call
+from gatewayd.batches.lines import Line
+from gatewayd.batches.records import BatchRow, Result
+from gatewayd.http.asgi import App, encode_json
+from gatewayd.store.ids import new_id
+
+_FIRST_SECONDS, _MOST_SECONDS = 0.25, 30.0
+_ATTEMPTS = 3
+"""Of a line whose engine was lost: the loss may be the line's own doing."""
+
+
+async def answer_line(app: App, row: BatchRow, line: Line) -> Result:
+    """Run a line until there is an answer that another attempt would not change."""
+    losses, seconds = 0, _FIRST_SECONDS
+    while True:
+        answer = await call(app, row.endpoint, line.body)
+        code = "" if answer.status < 500 else _failed(answer.body).error.code
+        if answer.status == 500 and code == "engine_restarted":
+            losses += 1
+            if losses == _ATTEMPTS:
+                return _result(row.id, line, answer)
+        elif answer.status not in (429, 503) or code == "strategy_unavailable":
+            return _result(row.id, line, answer)
+        # Not all at once when there is room again.
+        await asyncio.sleep(max(seconds, answer.retry_after or 0) * random.uniform(0.75, 1.25))
+        seconds = min(2 * seconds, _MOST_SECONDS)
+
+
+def output_line(
+    custom_id: str, *, response: dict[str, Any] | None, error: Mapping[str, str] | None
+) -> bytes:
+    """A line of the output or error file, as OpenAI writes it."""
+    shown = {
+        "id": new_id("batch_req_"),
+        "custom_id": custom_id,
+        "response": response,
+        "error": error,
+    }
+    return encode_json(shown) + b"\n"
+
+
+def _result(batch_id: str, line: Line, answer: Answer) -> Result:
+    response = {
+        "status_code": answer.status,
+        "request_id": answer.request_id,
+        "body": msgspec.Raw(answer.body),
+    }
+    usage = _usage(answer.body).usage or _Usage()
+    return Result(
+        batch_id=batch_id,
+        line=line.number,
+        is_ok=answer.status == 200,
+        output=output_line(line.custom_id, response=response, error=None),
+        input_tokens=usage.prompt_tokens or usage.input_tokens,
+        cached_tokens=(usage.prompt_tokens_details or usage.input_tokens_details).cached_tokens,
+        output_tokens=usage.completion_tokens or usage.output_tokens,
+        reasoning_tokens=(
+            usage.completion_tokens_details or usage.output_tokens_details
+        ).reasoning_tokens,
+    )
+
+
+class _Details(msgspec.Struct):
+    cached_tokens: int = 0
+    reasoning_tokens: int = 0
+
+
+class _Usage(msgspec.Struct):
+    """Tokens, under the names of chat completions or under those of responses."""
+
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+    prompt_tokens_details: _Details | None = None
+    completion_tokens_details: _Details | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    input_tokens_details: _Details = msgspec.field(default_factory=_Details)
+    output_tokens_details: _Details = msgspec.field(default_factory=_Details)
+
+
+class _Answered(msgspec.Struct):
+    usage: _Usage | None = None
+
+
+_usage = msgspec.json.Decoder(_Answered).decode
+
+
+class _Error(msgspec.Struct):
+    code: str | None = None
+
+
+class _Failed(msgspec.Struct):
+    error: _Error = msgspec.field(default_factory=_Error)
+
+
+_failed = msgspec.json.Decoder(_Failed).decode

@@ -1,0 +1,111 @@
+"""``/v1/batches``."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gatewayd.batches import records
+from gatewayd.batches.keeper import Batches
+from gatewayd.batches.records import BatchRow
+from gatewayd.errors import InvalidRequest
+from gatewayd.files import records as file_records
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, read_json_body, send_json
+from gatewayd.http.parse import parse
+from gatewayd.http.query import listed, page_of, query_of
+from gatewayd.http.schema.batches import BatchRequest
+from gatewayd.store.ids import new_id
+
+_BODY_BYTES = 64 * 1024
+_DEFAULT_LIMIT, _MOST = 20, 100
+
+
+class BatchCreate:
+    """``POST /v1/batches``."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take a batch on; its input is looked at after the answer."""
+        body = await read_json_body(scope, receive, _BODY_BYTES)
+        request, ignored = parse(BatchRequest, body)
+        values = _values(request, self._batches.limits.window)
+
+        def add(connection: Connection) -> BatchRow:
+            _check_input(connection, request.input_file_id)
+            return records.add(connection, values)
+
+        row = await self._batches.database.write(add)
+        self._batches.begin(row.id)
+        await send_json(send, records.shown(row), headers=ignored_header(ignored))
+
+
+class BatchList:
+    """``GET /v1/batches``."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """List them, the newest first."""
+        page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
+        rows = await self._batches.database.read(lambda connection: records.page(connection, page))
+        await send_json(send, listed([records.shown(row) for row in rows], page))
+
+
+class BatchOne:
+    """``GET /v1/batches/{batch_id}``."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Show it."""
+        batch_id = scope["path_params"]["batch_id"]
+        row = await self._batches.database.read(
+            lambda connection: records.find(connection, batch_id)
+        )
+        await send_json(send, records.shown(row))
+
+
+class BatchCancel:
+    """``POST /v1/batches/{batch_id}/cancel``."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches = batches
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Ask for its end; it comes once what runs was stopped and results are in files."""
+        batch_id, now = scope["path_params"]["batch_id"], time.time()
+        row = await self._batches.database.write(
+            lambda connection: records.cancel(connection, batch_id, now)
+        )
+        self._batches.cancel(batch_id)
+        await send_json(send, records.shown(row))
+
+
+def _check_input(connection: Connection, file_id: str) -> None:
+    purpose = file_records.find(connection, file_id, param="input_file_id").purpose
+    if purpose != "batch":
+        raise InvalidRequest(
+            f"the file {file_id} has the purpose {purpose}; upload it with the purpose batch",
+            param="input_file_id",
+        )
+
+
+def _values(request: BatchRequest, window: int) -> dict[str, Any]:
+    now = int(time.time())
+    expiry = request.output_expires_after
+    return {
+        "id": new_id("batch_"),
+        "created_at": now,
+        "expires_at": now + window,
+        "endpoint": request.endpoint,
+        "input_file_id": request.input_file_id,
+        "completion_window": request.completion_window,
+        "metadata": request.metadata,
+        "output_seconds": None if expiry is None else expiry.seconds,
+    }

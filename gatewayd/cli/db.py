@@ -1,0 +1,114 @@
+"""``gatewayd db``: the store's schema and its copies."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
+
+app = typer.Typer(no_args_is_help=True, help="The store: files, batches and responses.")
+
+
+@app.command()
+def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
+    """Show where the store is, its schema and its size."""
+    from gatewayd.store.database import connect
+    from gatewayd.store.schema import revision_of
+    from gatewayd_migrations import HEAD
+
+    folder = _folder(config)
+    file = folder / "gatewayd.db"
+    revision = None
+    if file.exists():
+        engine = connect(file)
+        try:
+            with engine.execution_options(readonly=True).connect() as connection:
+                revision = revision_of(connection)
+        except Exception as error:  # noqa: BLE001 - one sentence, whatever is wrong
+            fail(f"the store {file} cannot be read: {error}")
+        finally:
+            engine.dispose()
+    sizes = [entry.stat().st_size for entry in folder.rglob("*") if entry.is_file()]
+    found = {
+        "folder": str(folder),
+        "schema": revision,
+        "newest_schema": HEAD,
+        "bytes": sum(sizes),
+    }
+    if as_json:
+        print_json(found)
+        return
+    for name, value in found.items():
+        typer.echo(f"{name}: {'none' if value is None else value}")
+
+
+@app.command()
+def upgrade(config: ConfigFile = None) -> None:
+    """Bring the store to the schema of this gatewayd, as its start would."""
+    from gatewayd.store.database import connect
+    from gatewayd.store.faults import StoreError
+    from gatewayd.store.place import take
+    from gatewayd.store.schema import bring_up
+    from gatewayd_migrations import HEAD
+
+    try:
+        place = take(str(_folder(config)))
+        try:
+            engine = connect(place.database)
+            bring_up(engine, place.database)
+            engine.dispose()
+        finally:
+            place.close()
+    except StoreError as error:
+        fail(str(error))
+    typer.echo(f"{place.database} has the schema {HEAD}")
+
+
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Argument(metavar="FOLDER", help="Made; must not exist.")],
+    config: ConfigFile = None,
+) -> None:
+    """Copy the store while a daemon uses it.
+
+    The database first: what comes later is not in the copy, and what is deleted meanwhile has no
+    content in it.
+    """
+    folder = _folder(config)
+    if not (folder / "gatewayd.db").exists():
+        fail(f"there is no store in {folder}")
+    try:
+        to.mkdir(mode=0o700, parents=True)
+        with (
+            closing(sqlite3.connect(folder / "gatewayd.db")) as source,
+            closing(sqlite3.connect(to / "gatewayd.db")) as copy,
+        ):
+            source.backup(copy)
+            names = [name for (name,) in copy.execute("SELECT id FROM files")]
+        (to / "files").mkdir(mode=0o700)
+        for name in names:
+            with suppress(FileNotFoundError):
+                shutil.copy2(folder / "files" / name, to / "files" / name)
+    except (OSError, sqlite3.Error) as error:
+        fail(f"the store cannot be copied: {error}")
+    typer.echo(f"copied {folder} to {to}")
+
+
+def _folder(config: Path | None) -> Path:
+    import os
+
+    from gatewayd.store.place import TEMPORARY, default_folder
+
+    path = load_config(config).config.store.path
+    if path == TEMPORARY:
+        fail("the store is temporary: [store] path")
+    folder = default_folder(os.environ) if path is None else Path(path).expanduser().absolute()
+    if folder is None:
+        fail("there is no home directory; set [store] path")
+    return folder

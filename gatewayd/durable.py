@@ -1,0 +1,163 @@
+"""All that outlives the process, put together: the store, files, batches, and their routes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import Sequence
+
+from sqlalchemy import Connection
+from starlette.routing import Route
+
+from gatewayd.batches.keeper import Batches
+from gatewayd.batches.routes import BatchCancel, BatchCreate, BatchList, BatchOne
+from gatewayd.batches.run import BatchLimits
+from gatewayd.config import Config
+from gatewayd.errors import StoreUnavailable
+from gatewayd.files import records as file_records
+from gatewayd.files.routes import (
+    FileContent,
+    FileCreate,
+    FileDelete,
+    FileList,
+    FileOne,
+    FileRoutes,
+)
+from gatewayd.files.vault import Vault
+from gatewayd.http.asgi import App
+from gatewayd.http.methods import route
+from gatewayd.http.services import Services
+from gatewayd.responses import records as response_records
+from gatewayd.responses.background import Background
+from gatewayd.responses.routes import (
+    ResponseCancel,
+    ResponseCreate,
+    ResponseDelete,
+    ResponseInput,
+    ResponseOne,
+)
+from gatewayd.store.database import Database, connect
+from gatewayd.store.faults import StoreError
+from gatewayd.store.place import Place, take
+from gatewayd.store.schema import bring_up
+
+_log = logging.getLogger(__name__)
+
+_SWEEP_SECONDS = 60.0
+
+
+class Durable:
+    """The store of a daemon. Make it, ``start`` it, ``stop`` it, then ``close``.
+
+    Args:
+        config: of the daemon.
+
+    Raises:
+        StoreError: the store cannot be used; with the reason.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._place = take(config.store.path)
+        try:
+            self.database, self.vault = _open(self._place)
+        except BaseException:
+            self._place.close()
+            raise
+        limits = BatchLimits(
+            concurrency=config.batches.concurrency,
+            lines=config.batches.lines,
+            line_bytes=int(config.server.body_bytes),
+        )
+        self.batches = Batches(self.database, self.vault, limits)
+        self._background = Background(self.database)
+        self._app: App | None = None
+        self._sweeping: asyncio.Task[None] | None = None
+
+    def routes(self, services: Services) -> list[Route]:
+        """Every route of what is kept."""
+        files = FileRoutes(
+            self.database,
+            self.vault,
+            int(self._config.files.bytes),
+            only_local_pages=services.only_local_hosts,
+        )
+        return [
+            route("/v1/files", GET=FileList(files), POST=FileCreate(files)),
+            route("/v1/files/{file_id}", GET=FileOne(files), DELETE=FileDelete(files)),
+            route("/v1/files/{file_id}/content", GET=FileContent(files)),
+            route("/v1/batches", GET=BatchList(self.batches), POST=BatchCreate(self.batches)),
+            route("/v1/batches/{batch_id}", GET=BatchOne(self.batches)),
+            route("/v1/batches/{batch_id}/cancel", POST=BatchCancel(self.batches)),
+            *self._response_routes(services),
+        ]
+
+    def _response_routes(self, services: Services) -> list[Route]:
+        database, background = self.database, self._background
+        one = "/v1/responses/{response_id}"
+        return [
+            route("/v1/responses", POST=ResponseCreate(services, database, background)),
+            route(
+                one,
+                GET=ResponseOne(services, database, background),
+                DELETE=ResponseDelete(database, background),
+            ),
+            route(f"{one}/cancel", POST=ResponseCancel(background)),
+            route(f"{one}/input_items", GET=ResponseInput(database)),
+        ]
+
+    def answer_with(self, app: App) -> None:
+        """Take what answers the lines of batches: the routes, without anybody's key."""
+        self._app = app
+
+    async def start(self) -> None:
+        """Delete what is too old, go on with batches."""
+        if self._app is None:
+            raise RuntimeError("answer_with comes first")
+        self._sweeping = asyncio.create_task(self._sweep(), name="sweep")
+        await self._background.start()
+        await self.batches.start(self._app)
+
+    async def stop(self) -> None:
+        """Leave batches to the next start."""
+        await self.batches.stop()
+        await self._background.stop()
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sweeping
+
+    def close(self) -> None:
+        """Close the store; nobody uses it any more."""
+        self.database.close()
+        self._place.close()
+
+    async def _sweep(self) -> None:
+        days = self._config.responses.keep_days
+
+        def sweep(connection: Connection) -> Sequence[str]:
+            now = time.time()
+            response_records.remove_older(connection, now - days * 86_400)
+            return file_records.remove_expired(connection, now)
+
+        while True:
+            with contextlib.suppress(StoreUnavailable):  # logged where it was raised
+                gone = await self.database.write(sweep)
+                await asyncio.to_thread(self.vault.remove, gone)
+            await asyncio.sleep(_SWEEP_SECONDS)
+
+
+def _open(place: Place) -> tuple[Database, Vault]:
+    engine = connect(place.database)
+    bring_up(engine, place.database)
+    try:
+        vault = Vault(place.contents)
+        with engine.connect() as connection:
+            known = file_records.ids(connection)
+        if strangers := vault.clean(known):
+            _log.info("deleted %d contents that were never finished", strangers)
+    except OSError as error:
+        raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
+    return Database(engine), vault

@@ -1,0 +1,102 @@
+"""Rows of files."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, insert, select
+
+from gatewayd.errors import Conflict, NotFound
+from gatewayd.store.paging import Page, paged
+from gatewayd.store.tables import batches, files
+
+OVER = ("failed", "completed", "expired", "cancelled")
+"""States in which a batch does not need its input any more."""
+
+
+class FileRow(NamedTuple):
+    """One file; in the order of the table's columns.
+
+    Attributes:
+        id: ``file-...``.
+        created_at: Unix time.
+        expires_at: Unix time after which it is deleted, or None.
+        bytes: of its content.
+        filename: as its client called it.
+        purpose: ``batch``, ``user_data`` or ``batch_output``.
+    """
+
+    id: str
+    created_at: int
+    expires_at: int | None
+    bytes: int
+    filename: str
+    purpose: str
+
+    def shown(self) -> dict[str, Any]:
+        """OpenAI's file object."""
+        return {
+            "id": self.id,
+            "object": "file",
+            "bytes": self.bytes,
+            "created_at": self.created_at,
+            "expires_at": self.expires_at,
+            "filename": self.filename,
+            "purpose": self.purpose,
+            "status": "processed",
+            "status_details": None,
+        }
+
+
+def add(connection: Connection, row: FileRow) -> None:
+    """Add one, whose content is in its place."""
+    connection.execute(insert(files).values(row._asdict()))
+
+
+def find(connection: Connection, file_id: str, *, param: str = "file_id") -> FileRow:
+    """One of them.
+
+    Raises:
+        NotFound: there is no such file.
+    """
+    found = connection.execute(select(files).where(files.c.id == file_id)).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no file {file_id[:128]!r}", param=param)
+    return FileRow(*found)
+
+
+def page(connection: Connection, page: Page, purpose: str | None) -> list[FileRow]:
+    """Those of a page, and one more if there are more."""
+    query = select(files)
+    if purpose is not None:
+        query = query.where(files.c.purpose == purpose)
+    return [FileRow(*row) for row in connection.execute(paged(query, files, page))]
+
+
+def ids(connection: Connection) -> set[str]:
+    """Of all files."""
+    return set(connection.execute(select(files.c.id)).scalars())
+
+
+def remove(connection: Connection, file_id: str) -> None:
+    """Delete one; its content comes after.
+
+    Raises:
+        NotFound: there is no such file.
+        Conflict: a batch reads it.
+    """
+    find(connection, file_id)
+    users = select(batches.c.id).where(
+        batches.c.input_file_id == file_id, batches.c.status.not_in(OVER)
+    )
+    if batch := connection.execute(users.limit(1)).scalar():
+        raise Conflict(f"the batch {batch} reads this file; cancel it first", param="file_id")
+    connection.execute(delete(files).where(files.c.id == file_id))
+
+
+def remove_expired(connection: Connection, now: float) -> Sequence[str]:
+    """Delete those whose time is over and that no batch reads; their ids."""
+    users = select(batches.c.input_file_id).where(batches.c.status.not_in(OVER))
+    query = delete(files).where(files.c.expires_at <= now, files.c.id.not_in(users))
+    return connection.execute(query.returning(files.c.id)).scalars().all()

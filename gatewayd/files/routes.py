@@ -1,0 +1,140 @@
+"""``/v1/files``."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+
+from gatewayd.errors import InternalError, NotFound
+from gatewayd.files import records
+from gatewayd.files.upload import receive_file
+from gatewayd.files.vault import Vault
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.guard import check_origin
+from gatewayd.http.query import listed, page_of, query_of
+from gatewayd.store.database import Database
+
+_DEFAULT_LIMIT = _MOST = 10_000
+_PIECE = 1 << 18
+
+
+class FileRoutes:
+    """What the routes of files share.
+
+    Args:
+        database: with their rows.
+        vault: with their contents.
+        limit: bytes of one.
+        only_local_pages: whether to refuse uploads by web pages of other machines.
+    """
+
+    def __init__(
+        self, database: Database, vault: Vault, limit: int, *, only_local_pages: bool
+    ) -> None:
+        self.database = database
+        self.vault = vault
+        self.limit = limit
+        self.only_local_pages = only_local_pages
+
+
+class FileCreate:
+    """``POST /v1/files``."""
+
+    def __init__(self, files: FileRoutes) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Take a file in."""
+        files = self._files
+        if files.only_local_pages:
+            check_origin(scope)
+        row, ignored = await receive_file(scope, receive, files.vault, files.database, files.limit)
+        await send_json(send, row.shown(), headers=ignored_header(ignored))
+
+
+class FileList:
+    """``GET /v1/files``."""
+
+    def __init__(self, files: FileRoutes) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """List them, or those of a purpose."""
+        query = query_of(scope)
+        page = page_of(query, default=_DEFAULT_LIMIT, most=_MOST)
+        rows = await self._files.database.read(
+            lambda connection: records.page(connection, page, query.get("purpose"))
+        )
+        await send_json(send, listed([row.shown() for row in rows], page))
+
+
+class FileOne:
+    """``GET /v1/files/{file_id}``."""
+
+    def __init__(self, files: FileRoutes) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Show it."""
+        files, file_id = self._files, scope["path_params"]["file_id"]
+        row = await files.database.read(lambda connection: records.find(connection, file_id))
+        await send_json(send, row.shown())
+
+
+class FileDelete:
+    """``DELETE /v1/files/{file_id}``."""
+
+    def __init__(self, files: FileRoutes) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delete it, unless a batch reads it."""
+        files, file_id = self._files, scope["path_params"]["file_id"]
+        await files.database.write(lambda connection: records.remove(connection, file_id))
+        await asyncio.to_thread(files.vault.remove, [file_id])
+        await send_json(send, {"id": file_id, "object": "file", "deleted": True})
+
+
+class FileContent:
+    """``GET /v1/files/{file_id}/content``."""
+
+    def __init__(self, files: FileRoutes) -> None:
+        self._files = files
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Send it piece by piece; one that is deleted meanwhile is sent to its end."""
+        files, file_id = self._files, scope["path_params"]["file_id"]
+        row = await files.database.read(lambda connection: records.find(connection, file_id))
+        content = await asyncio.to_thread(_open, files.vault.path(row.id))
+        try:
+            headers = [
+                (b"content-type", b"application/octet-stream"),
+                (b"content-length", b"%d" % row.bytes),
+                (b"content-disposition", _disposition(row.filename)),
+            ]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            left = row.bytes
+            while left:
+                piece = await asyncio.to_thread(content.read, min(_PIECE, left))
+                if not piece:
+                    raise InternalError(f"the content of {row.id} ends too early")
+                left -= len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            content.close()
+
+
+def _open(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except FileNotFoundError as error:  # it was deleted just now
+        raise NotFound(f"there is no file {path.name!r}", param="file_id") from error
+    except OSError as error:
+        raise InternalError(f"the content of {path.name} cannot be read") from error
+
+
+def _disposition(filename: str) -> bytes:
+    return b"attachment; filename*=UTF-8''" + quote(filename, safe="").encode()

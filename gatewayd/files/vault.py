@@ -1,0 +1,110 @@
+"""The folder of contents. All of it blocks: call it in threads.
+
+A content is written under another name, forced to the disk and renamed; its row comes after that.
+Whatever has no row when the daemon starts was not finished, or was being deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+import tempfile
+from collections.abc import Collection
+from pathlib import Path
+from typing import BinaryIO
+
+_log = logging.getLogger(__name__)
+
+_OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
+"""Names that are given here; whatever else is in the folder is the operator's."""
+
+
+class Draft:
+    """A content that is being written.
+
+    Attributes:
+        size: bytes so far.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._file: BinaryIO = tempfile.NamedTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115 - kept or dropped
+            dir=folder, prefix="draft-", suffix=".part", delete=False
+        )
+        self.size = 0
+
+    def write(self, data: bytes) -> None:
+        """Add to it.
+
+        Raises:
+            OSError: the disk is full, or cannot be written.
+        """
+        self._file.write(data)
+        self.size += len(data)
+
+    def keep(self, name: str) -> None:
+        """It is whole: put it on the disk under its name."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        os.rename(self._file.name, self._folder / name)
+        _sync(self._folder)
+
+    def drop(self) -> None:
+        """Forget it; no effect once it is kept."""
+        with contextlib.suppress(OSError):
+            self._file.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._file.name)
+
+
+class Vault:
+    """Contents by their ids.
+
+    Args:
+        folder: made if it does not exist.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder = folder
+
+    def draft(self) -> Draft:
+        """Begin a content."""
+        return Draft(self._folder)
+
+    def path(self, name: str) -> Path:
+        """Where a content is."""
+        return self._folder / name
+
+    def remove(self, names: Collection[str]) -> None:
+        """Delete contents whose rows are gone; what cannot be is left to the next start."""
+        for name in names:
+            try:
+                os.unlink(self._folder / name)
+            except FileNotFoundError:
+                pass
+            except OSError as error:
+                _log.warning("the content %s cannot be deleted: %s", name, error.strerror)
+
+    def clean(self, known: Collection[str]) -> int:
+        """Delete what is ours and has no row; for the start, before anything is written.
+
+        Returns:
+            How many contents were deleted.
+        """
+        names = [entry.name for entry in os.scandir(self._folder) if _OURS.fullmatch(entry.name)]
+        strangers = [name for name in names if name not in known]
+        self.remove(strangers)
+        return len(strangers)
+
+
+def _sync(folder: Path) -> None:
+    """A rename is on the disk once its folder is."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,1 @@
+"""Grammars that requests bring: what they ask for, and whether it can be compiled."""

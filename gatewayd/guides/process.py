@@ -1,0 +1,103 @@
+"""One process that compiles grammars to see what comes of it; it may not live long."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import sys
+from collections.abc import Sequence
+
+import msgspec
+
+from gatewayd_engine.guide_check import LENGTH, CheckConfig, Verdict, encode
+from gatewayd_hooks.guiding import GuideSpec
+
+COMMAND = (sys.executable, "-m", "gatewayd_engine.guide_check")
+_START_SECONDS = 60.0
+_GRACE = 5.0
+"""Times the limit of a compilation after which a process is ended that has not ended itself."""
+
+
+class CheckLost(Exception):
+    """The process has ended.
+
+    Attributes:
+        was_slow: whether it had taken longer than it may.
+    """
+
+    def __init__(self, *, was_slow: bool) -> None:
+        super().__init__("the process has ended")
+        self.was_slow = was_slow
+
+
+class CheckProcess:
+    """A child process; asked one thing after the other.
+
+    Args:
+        child: itself.
+        config: what it was told.
+    """
+
+    def __init__(self, child: asyncio.subprocess.Process, config: CheckConfig) -> None:
+        self._child = child
+        self.config = config
+
+    @classmethod
+    async def start(
+        cls, config: CheckConfig, command: Sequence[str] = COMMAND
+    ) -> tuple[CheckProcess, Verdict]:
+        """Start one; what it says of its configuration.
+
+        Raises:
+            CheckLost: it does not come up.
+            OSError: it cannot be started.
+        """
+        child = await asyncio.create_subprocess_exec(
+            *command,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            start_new_session=True,
+        )
+        process = cls(child, config)
+        try:
+            return process, await process._talk(encode(config), _START_SECONDS)
+        except BaseException:
+            process.kill()
+            raise
+
+    async def ask(self, spec: GuideSpec) -> Verdict:
+        """What becomes of a grammar.
+
+        Raises:
+            CheckLost: it took too much.
+        """
+        return await self._talk(encode((spec.form, spec.text)), self.config.seconds * _GRACE)
+
+    async def _talk(self, frame: bytes, seconds: float) -> Verdict:
+        child = self._child
+        if child.stdin is None or child.stdout is None:
+            raise RuntimeError("a process without pipes")
+        try:
+            async with asyncio.timeout(seconds):
+                child.stdin.write(frame)
+                await child.stdin.drain()
+                (size,) = LENGTH.unpack(await child.stdout.readexactly(LENGTH.size))
+                return msgspec.msgpack.decode(await child.stdout.readexactly(size), type=Verdict)
+        except TimeoutError:
+            self.kill()
+            raise CheckLost(was_slow=True) from None
+        except (asyncio.IncompleteReadError, OSError):
+            self.kill()
+            status = await child.wait()
+            raise CheckLost(was_slow=status == -signal.SIGALRM) from None
+
+    def kill(self) -> None:
+        """End it."""
+        with contextlib.suppress(ProcessLookupError):
+            self._child.kill()
+
+    async def stop(self) -> None:
+        """End it and wait."""
+        self.kill()
+        await self._child.wait()

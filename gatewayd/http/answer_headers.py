@@ -1,0 +1,49 @@
+"""What every generated answer says in its headers: where its time went, and what room is left."""
+
+from __future__ import annotations
+
+from gatewayd.engines.seam import Room
+from gatewayd.http.asgi import Header
+from gatewayd.pipeline import Generation
+
+
+def answer_headers(generation: Generation, room: Room) -> list[Header]:
+    """Headers as OpenAI's clients and browsers' tools know them.
+
+    ``server-timing`` has milliseconds of what has begun: a stream's headers are sent with its
+    first token, when nothing is known of ``decode``.
+
+    Args:
+        generation: that has ended, or of which something has come.
+        room: in the queue, now.
+    """
+    timing = generation.timing
+    spans = [
+        f"{name};dur={1000 * seconds:.1f}"
+        for name, seconds in zip(timing._fields, timing, strict=True)
+        if seconds is not None
+    ]
+    total = sum([seconds for seconds in timing if seconds is not None])
+    reset = go_duration(room.reset_seconds).encode()
+    return [
+        (b"openai-processing-ms", b"%d" % round(1000 * total)),
+        (b"server-timing", ", ".join(spans).encode()),
+        (b"x-ratelimit-limit-requests", b"%d" % room.limit_requests),
+        (b"x-ratelimit-limit-tokens", b"%d" % room.limit_tokens),
+        (b"x-ratelimit-remaining-requests", b"%d" % room.remaining_requests),
+        (b"x-ratelimit-remaining-tokens", b"%d" % room.remaining_tokens),
+        (b"x-ratelimit-reset-requests", reset),
+        (b"x-ratelimit-reset-tokens", reset),
+    ]
+
+
+def go_duration(seconds: float) -> str:
+    """As OpenAI writes them, after Go's ``time.Duration``: ``12ms``, ``1.5s``, ``6m0s``."""
+    if seconds < 1:
+        return f"{round(1000 * seconds)}ms" if seconds > 0 else "0s"
+    minutes, rest = divmod(round(seconds, 3), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    shown = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{shown}"
+    return f"{minutes}m{shown}" if minutes else shown

@@ -1,0 +1,108 @@
+"""A conversation as the model's chat template takes it: messages, and arguments of the template."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.messages import Message
+from gatewayd.parsing import ModelParsers
+from gatewayd.text.template import RESERVED, ChatTemplate
+
+
+def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dict[str, Any]]:
+    """Check what the table cannot, and turn messages into what templates know.
+
+    Raises:
+        InvalidRequest: a message lacks what its role needs, or has what it may not have.
+    """
+    shown = []
+    for at, message in enumerate(messages):
+        fault = message.fault
+        if fault is not None:
+            field, what = fault
+            path = f"messages[{at}].{field}"
+            if getattr(message, field) is None:
+                raise InvalidRequest(
+                    f"{path} {what}", param=path, code="missing_required_parameter"
+                )
+            raise InvalidRequest(f"{path} {what}", param=path)
+        one = message.for_template()
+        if "tool_call_id" in one:
+            one["tool_call_id"] = parsers.call_id(one["tool_call_id"])
+        for call in one.get("tool_calls", ()):
+            call["id"] = parsers.call_id(call["id"])
+        shown.append(one)
+    return shown
+
+
+def continued_of(request: ChatRequest) -> str | None:
+    """The message that the answer is to continue, or None.
+
+    Raises:
+        InvalidRequest: there is none that can be continued, or a new one is asked for as well.
+    """
+    if not request.continue_final_message:
+        if request.echo:
+            raise InvalidRequest("echo needs continue_final_message to be true", param="echo")
+        return None
+    last = request.messages[-1]
+    if last.role != "assistant" or not last.text or last.tool_calls or last.function_call:
+        raise InvalidRequest(
+            "continue_final_message needs the last message to be an assistant's, with a text and "
+            "no calls",
+            param="continue_final_message",
+        )
+    if request.add_generation_prompt:
+        raise InvalidRequest(
+            "continue_final_message needs add_generation_prompt to be false",
+            param="add_generation_prompt",
+        )
+    return last.text
+
+
+class Arguments(NamedTuple):
+    """What a request says to the chat template.
+
+    Attributes:
+        taken: by name, those that the template looks at.
+        ignored: fields that ask for what the template does not look at.
+    """
+
+    taken: dict[str, Any]
+    ignored: list[str]
+
+
+def arguments_of(request: ChatRequest, template: ChatTemplate | None) -> Arguments:
+    """Gather them; what is asked for twice is what ``chat_template_kwargs`` says.
+
+    Raises:
+        InvalidRequest: one is the gateway's own.
+    """
+    wishes: dict[str, tuple[str, Any]] = {}
+    if request.reasoning_effort is not None:
+        wishes["reasoning_effort"] = ("reasoning_effort", request.reasoning_effort)
+        if request.reasoning_effort == "none":
+            wishes["enable_thinking"] = ("reasoning_effort", False)
+    if request.enable_thinking is not None:
+        wishes["enable_thinking"] = ("enable_thinking", request.enable_thinking)
+    for name, value in (request.chat_template_kwargs or {}).items():
+        field = f"chat_template_kwargs.{name}"
+        if name in RESERVED or name.endswith("_token"):
+            raise InvalidRequest(f"{field} is the gateway's own: leave it out", param=field)
+        wishes[name] = (field, value)
+    if not wishes:
+        return _NOTHING
+    taken = {
+        name: value
+        for name, (_, value) in wishes.items()
+        if template is not None and template.takes(name)
+    }
+    heard = {field for name, (field, _) in wishes.items() if name in taken}
+    ignored = dict.fromkeys(field for field, _ in wishes.values() if field not in heard)
+    return Arguments(taken, list(ignored))
+
+
+_NOTHING = Arguments({}, [])

@@ -1,0 +1,169 @@
+"""``POST /v1/decisions``: questions answered by how likely their labels are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import exp, isfinite
+from typing import Any
+
+from gatewayd.engines.seam import EngineRequest
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalError
+from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
+from gatewayd.http.continuations import Continuations
+from gatewayd.http.decision_prompts import Asked, asked, conversation
+from gatewayd.http.departure import departure_of
+from gatewayd.http.generate import receive_request
+from gatewayd.http.sampling import priority_of, salt_of
+from gatewayd.http.schema.decisions import (
+    MAX_LABELS_TOGETHER,
+    ChoiceQuestion,
+    DecisionRequest,
+    Predicate,
+    ScoreQuestion,
+)
+from gatewayd.http.services import Services
+from gatewayd.text.endings import encode_endings
+from gatewayd_engine.messages import SamplingParams
+
+
+class Decisions:
+    """Questions about an input in, probabilities out."""
+
+    label = "/v1/decisions"
+
+    def __init__(self, services: Services) -> None:
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services, arrival = self._services, self._services.clock()
+        request, ignored = await receive_request(services, DecisionRequest, scope, receive)
+        name = services.check_model(request.model)
+        model = await services.loaded_model()
+        questions = [asked(one, at) for at, one in enumerate(request.questions)]
+        _check_count(questions)
+        prompts = await self._prompts(request, questions, model.max_model_len)
+        encode = services.text.tokenizer.encode
+        spelled = {label for one in questions for label in one.labels}
+        ids = {label: tuple(encode(label)) for label in spelled}
+        labels = [[ids[label] for label in one.labels] for one in questions]
+        _check_lengths(prompts, labels, model.max_model_len)
+        asking = Continuations(
+            services,
+            EngineRequest(
+                request_id=scope["request_id"],
+                prompt=(),
+                params=SamplingParams(max_tokens=1),
+                salt=salt_of(request),
+                cache_key=request.prompt_cache_key or "",
+                priority=priority_of(request),
+            ),
+            departure_of(scope, receive),
+            endpoint=self.label,
+            arrival=arrival,
+        )
+        scores = await asking.scores(prompts, labels, model.vocab_size)
+        answers = [
+            answer(question, probabilities(told))
+            for question, told in zip(request.questions, scores, strict=True)
+        ]
+        usage = {
+            "input_tokens": asking.input_tokens,
+            "input_tokens_details": {
+                "cached_tokens": asking.cached_tokens,
+                "cache_write_tokens": 0,
+            },
+            "output_tokens": 0,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": asking.input_tokens,
+        }
+        body = {"answers": answers, "model": name, "usage": usage}
+        await send_json(send, body, headers=[*ignored_header(ignored), *asking.headers])
+
+    async def _prompts(
+        self, request: DecisionRequest, questions: Sequence[Asked], limit: int
+    ) -> list[list[int]]:
+        text, parsers = self._services.text, self._services.parsers
+        template = text.template
+        shows_calls = template is not None and "tool_calls" in template.source
+        thinks = template is not None and template.takes("enable_thinking")
+        return await encode_endings(
+            text,
+            conversation(request.input, parsers, shows_calls=shows_calls),
+            [one.ending for one in questions],
+            limit=limit,
+            param="input",
+            # The label comes at once, not behind a thought.
+            arguments={"enable_thinking": False} if thinks else {},
+        )
+
+
+def _check_count(questions: Sequence[Asked]) -> None:
+    count = sum([len(one.labels) for one in questions])
+    if count > MAX_LABELS_TOGETHER:
+        raise InvalidRequest(
+            f"questions have {count} answers to choose from; the maximum of a request is "
+            f"{MAX_LABELS_TOGETHER}: ask in parts",
+            param="questions",
+        )
+
+
+def _check_lengths(
+    prompts: Sequence[Sequence[int]], labels: Sequence[Sequence[Sequence[int]]], context: int
+) -> None:
+    for at, (prompt, some) in enumerate(zip(prompts, labels, strict=True)):
+        count = len(prompt) + max(map(len, some))
+        if count > context:
+            raise ContextLengthExceeded(
+                f"input, questions[{at}] and a label have {count} tokens; the model's context is "
+                f"{context}: shorten them by {count - context}",
+                param="input",
+            )
+
+
+def probabilities(scores: Sequence[float]) -> list[float]:
+    """Of log-probabilities, so that they add up to 1.
+
+    Raises:
+        NumericalError: none of them is a number above minus infinity.
+    """
+    best = max(scores)
+    if not isfinite(best):
+        raise NumericalError("the model's logits are not finite")
+    weights = [exp(score - best) for score in scores]
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def answer(
+    question: Predicate | ChoiceQuestion | ScoreQuestion, likely: Sequence[float]
+) -> dict[str, Any]:
+    """OpenAI's object.
+
+    Args:
+        question: that was asked.
+        likely: probabilities of its labels.
+    """
+    head = {"type": question.type, "name": question.name}
+    if isinstance(question, Predicate):
+        return {**head, "probability": likely[0]}
+    confidence = max(likely)
+    if isinstance(question, ChoiceQuestion):
+        return {
+            **head,
+            "choice": question.choices[likely.index(confidence)].value,
+            "confidence": confidence,
+            "probabilities": [
+                {"value": choice.value, "probability": p}
+                for choice, p in zip(question.choices, likely, strict=True)
+            ],
+        }
+    return {
+        **head,
+        "score": sum([value * p for value, p in enumerate(likely)]),
+        "confidence": confidence,
+        "probabilities": [
+            {"label": level.label, "value": value, "probability": p}
+            for value, (level, p) in enumerate(zip(question.levels, likely, strict=True))
+        ],
+    }

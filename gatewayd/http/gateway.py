@@ -1,0 +1,225 @@
+"""What protocols are given: chat, completions and counting, over the pipeline of our own routes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NoReturn, TypeVar
+
+from gatewayd.errors import GatewayError
+from gatewayd.http.answer import Answer, refusal_of
+from gatewayd.http.answer_headers import answer_headers
+from gatewayd.http.asgi import Header
+from gatewayd.http.chat import prepare_chat
+from gatewayd.http.completions import CompletionRoute
+from gatewayd.http.embeddings import Embeddings as Embedder
+from gatewayd.http.embeddings import shaped
+from gatewayd.http.generate import Prepared
+from gatewayd.http.large import apart
+from gatewayd.http.parse import check
+from gatewayd.http.pooling import vectors_of
+from gatewayd.http.prompts import answered
+from gatewayd.http.schema.chat import ChatRequest
+from gatewayd.http.schema.completion import CompletionRequest
+from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd.http.schema.fields import RequestTable
+from gatewayd.http.services import Services
+from gatewayd.pipeline import Work
+from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
+
+TableT = TypeVar("TableT", bound=RequestTable)
+
+
+class Exchange:
+    """One request of a protocol while it is answered.
+
+    Attributes:
+        label: of its route, for the metrics.
+        arrival: when it came.
+        ignored: fields that were taken and not acted on.
+        num_answers: that were begun.
+        told: headers of what was made without an answer that is read.
+    """
+
+    __slots__ = ("_answers", "_is_over", "arrival", "ignored", "label", "num_answers", "told")
+
+    def __init__(self, label: str, arrival: float) -> None:
+        self.label = label
+        self.arrival = arrival
+        self.ignored: list[str] = []
+        self.num_answers = 0
+        self.told: list[Header] = []
+        self._answers: list[Answer] = []
+        self._is_over = False
+
+    def add(self, answer: Answer) -> None:
+        """Watch over an answer."""
+        self._answers.append(answer)
+        if self._is_over:
+            answer.abandon()
+
+    def headers(self) -> list[Header]:
+        """Where the time of the first answer went, and what room is left."""
+        return self._answers[0].headers() if self._answers else self.told
+
+    def abandon(self) -> None:
+        """The client has gone."""
+        self._is_over = True
+        for answer in self._answers:
+            answer.abandon()
+
+    def close(self) -> None:
+        """End what still runs, and account for all."""
+        self._is_over = True
+        for answer in self._answers:
+            answer.close()
+
+
+class _Continuation(CompletionRoute):
+    """As long as it goes where a protocol asks for nothing: the rule of chats."""
+
+    default_tokens = None
+
+
+class ServedGateway:
+    """Implements ``gatewayd_hooks.protocols.Gateway``."""
+
+    def __init__(self, services: Services) -> None:
+        self.models: Sequence[str] = services.models
+        self.version = services.version
+        self._services = services
+        self._pipeline = services.pipeline
+        self._completions = _Continuation(services)
+        self._embeddings = Embedder(services)
+        self._exchanges: dict[str, Exchange] = {}
+
+    @contextmanager
+    def exchange(self, request_id: str, label: str, arrival: float) -> Iterator[Exchange]:
+        """Answer one request of a protocol: what it begins ends with the block."""
+        exchange = self._exchanges[request_id] = Exchange(label, arrival)
+        try:
+            yield exchange
+        finally:
+            del self._exchanges[request_id]
+            exchange.close()
+
+    @property
+    def model(self) -> ServedModel | None:
+        """See ``Gateway``."""
+        services = self._services
+        model, template = services.fleet.model, services.text.template
+        if model is None:
+            return None
+        return ServedModel(
+            created=services.created,
+            architecture=model.architecture,
+            num_parameters=model.num_parameters,
+            dtype=model.dtype,
+            context_length=model.max_model_len,
+            chat_template="" if template is None else template.source,
+            calls_tools=services.parsers.tools is not None,
+            reasons=services.parsers.reasoning is not None,
+        )
+
+    async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+        """See ``Gateway``."""
+        try:
+            checked = await self._checked(ChatRequest, body, request)
+            prepared = await prepare_chat(self._services, checked, self._new_id(request))
+            return self._start(prepared, request)
+        except GatewayError as error:
+            refuse(error)
+
+    async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
+        """See ``Gateway``."""
+        try:
+            checked = await self._checked(CompletionRequest, body, request)
+            prepared = await self._completions.prepare(checked, self._new_id(request))
+            return self._start(prepared, request)
+        except GatewayError as error:
+            refuse(error)
+
+    async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
+        """See ``Gateway``."""
+        exchange = self._exchange_of(request)
+        try:
+            checked = await self._checked(EmbeddingRequest, body, request)
+            self._services.check_model(checked.model)
+            work = await self._embeddings.work(
+                checked, self._new_id(request), exchange.arrival, endpoint=exchange.label
+            )
+            async with answered(self._services, work, None) as generation:
+                make = vectors_of(generation)
+                vectors = await apart(lambda: shaped(checked, make()).tolist())
+                exchange.told = answer_headers(generation, self._services.fleet.room)
+                spans, total = generation.timing, generation.clock() - exchange.arrival
+                usage = Usage(generation.prompt_tokens, 0, generation.cached_tokens)
+        except GatewayError as error:
+            refuse(error)
+        timing = Timing(spans.queue or 0.0, spans.prefill or 0.0, 0.0, total)
+        return Embeddings(vectors, usage, timing)
+
+    async def count_tokens(self, body: Mapping[str, Any]) -> int:
+        """See ``Gateway``."""
+        try:
+            checked, _ = await asyncio.to_thread(check, ChatRequest, dict(body))
+            prepared = await prepare_chat(self._services, checked, "count")
+        except GatewayError as error:
+            refuse(error)
+        return len(prepared.requests[0].prompt)
+
+    async def _checked(
+        self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest
+    ) -> TableT:
+        """Check a body; a large one in a thread."""
+        fields = dict(body)
+        if len(request.body) > self._services.limits.thread_bytes:
+            checked, ignored = await asyncio.to_thread(check, table, fields)
+        else:
+            checked, ignored = check(table, fields)
+        self._exchange_of(request).ignored += ignored
+        return checked
+
+    def _new_id(self, request: HttpRequest) -> str:
+        """The request's own id for its first answer, others for more."""
+        exchange = self._exchange_of(request)
+        exchange.num_answers += 1
+        count = exchange.num_answers
+        return request.request_id if count == 1 else f"{request.request_id}-{count}"
+
+    def _start(self, prepared: Prepared, request: HttpRequest) -> Answer:
+        exchange = self._exchange_of(request)
+        exchange.ignored += prepared.ignored
+        work = Work(
+            request_id=prepared.requests[0].request_id,
+            endpoint=exchange.label,
+            requests=prepared.requests,
+            num_choices=prepared.num_choices,
+            options=prepared.options,
+            arrival=exchange.arrival,
+        )
+        generation = self._pipeline.start(work)
+        answer = Answer(
+            generation,
+            prepared.identity,
+            self._services.text.tokenizer,
+            lambda: self._services.fleet.room,
+        )
+        exchange.add(answer)
+        return answer
+
+    def _exchange_of(self, request: HttpRequest) -> Exchange:
+        exchange = self._exchanges.get(request.request_id)
+        if exchange is None:
+            raise RuntimeError(f"request {request.request_id} has been answered already")
+        return exchange
+
+
+def refuse(error: GatewayError) -> NoReturn:
+    """Say to a protocol what went wrong.
+
+    Raises:
+        Refusal: always.
+    """
+    raise refusal_of(error) from error

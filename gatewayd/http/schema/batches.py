@@ -1,0 +1,51 @@
+"""The request of ``POST /v1/batches``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from gatewayd.http.schema.fields import MAX_METADATA, RequestTable, at_most
+
+
+class OutputExpiry(RequestTable):
+    """When the files of results are deleted."""
+
+    anchor: Literal["created_at"]
+    seconds: int = Field(ge=3600, le=30 * 86_400)
+
+
+Metadata = Annotated[
+    dict[
+        Annotated[str, Field(max_length=64)],
+        Annotated[str, Field(max_length=512)],
+    ],
+    Field(max_length=MAX_METADATA),
+]
+
+
+class BatchRequest(RequestTable):
+    """A batch."""
+
+    input_file_id: Annotated[
+        str,
+        Field(min_length=1, max_length=256, description="A file of purpose `batch`, JSON lines."),
+    ]
+    endpoint: Annotated[
+        Literal["/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/responses"],
+        Field(description="What every line is sent to."),
+    ]
+    completion_window: Annotated[
+        Literal["24h"], Field(description="Time in which it ends, or is `expired`.")
+    ]
+    metadata: Annotated[
+        Metadata | None, at_most(MAX_METADATA), Field(description="Given back with the batch.")
+    ] = None
+    output_expires_after: Annotated[
+        OutputExpiry | None,
+        Field(
+            description="When the files of results are deleted: `anchor` `created_at`, `seconds` "
+            "from 3600 to 2592000. Default: never."
+        ),
+    ] = None

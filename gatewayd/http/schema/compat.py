@@ -1,0 +1,69 @@
+"""``/v1/gateway/compat``: what is served of each field, from the tables that check requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatewayd.http.schema.fields import RequestTable, Unsupported, cost_of, support_of
+from gatewayd.http.schema.openapi import OPERATIONS, Operation, support_name
+
+_KEPT = ("type", "anyOf", "enum", "items", "additionalProperties", "$ref")
+_BOUNDS = (
+    "minimum",
+    "exclusiveMinimum",
+    "maximum",
+    "exclusiveMaximum",
+    "minLength",
+    "maxLength",
+    "minItems",
+    "maxItems",
+    "maxProperties",
+)
+
+
+def compatibility(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
+    """The report: every route, and every field of those that take a body.
+
+    Args:
+        version: of the daemon.
+        more: operations that not every daemon has.
+    """
+    routes = []
+    for operation in (*OPERATIONS, *more):
+        route: dict[str, Any] = {
+            "method": operation.method.upper(),
+            "path": operation.path,
+            "summary": operation.summary,
+        }
+        if operation.request is not None:
+            route["fields"] = _fields(operation.request)
+        routes.append(route)
+    return {"version": version, "unknown_fields": "ignored, with notice", "routes": routes}
+
+
+def _fields(table: type[RequestTable]) -> list[dict[str, Any]]:
+    schema = table.model_json_schema()
+    required = schema.get("required", [])
+    return [
+        _field(table, name, field, is_required=name in required)
+        for name, field in schema["properties"].items()
+    ]
+
+
+def _field(
+    table: type[RequestTable], name: str, schema: dict[str, Any], *, is_required: bool
+) -> dict[str, Any]:
+    mark = support_of(table, name)
+    told: dict[str, Any] = {"name": name, "support": support_name(table, name)}
+    if isinstance(mark, Unsupported):
+        return {**told, "reason": mark.reason, "accepted": list(mark.neutral)}
+    told["required"] = is_required
+    if not is_required:
+        told["default"] = schema.get("default")
+    told["schema"] = {key: schema[key] for key in (*_KEPT, *_BOUNDS) if key in schema}
+    if meaning := schema.get("description"):
+        told["meaning"] = meaning
+    if cost := cost_of(table, name):
+        told["cost"] = cost
+    return told

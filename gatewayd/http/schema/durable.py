@@ -1,0 +1,53 @@
+"""Operations on what is kept, for ``/openapi.json``: only a daemon with a store has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.http.schema.batches import BatchRequest
+from gatewayd.http.schema.openapi import Operation
+from gatewayd.http.schema.responses import ResponseRequest
+
+
+def _page(most: int) -> dict[str, dict[str, Any]]:
+    return {
+        "after": {"type": "string"},
+        "limit": {"type": "integer", "minimum": 1, "maximum": most},
+        "order": {"enum": ["asc", "desc"]},
+    }
+
+
+_FORM = {
+    "type": "object",
+    "required": ["file", "purpose"],
+    "properties": {
+        "file": {"type": "string", "format": "binary"},
+        "purpose": {"enum": ["batch", "user_data"]},
+        "expires_after[anchor]": {"enum": ["created_at"]},
+        "expires_after[seconds]": {"type": "integer", "minimum": 3600, "maximum": 2592000},
+    },
+}
+
+DURABLE = (
+    Operation("post", "/v1/files", "Upload a file", form=_FORM),
+    Operation(
+        "get", "/v1/files", "List files", query={**_page(10_000), "purpose": {"type": "string"}}
+    ),
+    Operation("get", "/v1/files/{file_id}", "Describe a file"),
+    Operation("delete", "/v1/files/{file_id}", "Delete a file"),
+    Operation(
+        "get",
+        "/v1/files/{file_id}/content",
+        "The content of a file",
+        content="application/octet-stream",
+    ),
+    Operation("post", "/v1/batches", "Answer a file of requests", BatchRequest),
+    Operation("get", "/v1/batches", "List batches", query=_page(100)),
+    Operation("get", "/v1/batches/{batch_id}", "Describe a batch"),
+    Operation("post", "/v1/batches/{batch_id}/cancel", "End a batch"),
+    Operation("post", "/v1/responses", "Answer, and keep the answer", ResponseRequest, True),
+    Operation("get", "/v1/responses/{response_id}", "Show a response"),
+    Operation("delete", "/v1/responses/{response_id}", "Delete a response"),
+    Operation("post", "/v1/responses/{response_id}/cancel", "End one in the background"),
+    Operation("get", "/v1/responses/{response_id}/input_items", "List its input", query=_page(100)),
+)

@@ -1,0 +1,146 @@
+"""The turns of a conversation, as requests bring them and as chat templates know them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gatewayd.http.schema.fields import RequestTable
+from gatewayd.http.schema.nulls import OrNull
+
+MAX_MESSAGES = 4096
+MAX_CALLS = 128
+MAX_ID = 256
+
+CallName = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class TextPart(RequestTable):
+    """A part of a message."""
+
+    type: Literal["text"]
+    text: str
+
+
+class CalledFunction(RequestTable):
+    """What was called, and with what."""
+
+    name: CallName
+    arguments: Annotated[str, Field(description="JSON, as the answer gave it.")]
+
+    def for_template(self) -> dict[str, Any]:
+        """As chat templates know it: they write the arguments themselves."""
+        return {"name": self.name, "arguments": _parsed(self.arguments)}
+
+
+class MessageToolCall(RequestTable):
+    """A call that an earlier answer made."""
+
+    id: Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+    type: Annotated[Literal["function"], OrNull()] = "function"
+    function: CalledFunction
+
+
+class Message(RequestTable):
+    """One turn; `developer` is the same as `system`."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: Annotated[
+        str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)] | None,
+        Field(description="A string, or parts of text that are joined; null beside calls."),
+    ] = None
+    name: Annotated[
+        str | None,
+        Field(max_length=256, description="Of the function, where the role is one's; else noted."),
+    ] = None
+    tool_calls: Annotated[
+        Annotated[list[MessageToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
+        Field(description="Calls that the assistant made."),
+    ] = None
+    tool_call_id: Annotated[
+        Annotated[str, Field(min_length=1, max_length=MAX_ID)] | None,
+        Field(description="The call that a `tool` answers."),
+    ] = None
+    function_call: Annotated[
+        CalledFunction | None, Field(description="An older form of `tool_calls`.")
+    ] = None
+    reasoning: Annotated[
+        str | None, Field(description="What the assistant thought, for templates that show it.")
+    ] = None
+    reasoning_content: Annotated[str | None, Field(description="The same.")] = None
+
+    @property
+    def text(self) -> str:
+        """The content as one string."""
+        if isinstance(self.content, str):
+            return self.content
+        return "".join(part.text for part in self.content or ())
+
+    @property
+    def fault(self) -> tuple[str, str] | None:
+        """The field that does not fit to the others and what is wrong with it; None if all do."""
+        is_assistant = self.role == "assistant"
+        other = self.tool_calls or self.function_call or self.reasoning or self.reasoning_content
+        if self.content in (None, []) and not (is_assistant and other):
+            return (
+                "content",
+                "is required; only beside an assistant's calls or reasoning it may be missing",
+            )
+        if self.role == "tool" and self.tool_call_id is None:
+            return (
+                "tool_call_id",
+                "is required where the role is tool: the id of its call",
+            )
+        if self.role == "function" and self.name is None:
+            return "name", "is required where the role is function"
+        for field in ("tool_calls", "function_call"):
+            if getattr(self, field) and not is_assistant:
+                return field, f"belongs to an assistant, the role is {self.role}"
+        return None
+
+    def for_template(self) -> dict[str, Any]:
+        """The message as chat templates know it."""
+        role = self.role
+        if role in ("system", "user", "developer"):
+            return {"role": "system" if role == "developer" else role, "content": self.text}
+        shown: dict[str, Any] = {"role": role, "content": self.text}
+        if role == "assistant":
+            thought = self.reasoning if self.reasoning is not None else self.reasoning_content
+            if thought is not None:
+                shown["reasoning"] = shown["reasoning_content"] = thought
+            if calls := self._calls():
+                shown["tool_calls"] = calls
+        else:
+            shown["role"] = "tool"
+            shown["tool_call_id"] = self.tool_call_id or _legacy_id(self.name or "")
+            if self.name is not None:
+                shown["name"] = self.name
+        return shown
+
+    def _calls(self) -> list[dict[str, Any]]:
+        calls = [(call.id, call.function) for call in self.tool_calls or ()]
+        if self.function_call is not None:
+            calls.append((_legacy_id(self.function_call.name), self.function_call))
+        return [
+            {"id": id, "type": "function", "function": function.for_template()}
+            for id, function in calls
+        ]
+
+
+Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+
+
+def _legacy_id(name: str) -> str:
+    """Calls in the older form have no id: their function stands for it."""
+    return f"call_{name}"
+
+
+def _parsed(arguments: str) -> Any:  # noqa: ANN401 - any JSON object, or the text
+    """Arguments as an object; what is none stays text."""
+    try:
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return value if isinstance(value, dict) else arguments

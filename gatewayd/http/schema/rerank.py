@@ -1,0 +1,60 @@
+"""The requests of ``POST /v1/rerank`` and ``POST /v1/score``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Discriminator, Field, Tag
+
+from gatewayd.http.schema.embeddings import MAX_INPUTS, InputText, PoolingTable, Texts
+from gatewayd.http.schema.fields import MAX_INT, RequestTable
+
+
+class DocumentText(RequestTable):
+    """A document as an object."""
+
+    text: InputText
+
+
+def _kind(value: object) -> str:
+    return "an object" if isinstance(value, dict | DocumentText) else "a text"
+
+
+Document = Annotated[
+    Annotated[InputText, Tag("a text")] | Annotated[DocumentText, Tag("an object")],
+    Discriminator(_kind),
+]
+Documents = Annotated[
+    list[Document], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS - 1)
+]
+
+
+class RerankRequest(PoolingTable):
+    """Documents in the order in which they are like a query."""
+
+    query: Annotated[InputText, Field(description="What the documents are compared with.")]
+    documents: Annotated[Documents, Field(description='Texts, or objects `{"text": ...}`.')]
+    top_n: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_INT)] | None,
+        Field(description="Give the best so many; default, and 0: all."),
+    ] = None
+    return_documents: Annotated[
+        bool | None, Field(description="Give their texts too; default: true.")
+    ] = None
+    max_tokens_per_doc: Annotated[
+        Annotated[int, Field(ge=1, le=MAX_INT)] | None,
+        Field(description="Cut longer documents to so many tokens."),
+    ] = None
+
+
+class ScoreRequest(PoolingTable):
+    """How like two texts are."""
+
+    text_1: Annotated[
+        InputText | Texts | None, Field(description="One text for all of `text_2`, or as many.")
+    ] = None
+    text_2: Annotated[InputText | Texts | None, Field(description="A text, or texts.")] = None
+    queries: Annotated[InputText | Texts | None, Field(description="As `text_1`.")] = None
+    documents: Annotated[
+        InputText | Documents | None, Field(description="As `text_2`; may be objects.")
+    ] = None

@@ -1,0 +1,223 @@
+"""The request of ``POST /v1/responses``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gatewayd.http.schema.batches import Metadata
+from gatewayd.http.schema.fields import (
+    MAX_LOGPROBS,
+    MAX_METADATA,
+    Finite,
+    Ignored,
+    Model,
+    Noted,
+    RequestTable,
+    ServiceTier,
+    Unsupported,
+    at_most,
+)
+from gatewayd.http.schema.messages import MAX_MESSAGES
+from gatewayd.http.schema.nulls import OrNull
+from gatewayd.http.schema.structured import Schema
+from gatewayd.http.schema.tools import MAX_TOOLS, ToolName
+
+_ID = Annotated[str, Field(min_length=1, max_length=256)]
+
+
+class ItemPart(RequestTable):
+    """A part of an item; images, audio and files are not served."""
+
+    type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
+    text: str | None = None
+    refusal: str | None = None
+
+
+Parts = Annotated[list[ItemPart], Field(fail_fast=True, max_length=1024)]
+
+
+class InputItem(RequestTable):
+    """A turn, a call of a function, what it gave, reasoning, or the id of a stored one."""
+
+    type: Annotated[
+        Literal["message", "function_call", "function_call_output", "reasoning", "item_reference"],
+        OrNull(),
+    ] = "message"
+    id: _ID | None = None
+    role: Literal["user", "assistant", "system", "developer"] | None = None
+    content: str | Parts | None = None
+    call_id: _ID | None = None
+    name: _ID | None = None
+    arguments: str | None = None
+    output: str | Parts | None = None
+    summary: Parts | None = None
+    status: Literal["in_progress", "completed", "incomplete"] | None = None
+
+    @property
+    def missing(self) -> str | None:
+        """A field that this type of item needs and does not have."""
+        needed = {
+            "message": ("role", "content"),
+            "function_call": ("call_id", "name", "arguments"),
+            "function_call_output": ("call_id", "output"),
+            "reasoning": (),
+            "item_reference": ("id",),
+        }[self.type]
+        return next((name for name in needed if getattr(self, name) is None), None)
+
+
+class ResponseTool(RequestTable):
+    """A function that the model may call; tools that the server would run are not served."""
+
+    type: Literal["function"]
+    name: ToolName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class NamedChoice(RequestTable):
+    """A function by its name."""
+
+    type: Literal["function"]
+    name: ToolName
+
+
+class AllowedChoice(RequestTable):
+    """Some of the tools, of which the model may or must call."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[NamedChoice], Field(fail_fast=True, min_length=1, max_length=MAX_TOOLS)]
+
+
+class TextFormat(RequestTable):
+    """What the text is."""
+
+    type: Literal["text", "json_object", "json_schema"]
+    name: Annotated[str | None, Field(max_length=256)] = None
+    description: str | None = None
+    schema_: Annotated[Schema | bool | None, Field(alias="schema")] = None
+    strict: bool | None = None
+
+
+class TextOptions(RequestTable):
+    """How the text is written."""
+
+    format: TextFormat | None = None
+    verbosity: Annotated[Literal["low", "medium", "high"] | None, Noted()] = None
+
+
+class ReasoningOptions(RequestTable):
+    """How much is thought."""
+
+    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    summary: Annotated[Any, Noted()] = None
+    generate_summary: Annotated[Any, Noted()] = None
+
+
+class ResponseStreamOptions(RequestTable):
+    """How to stream."""
+
+    include_obfuscation: Annotated[bool | None, Noted()] = None
+
+
+class ResponseRequest(RequestTable):
+    """A response."""
+
+    model: Model
+    input: Annotated[
+        str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None,
+        Field(
+            description="A string, or items: `message`, `function_call`, `function_call_output`, "
+            "`reasoning`, `item_reference`. Needed unless there is a `previous_response_id`."
+        ),
+    ] = None
+    instructions: Annotated[
+        str | None, Field(description="A system message before all; of this response alone.")
+    ] = None
+    previous_response_id: Annotated[
+        _ID | None, Field(description="Goes on behind a stored response: its items come first.")
+    ] = None
+    store: Annotated[
+        bool | None, Field(description="Keep it, for `[responses] keep_days`. Default: true.")
+    ] = None
+    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream_options: Annotated[ResponseStreamOptions | None, Noted()] = None
+    background: Annotated[
+        bool | None,
+        Field(description="Answer at once, go on, be asked later; needs `store`, not `stream`."),
+    ] = None
+    max_output_tokens: Annotated[
+        Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
+        Field(description="Most tokens to generate; default: what is left of the context."),
+    ] = None
+    temperature: Annotated[
+        Annotated[Finite, Field(ge=0, le=2)] | None,
+        Field(description="0 always takes the most likely token."),
+    ] = None
+    top_p: Annotated[
+        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
+    ] = None
+    tools: Annotated[
+        Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Field(description="Functions that the model may call; no others."),
+    ] = None
+    tool_choice: Annotated[
+        Literal["none", "auto", "required"]
+        | Annotated[NamedChoice | AllowedChoice, Field(discriminator="type")]
+        | None,
+        Field(description="`none`, `auto`, `required`, a function by name, or `allowed_tools`."),
+    ] = None
+    parallel_tool_calls: Annotated[
+        bool | None, Field(description="False: at most one call. Default: true.")
+    ] = None
+    text: Annotated[
+        TextOptions | None,
+        Field(description="`format`: `text`, `json_object`, or `json_schema` with a `schema`."),
+    ] = None
+    reasoning: Annotated[
+        ReasoningOptions | None, Field(description="`effort`, for the model's chat template.")
+    ] = None
+    include: Annotated[
+        list[Annotated[str, Field(max_length=64)]] | None,
+        Field(
+            max_length=16,
+            description="`message.output_text.logprobs` gives log-probabilities; others nothing.",
+        ),
+    ] = None
+    top_logprobs: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        Field(description="Alternatives for each token."),
+    ] = None
+    metadata: Annotated[
+        Metadata | None, at_most(MAX_METADATA), Field(description="Given back.")
+    ] = None
+    priority: Annotated[
+        Literal["realtime", "standard", "batch"] | None,
+        Field(description="Class of service; over `service_tier`."),
+    ] = None
+    service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        Field(
+            description="`auto`: the oldest turns of a conversation that does not fit the context "
+            "are left out. Default: `disabled`, it is refused."
+        ),
+    ] = None
+    user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    safety_identifier: Annotated[Any, Ignored()] = None
+    prompt_cache_key: Annotated[Any, Ignored()] = None
+    prompt_cache_options: Annotated[Any, Ignored()] = None
+    prompt_cache_retention: Annotated[Any, Ignored()] = None
+    max_tool_calls: Annotated[Any, Ignored()] = None
+    moderation: Annotated[Any, Ignored()] = None
+    conversation: Annotated[Any, Unsupported("use `previous_response_id`")] = None
+    prompt: Annotated[Any, Unsupported("the server keeps no prompt templates")] = None
+    context_management: Annotated[Any, Unsupported("the server compacts nothing", (None, []))] = (
+        None
+    )
+    image: Annotated[Any, Unsupported("answers are text")] = None

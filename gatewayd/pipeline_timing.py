@@ -1,0 +1,43 @@
+"""Where a request's time went, from its arrival to its last token."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from gatewayd.pipeline_choice import Choice
+
+
+class Timing(NamedTuple):
+    """Seconds of an answer; None for what has not begun.
+
+    Attributes:
+        gateway: checking, encoding and placing the request.
+        queue: until an engine admitted it.
+        prefill: from there to the first token.
+        decode: from there to the last token so far.
+    """
+
+    gateway: float
+    queue: float | None = None
+    prefill: float | None = None
+    decode: float | None = None
+
+
+def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Timing:
+    """Sum up, by the choice that spoke first.
+
+    Args:
+        choices: of the request.
+        arrival: when it came.
+        submitted: when it was sent to the engines.
+    """
+    gateway = submitted - arrival
+    spoke = [choice for choice in choices if choice.first is not None]
+    first = min(spoke, key=lambda choice: choice.first or 0.0, default=choices[0])
+    queue = first.queue_seconds
+    if queue is None or first.first is None:
+        return Timing(gateway, queue)
+    prefill = max(0.0, first.first - submitted - queue)
+    last = max([choice.last for choice in spoke if choice.last is not None])
+    return Timing(gateway, queue, prefill, last - first.first if last > first.first else None)

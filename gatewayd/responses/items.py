@@ -1,0 +1,146 @@
+"""Items of a conversation: as requests bring them, as they are kept, as chat messages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.schema.responses import InputItem, ItemPart
+from gatewayd.store.ids import new_id
+
+_PREFIXES = {
+    "message": "msg_",
+    "function_call": "fc_",
+    "function_call_output": "fco_",
+    "reasoning": "rs_",
+}
+_NONE: Mapping[str, dict[str, Any]] = MappingProxyType({})
+
+
+def referred(given: str | Sequence[InputItem] | None) -> dict[str, str]:
+    """The ids of stored items that an input names, and the field of each."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return {}
+    named = [(at, one.id) for at, one in enumerate(given) if one.type == "item_reference"]
+    return {item_id: f"input[{at}].id" for at, item_id in named if item_id is not None}
+
+
+def kept(
+    given: str | Sequence[InputItem] | None, stored: Mapping[str, dict[str, Any]] = _NONE
+) -> list[dict[str, Any]]:
+    """The input as it is kept, each item with an id.
+
+    Args:
+        given: the input.
+        stored: the items that it names, by their ids.
+
+    Raises:
+        InvalidRequest: an item lacks what its type needs.
+    """
+    if given is None:
+        return []
+    if isinstance(given, str):
+        given = [InputItem(role="user", content=given)]
+    found = []
+    ids: set[str] = set()
+    for at, item in enumerate(given):
+        if (missing := item.missing) is not None:
+            raise InvalidRequest(
+                f"input[{at}].{missing} is required where the type is {item.type}",
+                param=f"input[{at}].{missing}",
+                code="missing_required_parameter",
+            )
+        # Lists are paged by ids: one that comes twice would bring its page again and again.
+        item_id = item.id if item.id not in ids else None
+        named = stored[str(item.id)] if item.type == "item_reference" else None
+        found.append(_kept(item, item_id) if named is None else _again(named, item_id))
+        ids.add(found[-1]["id"])
+    return found
+
+
+def messages(instructions: str | None, items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A conversation as chat knows it: what an assistant thinks, says and calls is one message."""
+    turns: list[dict[str, Any]] = []
+    if instructions is not None:
+        turns.append({"role": "system", "content": instructions})
+    for item in items:
+        match item["type"]:
+            case "message" if item["role"] != "assistant":
+                turns.append({"role": item["role"], "content": _text(item["content"])})
+            case "message":
+                turn = _assistant(turns, "content", "tool_calls")
+                turn["content"] = _text(item["content"])
+            case "function_call":
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                _assistant(turns).setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                output = item["output"]
+                text = output if isinstance(output, str) else _text(output)
+                turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
+            case _:
+                thought = _text(item.get("content") or item["summary"])
+                if thought:
+                    _assistant(turns, "reasoning", "content", "tool_calls")["reasoning"] = thought
+    return [_complete(turn) for turn in turns]
+
+
+def _assistant(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
+    """The assistant's turn that goes on; another one where it has any of these."""
+    is_over = not turns or turns[-1]["role"] != "assistant"
+    if is_over or any(name in turns[-1] for name in unless):
+        turns.append({"role": "assistant"})
+    return turns[-1]
+
+
+def _complete(turn: dict[str, Any]) -> dict[str, Any]:
+    """Reasoning that nothing followed is a turn without words."""
+    if turn["role"] == "assistant" and "content" not in turn and "tool_calls" not in turn:
+        return {**turn, "content": ""}
+    return turn
+
+
+def _text(parts: Sequence[dict[str, Any]]) -> str:
+    return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
+
+
+def _kept(item: InputItem, item_id: str | None) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "id": item_id or new_id(_PREFIXES[item.type]),
+        "type": item.type,
+        "status": item.status or "completed",
+    }
+    match item.type:
+        case "message":
+            is_output = item.role == "assistant"
+            kind = "output_text" if is_output else "input_text"
+            parts = [_part(one, kind) for one in _parts(item.content or "")]
+            return {**shown, "role": item.role, "content": parts}
+        case "function_call":
+            named = {"call_id": item.call_id, "name": item.name, "arguments": item.arguments}
+            return {**shown, **named}
+        case "function_call_output":
+            output = item.output
+            if not isinstance(output, str):
+                output = "".join(part.text or "" for part in output or ())
+            return {**shown, "call_id": item.call_id, "output": output}
+    thought = [_part(one, "reasoning_text") for one in _parts(item.content or [])]
+    summary = [{"type": "summary_text", "text": one.text or ""} for one in item.summary or ()]
+    return {**shown, "summary": summary, "content": thought}
+
+
+def _again(stored: dict[str, Any], item_id: str | None) -> dict[str, Any]:
+    return {**stored, "id": item_id or new_id(_PREFIXES[stored["type"]])}
+
+
+def _parts(content: str | Sequence[ItemPart]) -> Sequence[ItemPart]:
+    return [ItemPart(type="text", text=content)] if isinstance(content, str) else content
+
+
+def _part(part: ItemPart, kind: str) -> dict[str, Any]:
+    if part.type == "refusal":
+        return {"type": "refusal", "refusal": part.refusal or ""}
+    shown: dict[str, Any] = {"type": kind, "text": part.text or ""}
+    return {**shown, "annotations": []} if kind == "output_text" else shown

@@ -1,0 +1,155 @@
+"""Rows of responses, and the conversation behind one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, delete, insert, select, update
+
+from gatewayd.errors import InvalidRequest, NotFound
+from gatewayd.http.schema.messages import MAX_MESSAGES
+from gatewayd.store.tables import responses
+
+RUNNING = ("queued", "in_progress")
+_ITEM = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{32})")
+_LAST = 256
+"""More are not running at once."""
+_LOST = {"code": "server_error", "message": "the daemon ended before the response was complete"}
+
+
+def add(connection: Connection, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
+    """Keep one.
+
+    Args:
+        connection: to write with.
+        body: the response.
+        given: items of its input.
+    """
+    connection.execute(
+        insert(responses).values(
+            id=body["id"],
+            created_at=body["created_at"],
+            status=body["status"],
+            previous_id=body["previous_response_id"],
+            body=body,
+            input=given,
+        )
+    )
+
+
+def replace(connection: Connection, body: dict[str, Any]) -> None:
+    """What became of one that ran; no effect on one that is over, or was deleted."""
+    connection.execute(
+        update(responses)
+        .where(responses.c.id == body["id"], responses.c.status.in_(RUNNING))
+        .values(status=body["status"], body=body)
+    )
+
+
+def find(connection: Connection, response_id: str) -> dict[str, Any]:
+    """One of them.
+
+    Raises:
+        NotFound: there is no such response.
+    """
+    return _row(connection, response_id, "response_id")[0]
+
+
+def given(connection: Connection, response_id: str) -> list[dict[str, Any]]:
+    """Items of the input of one.
+
+    Raises:
+        NotFound: there is no such response.
+    """
+    return _row(connection, response_id, "response_id")[1]
+
+
+def items(connection: Connection, wanted: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Items that responses have said, by their ids.
+
+    Args:
+        connection: to read with.
+        wanted: ids, each with the field that names it.
+
+    Raises:
+        NotFound: there is no such item.
+    """
+    return {item_id: _item(connection, item_id, param) for item_id, param in wanted.items()}
+
+
+def conversation(connection: Connection, response_id: str) -> list[dict[str, Any]]:
+    """All items up to the end of a response: its own and of those before it.
+
+    Behind more than a chat may have nothing is read: they are refused, or left out.
+
+    Raises:
+        NotFound: there is no such response, or one before it is gone.
+        InvalidRequest: it is not complete.
+    """
+    parts: list[list[dict[str, Any]]] = []
+    next_id: str | None = response_id
+    num_items = 0
+    while next_id is not None and num_items <= MAX_MESSAGES:
+        body, items = _row(connection, next_id, "previous_response_id")
+        if body["status"] not in ("completed", "incomplete"):
+            raise InvalidRequest(
+                f"the response {next_id} is {body['status']}; only one that is complete goes on",
+                param="previous_response_id",
+            )
+        parts += [body["output"], items]
+        num_items += len(body["output"]) + len(items)
+        next_id = body["previous_response_id"]
+    return [item for part in reversed(parts) for item in part]
+
+
+def remove(connection: Connection, response_id: str) -> None:
+    """Delete one.
+
+    Raises:
+        NotFound: there is no such response.
+    """
+    find(connection, response_id)
+    connection.execute(delete(responses).where(responses.c.id == response_id))
+
+
+def remove_older(connection: Connection, created_at: float) -> None:
+    """Delete what is older and does not run."""
+    old = responses.c.created_at < created_at
+    connection.execute(delete(responses).where(old, responses.c.status.not_in(RUNNING)))
+
+
+def fail_running(connection: Connection) -> int:
+    """Those that ran when the last process ended have failed; returns how many."""
+    running = select(responses.c.body).where(responses.c.status.in_(RUNNING))
+    bodies = connection.execute(running).scalars().all()
+    for body in bodies:
+        replace(connection, {**body, "status": "failed", "error": _LOST})
+    return len(bodies)
+
+
+def _item(connection: Connection, item_id: str, param: str) -> dict[str, Any]:
+    """Ids begin with their time: an item is in one of the last responses that began before it."""
+    of_item = _ITEM.fullmatch(item_id)
+    if of_item is not None:
+        before = responses.c.id <= f"resp_{of_item[1]}"
+        last = select(responses.c.body).where(before).order_by(responses.c.id.desc()).limit(_LAST)
+        for body in connection.execute(last).scalars():
+            for item in body["output"]:
+                if item["id"] == item_id:
+                    found: dict[str, Any] = item
+                    return found
+    raise NotFound(
+        f"there is no item {item_id[:128]!r}; what `store` false has said is not kept", param=param
+    )
+
+
+def _row(
+    connection: Connection, response_id: str, param: str
+) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    query = select(responses.c.body, responses.c.input).where(responses.c.id == response_id)
+    found = connection.execute(query).one_or_none()
+    if found is None:
+        raise NotFound(f"there is no response {response_id[:128]!r}", param=param)
+    return found.body, found.input

@@ -1,0 +1,273 @@
+"""``/v1/responses``."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gatewayd.errors import GatewayError, InvalidRequest, StoreUnavailable
+from gatewayd.http.answer import Answer
+from gatewayd.http.asgi import (
+    JSON_HEADER,
+    Receive,
+    Scope,
+    Send,
+    encode_json,
+    ignored_header,
+    send_body,
+    send_json,
+)
+from gatewayd.http.departure import departure_of
+from gatewayd.http.generate import receive_request
+from gatewayd.http.pieces import Pieces
+from gatewayd.http.protocol_route import Refused
+from gatewayd.http.query import listed, page_of, query_of
+from gatewayd.http.schema.responses import ResponseRequest
+from gatewayd.http.services import Services
+from gatewayd.http.wire import PING
+from gatewayd.responses import items, records
+from gatewayd.responses.background import Background
+from gatewayd.responses.body import begun
+from gatewayd.responses.events import HEADERS as STREAM_HEADERS
+from gatewayd.responses.events import Numbers, told_again, unsaid
+from gatewayd.responses.run import Progress, begin
+from gatewayd.store.database import Database
+from gatewayd.store.ids import new_id
+from gatewayd_hooks.protocols import Refusal
+
+_DEFAULT_LIMIT, _MOST = 20, 100
+
+
+class ResponseCreate:
+    """``POST /v1/responses``."""
+
+    def __init__(self, services: Services, database: Database, background: Background) -> None:
+        self._services = services
+        self._database = database
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        services = self._services
+        arrival = services.clock()
+        request, ignored = await receive_request(services, ResponseRequest, scope, receive)
+        _check(request)
+        given = items.kept(request.input, await self._named(request))
+        conversation = [*await self._before(request), *given]
+        if not conversation:
+            raise InvalidRequest("input is required", param="input")
+        answer = await begin(services, request, conversation, scope["request_id"], arrival)
+        response_id = new_id("resp_")
+        if request.background:
+            try:
+                body = begun(request, response_id, "in_progress")
+                await self._database.write(lambda connection: records.add(connection, body, given))
+            except BaseException:
+                answer.close()
+                raise
+            self._background.begin(answer, body)
+            await send_json(send, body, headers=ignored_header(ignored))
+            return
+        progress = Progress(answer, begun(request, response_id, "in_progress"))
+        departure = departure_of(scope, receive)
+        departure.listen(answer.abandon)
+        try:
+            if request.stream:
+                await self._stream(progress, answer, given, send, ignored)
+            else:
+                await progress.finish()
+                await self._keep(progress.body, given)
+                headers = [JSON_HEADER, *ignored_header(ignored)]
+                headers += answer.headers()
+                await send_body(send, encode_json(progress.body), headers=headers)
+        except Refusal as refusal:
+            raise Refused(refusal) from refusal
+        finally:
+            answer.close()
+            departure.forget(answer.abandon)
+
+    async def _named(self, request: ResponseRequest) -> dict[str, dict[str, Any]]:
+        wanted = items.referred(request.input)
+        if not wanted:
+            return {}
+        return await self._database.read(lambda connection: records.items(connection, wanted))
+
+    async def _before(self, request: ResponseRequest) -> list[dict[str, Any]]:
+        previous = request.previous_response_id
+        if previous is None:
+            return []
+        return await self._database.read(
+            lambda connection: records.conversation(connection, previous)
+        )
+
+    async def _keep(self, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
+        if body["store"]:
+            await self._database.write(lambda connection: records.add(connection, body, given))
+
+    async def _stream(
+        self,
+        progress: Progress,
+        answer: Answer,
+        given: list[dict[str, Any]],
+        send: Send,
+        ignored: list[str],
+    ) -> None:
+        services = self._services
+        pieces = Pieces(
+            send,
+            200,
+            lambda: [
+                *STREAM_HEADERS,
+                *ignored_header(ignored),
+                *answer.headers(),
+            ],
+            keepalive=PING,
+            seconds=services.limits.ping_seconds,
+        )
+        numbers = Numbers()
+        try:
+            await pieces.write(self._events(progress, given, numbers))
+        except (Refusal, GatewayError) as error:
+            if not pieces.has_begun:
+                raise
+            body = {**progress.body, "status": "failed"}
+            if body["error"] is None:
+                body["error"] = {"code": "server_error", "message": str(error)}
+            opening = numbers.opening({**body, "status": "in_progress", "error": None})
+            last = numbers.event({"type": "response.failed", "response": body})
+            with contextlib.suppress(StoreUnavailable):  # logged where it was raised
+                await self._keep(body, given)
+            await pieces.end(opening + last)
+
+    async def _events(
+        self, progress: Progress, given: list[dict[str, Any]], numbers: Numbers
+    ) -> AsyncIterator[bytes]:
+        async for event in progress.events():
+            yield numbers.opening(progress.body) + numbers.event(event)
+        # Before it is told: whoever has read the end may go on behind it.
+        await self._keep(progress.body, given)
+        kind = f"response.{progress.body['status']}"
+        yield numbers.event({"type": kind, "response": progress.body})
+
+
+class ResponseOne:
+    """``GET /v1/responses/{response_id}``."""
+
+    def __init__(self, services: Services, database: Database, background: Background) -> None:
+        self._services = services
+        self._database = database
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Show it, or tell its events again; of one that runs, once it is over."""
+        query = query_of(scope)
+        body = await self._find(scope["path_params"]["response_id"])
+        if query.get("stream") != "true":
+            await send_json(send, body)
+            return
+        pieces = Pieces(
+            send,
+            200,
+            lambda: STREAM_HEADERS,
+            keepalive=PING,
+            seconds=self._services.limits.ping_seconds,
+        )
+        await pieces.write(self._events(body, Numbers(_after(query, body))))
+
+    async def _events(self, body: dict[str, Any], numbers: Numbers) -> AsyncIterator[bytes]:
+        yield numbers.opening(unsaid(body))
+        if body["status"] in records.RUNNING:
+            await self._background.wait(body["id"])
+            try:
+                body = await self._find(body["id"])
+            except GatewayError as error:
+                told = {"code": error.code, "message": error.message, "param": error.param}
+                yield numbers.event({"type": "error", **told})
+                return
+        if body["status"] not in records.RUNNING:  # else the daemon ends
+            for event in told_again(body):
+                yield numbers.event(event)
+
+    async def _find(self, response_id: str) -> dict[str, Any]:
+        return await self._database.read(lambda connection: records.find(connection, response_id))
+
+
+class ResponseDelete:
+    """``DELETE /v1/responses/{response_id}``."""
+
+    def __init__(self, database: Database, background: Background) -> None:
+        self._database = database
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Delete it, and stop what works on it; responses behind it lose what they go on from."""
+        response_id = scope["path_params"]["response_id"]
+        await self._database.write(lambda connection: records.remove(connection, response_id))
+        await self._background.drop(response_id)
+        await send_json(send, {"id": response_id, "object": "response", "deleted": True})
+
+
+class ResponseCancel:
+    """``POST /v1/responses/{response_id}/cancel``."""
+
+    def __init__(self, background: Background) -> None:
+        self._background = background
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """End one in the background."""
+        await send_json(send, await self._background.cancel(scope["path_params"]["response_id"]))
+
+
+class ResponseInput:
+    """``GET /v1/responses/{response_id}/input_items``."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """List the items of its input."""
+        page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
+        response_id = scope["path_params"]["response_id"]
+
+        def read(connection: Connection) -> list[dict[str, Any]]:
+            return records.given(connection, response_id)
+
+        found = await self._database.read(read)
+        if page.is_descending:
+            found = found[::-1]
+        ids = [item["id"] for item in found]
+        if page.after is not None and page.after not in ids:
+            raise InvalidRequest(f"there is no item {page.after[:128]!r}", param="after")
+        first = 0 if page.after is None else ids.index(page.after) + 1
+        await send_json(send, listed(found[first : first + page.limit + 1], page))
+
+
+def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
+    """The number of the last event that the client has."""
+    text = query.get("starting_after")
+    if text is None:
+        return -1
+    if not body["background"]:
+        raise InvalidRequest(
+            f"the response {body['id']} was streamed to its client, in other pieces; leave "
+            "starting_after out to get it from its beginning",
+            param="starting_after",
+        )
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        raise InvalidRequest(
+            f"starting_after is {text[:32]!r}; it must be the number of an event",
+            param="starting_after",
+        )
+    return int(text)
+
+
+def _check(request: ResponseRequest) -> None:
+    if request.background and request.stream:
+        raise InvalidRequest(
+            "background and stream do not go together; ask for the response later", param="stream"
+        )
+    if request.background and request.store is False:
+        raise InvalidRequest("background needs store to be true", param="store")

@@ -1,0 +1,102 @@
+"""The database: how it is opened, read in threads and written by one.
+
+Nothing here runs on the event loop: ``read`` and ``write`` give what can be awaited.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from gatewayd.store.faults import raise_for_client
+from gatewayd.store.writer import Writer
+
+T = TypeVar("T")
+
+_READERS = 4
+_BUSY_MILLISECONDS = 5000
+"""That a program of the operator's, such as a backup, may hold the lock."""
+
+
+def connect(file: Path) -> Engine:
+    """An engine whose transactions begin when they are told to; nothing is opened yet."""
+    engine = create_engine(
+        URL.create("sqlite+pysqlite", database=str(file)),
+        poolclass=QueuePool,
+        pool_size=_READERS + 1,
+        max_overflow=0,
+        connect_args={"check_same_thread": False},
+    )
+
+    @event.listens_for(engine, "connect")
+    def set_up(connection: Any, _: object) -> None:  # noqa: ANN401 - sqlite3's
+        # sqlite3 would begin and commit by its own rules, and never around DDL.
+        connection.isolation_level = None
+        for pragma in (
+            f"busy_timeout = {_BUSY_MILLISECONDS}",
+            "journal_mode = WAL",
+            # In WAL a commit is on the disk only with this; groups pay for it once.
+            "synchronous = FULL",
+            "foreign_keys = ON",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        readonly = connection.get_execution_options().get("readonly")
+        # A transaction that first reads and then writes may find that another has written.
+        connection.exec_driver_sql("BEGIN" if readonly else "BEGIN IMMEDIATE")
+
+    return engine
+
+
+class Database:
+    """An open database."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._reading = engine.execution_options(readonly=True)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gatewayd-store-reader")
+        self._writer = Writer(engine)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """Read in one transaction, in a thread.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._readers, self._read, work)
+        except DBAPIError as error:
+            raise_for_client(error)
+
+    async def write(self, work: Callable[[Connection], T]) -> T:
+        """Write in one transaction; it is on the disk when this returns.
+
+        If whoever waits is cancelled it may be written or not.
+
+        Raises:
+            StoreUnavailable: the store cannot be written.
+        """
+        try:
+            return await asyncio.wrap_future(self._writer.submit(work))
+        except DBAPIError as error:
+            raise_for_client(error)
+
+    def close(self) -> None:
+        """Write what is left and close all connections."""
+        self._writer.close()
+        self._readers.shutdown()
+        self._engine.dispose()
+
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with self._reading.begin() as connection:
+            return work(connection)

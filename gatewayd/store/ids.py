@@ -1,0 +1,11 @@
+"""Names of what is kept: sorted by their time, and not to be guessed."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+
+def new_id(prefix: str) -> str:
+    """A fresh id, such as ``file-18ba...``: nanoseconds, then 64 random bits."""
+    return f"{prefix}{time.time_ns():016x}{secrets.token_hex(8)}"

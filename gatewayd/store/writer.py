@@ -1,0 +1,104 @@
+"""The one writer: a thread with the only connection that writes, and commits in groups.
+
+Whoever waits for a commit waits for a disk. What has come meanwhile is written in one transaction,
+each piece in a savepoint of its own, so that one that fails takes no other with it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, Engine
+
+from gatewayd.store.faults import reason_of
+
+T = TypeVar("T")
+
+_GROUP = 256
+"""Most pieces of one transaction."""
+
+
+class _Piece(NamedTuple):
+    work: Callable[[Connection], Any]
+    future: Future[Any]
+
+
+class Writer:
+    """Runs pieces of work in the order in which they come."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._connection = engine.connect()
+        self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name="gatewayd-store-writer", daemon=True)
+        self._thread.start()
+
+    def submit(self, work: Callable[[Connection], T]) -> Future[T]:
+        """Do something in a transaction; the future is set once it is on the disk.
+
+        Raises:
+            RuntimeError: the writer is closed.
+        """
+        future: Future[T] = Future()
+        with self._lock:
+            if self._is_closed:
+                raise RuntimeError("the store is closed")
+            self._pieces.put(_Piece(work, future))
+        return future
+
+    def close(self) -> None:
+        """Write what was submitted, then end."""
+        with self._lock:
+            self._is_closed = True
+        self._pieces.put(None)
+        self._thread.join()
+
+    def _run(self) -> None:
+        is_open = True
+        while is_open:
+            group: list[_Piece] = []
+            first = self._pieces.get()
+            while first is not None:
+                if first.future.set_running_or_notify_cancel():
+                    group.append(first)
+                if len(group) == _GROUP or self._pieces.empty():
+                    break
+                first = self._pieces.get()
+            is_open = first is not None
+            if group:
+                _write(self._connection, group)
+        self._connection.close()
+
+
+def _write(connection: Connection, group: list[_Piece]) -> None:
+    done: list[tuple[Future[Any], Any]] = []
+    left = list(group)
+    try:
+        with connection.begin():
+            while left:
+                piece = left[0]
+                savepoint = connection.begin_nested()
+                try:
+                    result = piece.work(connection)
+                except Exception as error:
+                    # A fault of the store's may have ended the whole transaction.
+                    if reason_of(error) is not None:
+                        raise
+                    savepoint.rollback()
+                    piece.future.set_exception(error)
+                else:
+                    savepoint.commit()
+                    done.append((piece.future, result))
+                left.pop(0)
+    except BaseException as error:  # noqa: BLE001 - told to all who wait
+        for future in [*(future for future, _ in done), *(piece.future for piece in left)]:
+            if not future.done():
+                future.set_exception(error)
+        return
+    for future, result in done:
+        future.set_result(result)

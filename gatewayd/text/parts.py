@@ -1,0 +1,151 @@
+"""What an answer is made of: its text through the parsers of its model, behind a fence.
+
+A parser that raises costs its answer the parsing and nothing else: from there on all is text.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from gatewayd_hooks.parsing import Arguments, OutputParser, Part, Reasoning, Text, ToolCall
+
+_log = logging.getLogger(__name__)
+
+
+class Parsers(NamedTuple):
+    """How answers of one request are read.
+
+    Attributes:
+        reasoning: makes what finds reasoning; None for a model without.
+        tools: makes what finds calls in the text beside it; None without tools.
+        most_calls: that are told; None for all.
+        keeps_reasoning: whether reasoning is told.
+        marks: special tokens that they see although text leaves such out.
+    """
+
+    reasoning: Callable[[], OutputParser] | None = None
+    tools: Callable[[], OutputParser] | None = None
+    most_calls: int | None = None
+    keeps_reasoning: bool = True
+    marks: frozenset[str] = frozenset()
+
+    def reader(self) -> Reader:
+        """For one answer."""
+        return Reader(self)
+
+
+class Reader:
+    """Reads one answer.
+
+    Attributes:
+        num_calls: that were told.
+        reasoning_pieces: how many pieces there were up to the last that ended in reasoning.
+    """
+
+    def __init__(self, parsers: Parsers) -> None:
+        """Begin at the beginning of an answer."""
+        self._parsers = parsers
+        self._reasoning: OutputParser | None = None
+        self._tools: OutputParser | None = None
+        self._is_broken = self._is_finished = False
+        self._num_pieces = 0
+        self._unread: list[str] = []
+        self.num_calls = 0
+        self.reasoning_pieces = 0
+        try:
+            self._reasoning = parsers.reasoning() if parsers.reasoning else None
+            self._tools = parsers.tools() if parsers.tools else None
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._break(error)
+
+    def read(self, pieces: Sequence[str], *, is_last: bool) -> list[Part]:
+        """Take what was said next.
+
+        Args:
+            pieces: in order, one for each token where ``reasoning_pieces`` is to be tokens.
+            is_last: whether nothing follows. May be said again.
+
+        Returns:
+            Parts in order, neighbours of one kind put together.
+        """
+        parts: list[Part] = []
+        for piece in pieces if self._reasoning else ("".join(pieces),):
+            self._num_pieces += 1
+            if self._is_broken:
+                parts += _text(piece)
+            elif piece:
+                self._unread.append(piece)
+                parts += self._fenced(lambda piece=piece: self._feed(piece))  # type: ignore[misc]
+        if is_last and not self._is_finished:
+            self._is_finished = True
+            if not self._is_broken:
+                parts += self._fenced(self._finish)
+        return _joined(self._kept(parts))
+
+    def _feed(self, text: str) -> list[Part]:
+        if self._reasoning is None:
+            return self._read_text(text)
+        return self._apart(self._reasoning.feed(text))
+
+    def _finish(self) -> list[Part]:
+        parts = [] if self._reasoning is None else self._apart(self._reasoning.finish())
+        return parts if self._tools is None else [*parts, *self._tools.finish()]
+
+    def _apart(self, parts: Sequence[Part]) -> list[Part]:
+        """Look for calls in the text beside the reasoning."""
+        found: list[Part] = []
+        for part in parts:
+            found += self._read_text(part.text) if isinstance(part, Text) else [part]
+        return found
+
+    def _read_text(self, text: str) -> list[Part]:
+        return list(self._tools.feed(text)) if self._tools else _text(text)
+
+    def _fenced(self, work: Callable[[], list[Part]]) -> list[Part]:
+        try:
+            parts = work()
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self._break(error)
+            return _text("".join(self._unread))
+        if parts:
+            self._unread.clear()
+            if isinstance(parts[-1], Reasoning):
+                self.reasoning_pieces = self._num_pieces
+        return parts
+
+    def _break(self, error: Exception) -> None:
+        self._is_broken = True
+        _log.debug("an answer is read as text from here on: %r", error)
+
+    def _kept(self, parts: Iterable[Part]) -> list[Part]:
+        most, kept = self._parsers.most_calls, []
+        for part in parts:
+            if isinstance(part, ToolCall | Arguments):
+                if most is not None and part.call >= most:
+                    continue
+                self.num_calls += isinstance(part, ToolCall)
+            elif isinstance(part, Reasoning) and not self._parsers.keeps_reasoning:
+                continue
+            kept.append(part)
+        return kept
+
+
+def _text(text: str) -> list[Part]:
+    return [Text(text)] if text else []
+
+
+def _joined(parts: Sequence[Part]) -> list[Part]:
+    joined: list[Part] = []
+    for part in parts:
+        last = joined[-1] if joined else None
+        if isinstance(part, Text) and isinstance(last, Text):
+            joined[-1] = Text(last.text + part.text)
+        elif isinstance(part, Reasoning) and isinstance(last, Reasoning):
+            joined[-1] = Reasoning(last.text + part.text)
+        elif isinstance(part, Arguments) and isinstance(last, Arguments) and part[0] == last[0]:
+            joined[-1] = Arguments(part.call, last.text + part.text)
+        else:
+            joined.append(part)
+    return joined

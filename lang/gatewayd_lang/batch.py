@@ -1,0 +1,47 @@
+"""Many runs, so many at a time."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+Progress = Callable[[int, int], None]
+"""Told how many of how many are done."""
+
+
+def run_all(
+    works: Sequence[Callable[[], None]],
+    concurrency: int,
+    progress: Progress | bool,
+    end: Callable[[BaseException], None],
+) -> None:
+    """Run them.
+
+    Args:
+        works: none of them raises.
+        concurrency: at the same time.
+        progress: told how far it has come.
+        end: called when the user interrupts, so that those that run do not go on.
+
+    Raises:
+        ValueError: none may run at a time.
+    """
+    if concurrency < 1:
+        raise ValueError(f"concurrency is {concurrency}; at least one must run at a time")
+    tell = _show if progress is True else progress
+    with ThreadPoolExecutor(concurrency, thread_name_prefix="gatewayd-lang-batch") as pool:
+        try:
+            futures = [pool.submit(work) for work in works]
+            for count, future in enumerate(as_completed(futures), 1):
+                future.result()
+                if tell:
+                    tell(count, len(works))
+        except BaseException as error:
+            pool.shutdown(wait=False, cancel_futures=True)
+            end(error)
+            raise
+
+
+def _show(done: int, total: int) -> None:
+    print(f"\r{done}/{total}", end="\n" if done == total else "", file=sys.stderr, flush=True)

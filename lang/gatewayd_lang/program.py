@@ -1,0 +1,147 @@
+"""Programs: functions whose first argument is a state."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+
+from gatewayd_lang.batch import Progress, run_all
+from gatewayd_lang.run import Run
+from gatewayd_lang.server import Server, default_server
+from gatewayd_lang.state import State
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class Program(Generic[P, R]):
+    """A function of a state, and the ways to run it."""
+
+    def __init__(
+        self, body: Callable[Concatenate[State, P], R], server: Server | None = None
+    ) -> None:
+        """Wrap a function.
+
+        Args:
+            body: takes the state first; it appends to it.
+            server: to run it on; else the default one.
+
+        Raises:
+            TypeError: it is a coroutine function.
+        """
+        if inspect.iscoroutinefunction(body):
+            raise TypeError(
+                f"{body.__name__} is a coroutine function; write `def`, and await its `arun`"
+            )
+        functools.update_wrapper(self, body)
+        self._body = body
+        self._server = server
+
+    def __call__(self, state: State, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it as a part of another program, on that one's state."""
+        return self._body(state, *args, **kwargs)
+
+    def on(self, server: Server) -> Program[P, R]:
+        """The same program, on a certain server."""
+        return Program(self._body, server)
+
+    def run(self, *args: P.args, **kwargs: P.kwargs) -> State:
+        """Run it to its end.
+
+        Raises:
+            LangError: a step of its state has failed; or whatever the function raises.
+        """
+        state = self._begin()
+        self._go(state, args, kwargs)
+        if state.error is not None:
+            raise state.error
+        return state
+
+    async def arun(self, *args: P.args, **kwargs: P.kwargs) -> State:
+        """The same, awaited; the function runs in a thread of its own."""
+        state = self._begin()
+        done: Future[None] = Future()
+        self._in_a_thread(state, args, kwargs, done)
+        try:
+            await asyncio.wrap_future(done)
+        except asyncio.CancelledError as error:
+            state.end(error)
+            raise
+        if state.error is not None:
+            raise state.error
+        return state
+
+    def stream(self, *args: P.args, **kwargs: P.kwargs) -> State:
+        """Begin it and give the state at once, to read along.
+
+        ``for piece in f.stream(...).text_iter("answer")``. What goes wrong is raised by whatever
+        is read.
+        """
+        state = self._begin(streams=True)
+        self._in_a_thread(state, args, kwargs, Future())
+        return state
+
+    def run_batch(
+        self,
+        batch: Sequence[Mapping[str, Any]],
+        *,
+        concurrency: int = 16,
+        progress: Progress | bool = False,
+    ) -> list[State]:
+        """Run it for many arguments, so many at a time.
+
+        One that fails does not end the others: its state has an ``error``, and raises it where it
+        is read.
+
+        Args:
+            batch: named arguments of each run.
+            concurrency: runs at the same time, each in a thread.
+            progress: told how many of how many are done; True shows it on stderr.
+
+        Returns:
+            A state for each, in order.
+        """
+        states = [self._begin() for _ in batch]
+        works = [
+            functools.partial(self._go, state, (), arguments)
+            for state, arguments in zip(states, batch, strict=True)
+        ]
+
+        def end(error: BaseException) -> None:
+            for state in states:
+                state.end(error)
+
+        run_all(works, concurrency, progress, end)
+        return states
+
+    def _begin(self, *, streams: bool = False) -> State:
+        return State(Run(self._server or default_server(), streams=streams))
+
+    def _go(self, state: State, args: Any, kwargs: Any) -> None:  # noqa: ANN401 - the body's
+        state.perform(lambda: self._body(state, *args, **kwargs))
+
+    def _in_a_thread(
+        self,
+        state: State,
+        args: Any,  # noqa: ANN401
+        kwargs: Any,  # noqa: ANN401
+        done: Future[None],
+    ) -> None:
+        done.set_running_or_notify_cancel()
+
+        def go() -> None:
+            self._go(state, args, kwargs)
+            done.set_result(None)
+
+        name = f"gatewayd-lang-{getattr(self, '__name__', 'program')}"
+        threading.Thread(target=go, name=name, daemon=True).start()
+
+
+def function(body: Callable[Concatenate[State, P], R]) -> Program[P, R]:
+    """Make a program of a function: ``@function def f(s, question): s += ...``."""
+    return Program(body)

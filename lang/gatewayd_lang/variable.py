@@ -1,0 +1,99 @@
+"""What a ``gen`` has produced, or will: its text piece by piece, then the whole."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import Future
+from typing import NamedTuple
+
+from gatewayd_lang.loop import submit
+
+
+class Answer(NamedTuple):
+    """A generated text and how it came about.
+
+    Attributes:
+        text: without the stop string.
+        ids: its token ids.
+        finish_reason: ``stop`` or ``length``.
+        stop_reason: the stop string or token that ended it, if one of the request did.
+        prompt_tokens: before it.
+        cached_tokens: of these, found in the server's cache.
+        completion_tokens: generated, with what ended it.
+    """
+
+    text: str
+    ids: list[int]
+    finish_reason: str
+    stop_reason: str | int | None = None
+    prompt_tokens: int = 0
+    cached_tokens: int = 0
+    completion_tokens: int = 0
+
+
+class Variable:
+    """One ``gen`` of one state. Written on the loop, read from anywhere."""
+
+    def __init__(self) -> None:
+        self._answer: Future[Answer] = Future()
+        self._pieces: list[str] = []
+        self._news = asyncio.Event()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether there is nothing to wait for."""
+        return self._answer.done()
+
+    def answer(self) -> Answer:
+        """Wait for the end.
+
+        Raises:
+            LangError: there is no answer.
+        """
+        return self._answer.result()
+
+    def pieces(self) -> Iterator[str]:
+        """The text as it comes; it begins anew for each who asks."""
+        seen = 0
+        while news := submit(self._after(seen)).result():
+            seen += len(news)
+            yield "".join(news)
+        self.answer()
+
+    async def pieces_async(self) -> AsyncIterator[str]:
+        """The same, awaited."""
+        seen = 0
+        while news := await asyncio.wrap_future(submit(self._after(seen))):
+            seen += len(news)
+            yield "".join(news)
+        self.answer()
+
+    # What follows runs on the loop.
+
+    def feed(self, text: str) -> None:
+        """More of the text."""
+        if text:
+            self._pieces.append(text)
+            self._wake()
+
+    def finish(self, answer: Answer) -> None:
+        """The text is complete."""
+        self._answer.set_result(answer)
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        """There is no answer; whoever asks for it is told why."""
+        if not self._answer.done():
+            self._answer.set_exception(error)
+            self._wake()
+
+    def _wake(self) -> None:
+        news, self._news = self._news, asyncio.Event()
+        news.set()
+
+    async def _after(self, seen: int) -> list[str]:
+        """Pieces beyond those seen; none at the end."""
+        while len(self._pieces) == seen and not self._answer.done():
+            await self._news.wait()
+        return self._pieces[seen:]

@@ -1,0 +1,192 @@
+"""Reads EBNF, as ``root ::= "a" rule | [b-z]*``: what llama.cpp calls GBNF."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, field
+
+from gatewayd_hooks.guiding import GrammarRefused
+
+DEPTH = 100
+_RULES = 2000
+_TOKEN = re.compile(
+    r"""(?P<space>(?:\s|\#[^\n]*)+)
+    |(?P<name>[A-Za-z_][\w-]*)(?P<defines>(?:\s|\#[^\n]*)*::=)?
+    |(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
+    |(?P<letters>\[(?:[^\]\\]|\\.)*\])
+    |(?P<times>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    |(?P<sign>[()|.])""",
+    re.VERBOSE | re.DOTALL,
+)
+_ESCAPE = re.compile(
+    r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL
+)
+_LETTERS = {"n": "\n", "t": "\t", "r": "\r", "0": "\0"}
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A part of a rule.
+
+    Attributes:
+        op: ``lit`` (Lark for a terminal), ``ref`` (a rule's name), ``seq``, ``alt`` or ``rep``.
+        text: of ``lit`` and ``ref``; how often for ``rep``.
+        parts: of the others.
+    """
+
+    op: str
+    text: str = ""
+    parts: tuple[Node, ...] = ()
+
+
+@dataclass(slots=True)
+class _Reader:
+    """Reads rules, one token after the other."""
+
+    tokens: list[tuple[str, str]]
+    place: int = 0
+    depth: int = 0
+    rules: dict[str, Node] = field(default_factory=dict)
+
+    def peek(self) -> tuple[str, str]:
+        return self.tokens[self.place] if self.place < len(self.tokens) else ("end", "")
+
+    def read(self) -> dict[str, Node]:
+        """All rules by name."""
+        while self.place < len(self.tokens):
+            kind, name = self.peek()
+            if kind != "defines":
+                raise GrammarRefused(f"grammar: expected a rule (name ::= ...) before {name!r}")
+            if name in self.rules:
+                raise GrammarRefused(f"grammar: rule {name} is defined twice")
+            self.place += 1
+            self.rules[name] = self._alternatives()
+        return self.rules
+
+    def _alternatives(self) -> Node:
+        self.depth += 1
+        if self.depth > DEPTH:
+            raise GrammarRefused(f"grammar is nested deeper than {DEPTH} brackets")
+        found = [self._sequence()]
+        while self.peek() == ("sign", "|"):
+            self.place += 1
+            found.append(self._sequence())
+        self.depth -= 1
+        return found[0] if len(found) == 1 else Node("alt", parts=tuple(found))
+
+    def _sequence(self) -> Node:
+        found: list[Node] = []
+        while True:
+            kind, text = self.peek()
+            if kind in ("end", "defines") or (kind, text) in (("sign", "|"), ("sign", ")")):
+                return found[0] if len(found) == 1 else Node("seq", parts=tuple(found))
+            self.place += 1
+            if kind == "times":
+                if not found:
+                    raise GrammarRefused(f"grammar: nothing stands before {text}")
+                found[-1] = Node("rep", re.sub(r"\s", "", text), (found[-1],))
+            else:
+                found.append(self._item(kind, text))
+
+    def _item(self, kind: str, text: str) -> Node:
+        if kind == "name":
+            return Node("ref", text)
+        if kind == "text":
+            return Node("lit", _quoted("".join(_unescaped(text[1:-1]))))
+        if kind == "letters":
+            return Node("lit", _class(text[1:-1]))
+        if text == ".":
+            return Node("lit", "/(?s:.)/")
+        inner = self._alternatives()
+        if self.peek() != ("sign", ")"):
+            raise GrammarRefused("grammar: a bracket is not closed")
+        self.place += 1
+        return inner
+
+
+def is_ebnf(text: str) -> bool:
+    """Whether a grammar is EBNF and not Lark."""
+    return re.search(r"(?m)^\s*[A-Za-z_][\w-]*\s*::=", text) is not None
+
+
+def read(text: str) -> dict[str, Node]:
+    """Read rules by their names.
+
+    Raises:
+        GrammarRefused: they are wrong, or there is no ``root``.
+    """
+    rules = _Reader(_tokens(text)).read()
+    if "root" not in rules:
+        raise GrammarRefused("grammar has no rule root")
+    if len(rules) > _RULES:
+        raise GrammarRefused(f"grammar has {len(rules):,} rules, of which {_RULES:,} are allowed")
+    for name, node in rules.items():
+        for missing in refs(node) - rules.keys():
+            raise GrammarRefused(f"grammar: rule {name} names {missing}, which is not defined")
+    return rules
+
+
+def refs(node: Node) -> set[str]:
+    """The rules that a part names."""
+    found, open_ = set(), [node]
+    while open_:
+        one = open_.pop()
+        if one.op == "ref":
+            found.add(one.text)
+        open_ += one.parts
+    return found
+
+
+def _tokens(text: str) -> list[tuple[str, str]]:
+    found, place = [], 0
+    while place < len(text):
+        token = _TOKEN.match(text, place)
+        if token is None:
+            line = text.count("\n", 0, place) + 1
+            raise GrammarRefused(f"grammar, line {line}: cannot read {text[place : place + 20]!r}")
+        kind = str(token.lastgroup)
+        if kind == "defines":
+            found.append((kind, token["name"]))
+        elif kind != "space":
+            found.append((kind, token[0]))
+        place = token.end()
+    return found
+
+
+def _unescaped(text: str) -> list[str]:
+    """Letter by letter, what escapes mean."""
+    found = []
+    for two, four, eight, other, plain in _ESCAPE.findall(text):
+        if code := two or four or eight:
+            if int(code, 16) > 0x10FFFF or 0xD800 <= int(code, 16) < 0xE000:
+                raise GrammarRefused(f"grammar: there is no letter {code}")
+            found.append(chr(int(code, 16)))
+        else:
+            found.append(plain or _LETTERS.get(other, other))
+    return found
+
+
+def _quoted(text: str) -> str:
+    """A string of Lark, whose escapes are those of JSON."""
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _class(text: str) -> str:
+    """Letters between brackets, as an expression."""
+    parts = re.findall(r"\\x..|\\u.{4}|\\U.{8}|\\.|.", text.removeprefix("^"), re.DOTALL)
+    inner, i = "", 0
+    while i < len(parts):
+        (first,) = _unescaped(parts[i])
+        if i + 2 < len(parts) and parts[i + 1] == "-":
+            (last,) = _unescaped(parts[i + 2])
+            if last < first:
+                raise GrammarRefused(f"grammar: [{text}] has a range that ends before it begins")
+            inner += f"\\x{{{ord(first):x}}}-\\x{{{ord(last):x}}}"
+            i += 3
+        else:
+            inner += f"\\x{{{ord(first):x}}}"
+            i += 1
+    if not inner:
+        raise GrammarRefused("grammar: [] has no letters")
+    return f"/[{'^' if text.startswith('^') else ''}{inner}]/"

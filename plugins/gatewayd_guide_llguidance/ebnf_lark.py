@@ -1,0 +1,92 @@
+"""Writes EBNF as Lark.
+
+llguidance cuts a text into lexemes, the longest that fits, and parses those. What calls itself
+nowhere therefore becomes one terminal, as large as can be: within it nothing is cut.
+"""
+
+from __future__ import annotations
+
+from gatewayd_guide_llguidance.ebnf import Node, refs
+
+
+def lark_of(rules: dict[str, Node]) -> str:
+    """Write rules; ``root`` is the start."""
+    return _Writer(rules).write()
+
+
+class _Writer:
+    """Terminals are in capitals."""
+
+    def __init__(self, rules: dict[str, Node]) -> None:
+        self._rules = rules
+        self._plain = _plain(rules)
+        self._terminals: list[str] = []
+        self._names = {
+            name: f"RULE_{i}" if name in self._plain else f"rule_{i}"
+            for i, name in enumerate(rules)
+        }
+
+    def write(self) -> str:
+        """All of them."""
+        lines = [f"start: {self._names['root']}"]
+        for name, node in self._rules.items():
+            written = self._terminal(node) if name in self._plain else self._rule(node)
+            lines.append(f"{self._names[name]}: {written}")
+        return "\n".join([*lines, *self._terminals])
+
+    def _is_plain(self, node: Node) -> bool:
+        return refs(node) <= self._plain
+
+    def _terminal(self, node: Node) -> str:
+        """What is cut nowhere."""
+        if node.op == "ref":
+            return self._names[node.text]
+        return _written(node, [self._terminal(part) for part in node.parts])
+
+    def _rule(self, node: Node) -> str:
+        """What may be cut between its parts."""
+        if self._is_plain(node):
+            name = f"TERM_{len(self._terminals)}"
+            self._terminals.append(f"{name}: {self._terminal(node)}")
+            return name
+        if node.op == "ref":
+            return self._names[node.text]
+        parts: list[Node] = []
+        for part in node.parts:
+            # Neighbours that are plain become one terminal.
+            if node.op == "seq" and parts and self._is_plain(part) and self._is_plain(parts[-1]):
+                parts[-1] = Node("seq", parts=(parts[-1], part))
+            else:
+                parts.append(part)
+        return _written(node, [self._rule(part) for part in parts])
+
+
+def _written(node: Node, parts: list[str]) -> str:
+    match node.op:
+        case "seq":
+            return " ".join(f"({part})" for part in parts) or '""'
+        case "alt":
+            return " | ".join(f"({part})" for part in parts)
+        case "rep":
+            return f"({parts[0]}){node.text}"
+        case _:
+            return node.text
+
+
+def _plain(rules: dict[str, Node]) -> set[str]:
+    """Rules that never come to themselves: all that they name is plain."""
+    waits = {name: refs(node) for name, node in rules.items()}
+    users: dict[str, list[str]] = {name: [] for name in rules}
+    for name, named in waits.items():
+        for ref in named:
+            users[ref].append(name)
+    ready = [name for name, named in waits.items() if not named]
+    found: set[str] = set()
+    while ready:
+        name = ready.pop()
+        found.add(name)
+        for user in users[name]:
+            waits[user].discard(name)
+            if not waits[user]:
+                ready.append(user)
+    return found

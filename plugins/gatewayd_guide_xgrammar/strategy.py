@@ -1,0 +1,160 @@
+"""Compiles with XGrammar: pushdown automata, with masks prepared for most of their states.
+
+XGrammar (Dong et al. 2024) divides a vocabulary, for each state of a grammar, into tokens that
+are decided by the state alone and the few that also need the stack.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+from xgrammar import BatchGrammarMatcher
+
+from gatewayd_guide_xgrammar.expressions import check_counts, whole
+from gatewayd_guide_xgrammar.matching import XgGrammar, XgMatcher
+from gatewayd_guide_xgrammar.schemas import kept
+from gatewayd_guide_xgrammar.vocabulary import Vocabulary
+from gatewayd_hooks.bounded import Bounded
+from gatewayd_hooks.grammars import check_size, read_choices, read_schema, read_structural_tag
+from gatewayd_hooks.guiding import GrammarRefused
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from xgrammar import CompiledGrammar
+
+    from gatewayd_guide_xgrammar.config import XgrammarConfig
+    from gatewayd_hooks.guiding import Grammar, GuideSpec, Matcher
+    from gatewayd_hooks.resources import EngineResources
+
+_PLAIN: frozenset[str] = frozenset()
+_MOST_LETTERS = 300
+_PLACE = re.compile(r"^(\[[\d:]+\] )?\S+:\d+: ")
+
+
+class Xgrammar:
+    """Holds the vocabulary; grammars belong to those who asked for them."""
+
+    def __init__(self, config: XgrammarConfig) -> None:
+        self._config = config
+        self._bounded = Bounded(config.compile_seconds)
+        self._vocabulary: Vocabulary | None = None
+        self._batch: BatchGrammarMatcher | None = None
+
+    def open(self, resources: EngineResources) -> None:
+        """Read the tokenizer; the library brings torch."""
+        self._vocabulary = Vocabulary(resources, self._config.threads)
+        self._vocabulary.compiler(_PLAIN)
+        self._batch = BatchGrammarMatcher(self._config.threads)
+
+    def close(self) -> None:
+        """Let both go; grammars that are in use keep their vocabulary."""
+        self._vocabulary = self._batch = None
+
+    def compile(self, spec: GuideSpec) -> Grammar:
+        """Translate to a form of XGrammar's and let it compile."""
+        return self._bounded.run(lambda: self._compiled(spec))
+
+    def _compiled(self, spec: GuideSpec) -> Grammar:
+        vocabulary = cast("Vocabulary", self._vocabulary)
+        check_size(spec.form, spec.text, self._config.text_bytes)
+        try:
+            return XgGrammar(self._compile(spec, vocabulary), vocabulary)
+        except (RuntimeError, ValueError) as error:
+            raise GrammarRefused(f"{spec.form}: {_told(error)}") from None
+
+    def _compile(self, spec: GuideSpec, vocabulary: Vocabulary) -> CompiledGrammar:
+        compiler = vocabulary.compiler(_PLAIN)
+        config = self._config
+        match spec.form:
+            case "json_object" | "json_schema":
+                schema = (
+                    {"type": "object"}
+                    if spec.form == "json_object"
+                    else kept(
+                        read_schema(spec.text, config.depth), config.schemas, compiler.compile_regex
+                    )
+                )
+                return compiler.compile_json_schema(
+                    json.dumps(schema), strict_mode=False, max_whitespace_cnt=config.whitespace
+                )
+            case "regex":
+                check_counts(spec.text)
+                return compiler.compile_regex(whole(spec.text))
+            case "choice":
+                return compiler.compile_grammar(
+                    "root ::= " + " | ".join(map(_quoted, read_choices(spec.text)))
+                )
+            case "grammar":
+                check_counts(spec.text)
+                if "::=" in spec.text:
+                    return compiler.compile_grammar(spec.text)
+                return compiler.compile_lark(spec.text)
+            case "structural_tag":
+                return self._structural_tag(spec.text, vocabulary)
+
+    def _structural_tag(self, text: str, vocabulary: Vocabulary) -> CompiledGrammar:
+        tag = read_structural_tag(text, self._config.depth)
+        marks = vocabulary.marks_in([m for one in tag.structures for m in (one.begin, one.end)])
+        compiler = vocabulary.compiler(marks)
+
+        def json_of(schema: dict[str, Any] | bool) -> dict[str, Any]:
+            return {
+                "type": "json_schema",
+                "json_schema": kept(schema, self._config.schemas, compiler.compile_regex),
+                "max_whitespace_cnt": self._config.whitespace,
+            }
+
+        tags = [
+            {"type": "tag", "begin": one.begin, "content": json_of(one.schema), "end": one.end}
+            for one in tag.structures
+        ]
+        found: dict[str, Any] = {
+            "tags": tags,
+            "at_least_one": tag.at_least_one,
+            "stop_after_first": tag.stop_after_first,
+        }
+        if tag.separator is not None:
+            found |= {"type": "tags_with_separator", "separator": tag.separator}
+        else:
+            # XGrammar wants one trigger for each structure: the shorter comes first anyway.
+            found |= {"type": "triggered_tags", "triggers": _shortest(tag.triggers)}
+        if tag.otherwise is not None:
+            found = {"type": "or", "elements": [json_of(tag.otherwise), found]}
+        return compiler.compile_structural_tag({"type": "structural_tag", "format": found})
+
+    def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
+        """In threads where there are several of both."""
+        ours = cast("Sequence[XgMatcher]", matchers)
+        open_ = [(one.matcher, i) for i, one in enumerate(ours) if not one.has_ended]
+        if open_:
+            cast("BatchGrammarMatcher", self._batch).batch_fill_next_token_bitmask(
+                [matcher for matcher, _ in open_], masks, [i for _, i in open_]
+            )
+        for i, one in enumerate(ours):
+            if one.has_ended:
+                one.fill(masks[i])
+
+
+def _shortest(triggers: Sequence[str]) -> list[str]:
+    """Those that begin with no other."""
+    return [
+        one
+        for one in triggers
+        if not any(one != other and one.startswith(other) for other in triggers)
+    ]
+
+
+def _quoted(text: str) -> str:
+    """A string of EBNF."""
+    plain = (c if " " <= c <= "~" and c not in '"\\' else f"\\U{ord(c):08x}" for c in text)
+    return f'"{"".join(plain)}"'
+
+
+def _told(error: Exception) -> str:
+    """The first line of what XGrammar says, without the time and the place in its source."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or ["no reason"]
+    return _PLACE.sub("", lines[0])[:_MOST_LETTERS]

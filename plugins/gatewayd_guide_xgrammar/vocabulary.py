@@ -1,0 +1,83 @@
+"""The model's tokens as XGrammar wants them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from xgrammar import GrammarCompiler, TokenizerInfo
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import EngineResources
+
+_COMPILERS = 4
+
+
+class Vocabulary:
+    """What tokens spell. Special ones spell nothing, but where a structure's mark is one of them.
+
+    Attributes:
+        size: tokens.
+        ends: the model's end tokens.
+        end_mask: a mask that allows them alone.
+        special: contents of special tokens, but of those that end, and their ids.
+    """
+
+    def __init__(self, resources: EngineResources, threads: int) -> None:
+        text = (Path(resources.folder) / "tokenizer.json").read_text("utf-8")
+        file = json.loads(text)
+        self.size = resources.vocab_size
+        self.ends = frozenset(resources.eos_token_ids)
+        self._threads = threads
+        self._metadata: dict[str, Any] = TokenizerInfo._detect_metadata_from_hf(text)
+        self._words = _words(file, self.size)
+        added = file.get("added_tokens", [])
+        self.special = {
+            token["content"]: token["id"]
+            for token in added
+            if token["special"] and token["id"] < self.size and token["id"] not in self.ends
+        }
+        for token in added:
+            if token["special"] and token["id"] < self.size:
+                self._words[token["id"]] = ""
+        self.end_mask = np.zeros(-(-self.size // 32), np.int32)
+        bits = self.end_mask.view(np.uint32)
+        for end in self.ends:
+            bits[end // 32] |= np.uint32(1 << (end % 32))
+        self.compiler = lru_cache(_COMPILERS)(self._compiler)
+
+    def _compiler(self, marks: frozenset[str]) -> GrammarCompiler:
+        """Compiles for a vocabulary in which some special tokens are what they are called."""
+        words = list(self._words)
+        for mark in marks:
+            words[self.special[mark]] = mark
+        info = TokenizerInfo(
+            words,
+            self._metadata["vocab_type"],
+            vocab_size=self.size,
+            stop_token_ids=sorted(self.ends),
+            add_prefix_space=self._metadata["add_prefix_space"],
+        )
+        return GrammarCompiler(info, max_threads=self._threads, cache_enabled=False)
+
+    def marks_in(self, texts: Collection[str]) -> frozenset[str]:
+        """The special tokens whose contents stand in texts."""
+        return frozenset(one for one in self.special if any(one in text for text in texts))
+
+
+def _words(file: dict[str, Any], size: int) -> list[str]:
+    """Every token as the file writes it; empty where there is none."""
+    vocab = file["model"]["vocab"]
+    pairs = vocab.items() if isinstance(vocab, dict) else ((w[0], i) for i, w in enumerate(vocab))
+    words = [""] * size
+    for word, token in pairs:
+        if token < size:
+            words[token] = word
+    for token in file.get("added_tokens", []):
+        if token["id"] < size:
+            words[token["id"]] = token["content"]
+    return words

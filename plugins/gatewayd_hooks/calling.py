@@ -1,0 +1,286 @@
+"""Reads tool calls that are written as JSON objects, while they come: for parsers of any family.
+
+Everything is decided by what was read and never by how it was cut, so that streams and whole
+answers agree.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Collection
+
+from gatewayd_hooks.parsing import Arguments, Part, ToolCall
+
+_SPACE = re.compile(r"[ \t\r\n]*")
+_IN_STRING = re.compile(r'["\\]')
+_OUTSIDE = re.compile(r'["{}\[\]]')
+_SCALAR = re.compile(r"[-+.\w]+")
+
+ARGUMENTS = ("arguments", "parameters")
+"""What families call a call's arguments."""
+
+
+class JsonSpan:
+    """Finds the end of a JSON object, list or string.
+
+    Attributes:
+        is_done: whether it was found.
+    """
+
+    def __init__(self) -> None:
+        self.is_done = False
+        self._depth = 0
+        self._is_string = self._is_escaped = False
+
+    def feed(self, text: str, start: int = 0) -> int:
+        """Go on.
+
+        Args:
+            text: its next characters stand here.
+            start: from here on.
+
+        Returns:
+            Where in ``text`` it ends; the length of ``text`` where it does not.
+        """
+        at = start
+        while at < len(text):
+            if self._is_escaped:
+                self._is_escaped = False
+                at += 1
+                continue
+            found = (_IN_STRING if self._is_string else _OUTSIDE).search(text, at)
+            if found is None:
+                return len(text)
+            at, sign = found.end(), found[0]
+            if sign == "\\":
+                self._is_escaped = True
+                continue
+            if sign == '"':
+                self._is_string = not self._is_string
+            else:
+                self._depth += 1 if sign in "{[" else -1
+            if not self._is_string and self._depth <= 0:
+                self.is_done = True
+                return at
+        return at
+
+
+class CallObject:
+    """Reads one object with a name and arguments; tells them as soon as they are certain.
+
+    Arguments are told as they were written. They may be an object, null, or an object that is
+    written as a string; a call without any, or with an empty string, has none.
+
+    Attributes:
+        is_done: whether the object has ended.
+        is_broken: whether it is no call; then nothing was told.
+        is_told: whether the call has begun to be told.
+        rest: what was given and is behind it, once it is done or broken.
+        raw: what was read of it while nothing is told; all of a broken one.
+    """
+
+    def __init__(self, call: int, names: Collection[str] | None = None) -> None:
+        """Begin before the object's brace.
+
+        Args:
+            call: its number.
+            names: that it may have; None for any.
+        """
+        self.is_done = self.is_broken = self.is_told = False
+        self.rest = self.raw = ""
+        self._call = call
+        self._names = names
+        self._name: str | None = None
+        self._arguments: str | None = None  # that came before the name
+        self._unread = ""
+        self._key: str | None = None
+        self._span: JsonSpan | None = None  # of the value that stands first in what is unread
+        self._num_seen = 0  # characters of it
+        self._state = self._open
+
+    def feed(self, text: str) -> list[Part]:
+        """Take more text, unless it is done or broken."""
+        self._unread += text
+        given = self.raw + text
+        parts: list[Part] = []
+        while not (self.is_done or self.is_broken) and self._state(parts):
+            pass
+        if self.is_broken and self.is_told:  # what was told stays; the object ends here
+            self.is_broken, self.is_done = False, True
+        if self.is_done or self.is_broken:
+            self.rest, self._unread = self._unread, ""
+        self.raw = "" if self.is_told else given[: len(given) - len(self.rest)]
+        return parts
+
+    # States: each returns whether it got further.
+
+    def _open(self, parts: list[Part]) -> bool:
+        if self._skip_space() and self._expect("{"):
+            self._state = self._first_key
+            return True
+        return False
+
+    def _first_key(self, parts: list[Part]) -> bool:
+        if not self._skip_space():
+            return False
+        if self._unread[0] == "}":
+            return self._expect("}") and self._close(parts)
+        self._state = self._next_key
+        return True
+
+    def _next_key(self, parts: list[Part]) -> bool:
+        if not self._skip_space():
+            return False
+        key = self._string()
+        if key is None:
+            return False
+        self._key, self._state = key, self._colon
+        return True
+
+    def _colon(self, parts: list[Part]) -> bool:
+        if self._skip_space() and self._expect(":"):
+            self._state = self._value
+            return True
+        return False
+
+    def _value(self, parts: list[Part]) -> bool:
+        if not self._skip_space():
+            return False
+        is_new = self._arguments is None and not self.is_told
+        if self._key == "name" and self._name is None:
+            return self._take_name()
+        if self._key in ARGUMENTS and is_new:
+            if self._name is not None and self._unread[0] == "{":
+                self._tell(parts)
+                self._span, self._state = JsonSpan(), self._go_on
+                return True
+            return self._take_arguments()
+        if self._whole() is None:
+            return False
+        self._state = self._after
+        return True
+
+    def _take_name(self) -> bool:
+        name = self._string()
+        if name is None:
+            return False
+        if not name or (self._names is not None and name not in self._names):
+            return self._break()
+        self._name, self._state = name, self._after
+        return True
+
+    def _take_arguments(self) -> bool:
+        found = self._whole()
+        if found is None:
+            return False
+        if found.startswith('"'):
+            found = _decoded(found) or ("{}" if found == '""' else "")
+            if not _is_object(found):
+                return self._break()
+        elif found == "null":
+            found = "{}"
+        if not found.startswith("{"):
+            return self._break()
+        self._arguments, self._state = found, self._after
+        return True
+
+    def _go_on(self, parts: list[Part]) -> bool:
+        span = self._span
+        if span is None or not self._unread:
+            return False
+        end = span.feed(self._unread)
+        parts.append(Arguments(self._call, self._unread[:end]))
+        self._unread = self._unread[end:]
+        if span.is_done:
+            self._span, self._state = None, self._after
+        return span.is_done
+
+    def _after(self, parts: list[Part]) -> bool:
+        if not self._skip_space():
+            return False
+        if self._unread[0] == ",":
+            self._state = self._next_key
+            return self._expect(",")
+        return self._expect("}") and self._close(parts)
+
+    # Steps of the states.
+
+    def _close(self, parts: list[Part]) -> bool:
+        if self._name is None:
+            return self._break()
+        if not self.is_told:
+            self._tell(parts)
+            parts.append(Arguments(self._call, self._arguments or "{}"))
+        self.is_done = True
+        return False
+
+    def _tell(self, parts: list[Part]) -> None:
+        parts.append(ToolCall(self._call, self._name or ""))
+        self.is_told = True
+
+    def _break(self) -> bool:
+        self.is_broken = True
+        return False
+
+    def _skip_space(self) -> bool:
+        """Whether anything else follows."""
+        self._unread = _SPACE.sub("", self._unread, count=1)
+        return bool(self._unread)
+
+    def _expect(self, sign: str) -> bool:
+        if not self._unread.startswith(sign):
+            return self._break()
+        self._unread = self._unread[1:]
+        return True
+
+    def _string(self) -> str | None:
+        """A whole string, decoded."""
+        if self._unread[0] != '"':
+            self._break()
+            return None
+        found = self._whole()
+        if found is None:
+            return None
+        decoded = _decoded(found)
+        if decoded is None:
+            self._break()
+        return decoded
+
+    def _whole(self) -> str | None:
+        """A whole value as it was written; None while it is not there."""
+        if self._unread[0] in '{["':
+            span = self._span = self._span or JsonSpan()
+            end = self._num_seen = span.feed(self._unread, self._num_seen)
+            is_whole = span.is_done
+        else:
+            found = _SCALAR.match(self._unread)
+            if found is None:
+                self._break()
+                return None
+            end = found.end()
+            is_whole = end < len(self._unread)
+        if not is_whole:
+            return None
+        self._span, self._num_seen = None, 0
+        value, self._unread = self._unread[:end], self._unread[end:]
+        return value
+
+
+def _decoded(text: str) -> str | None:
+    """What a JSON string says; None where it is none, or what no answer can carry."""
+    try:
+        value = json.loads(text, strict=False)
+        if isinstance(value, str):
+            value.encode()  # halves of surrogate pairs may be written, but stand for nothing
+            return value
+    except ValueError:
+        pass
+    return None
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(json.loads(text, strict=False), dict)
+    except (ValueError, RecursionError):
+        return False

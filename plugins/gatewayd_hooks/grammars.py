@@ -1,0 +1,167 @@
+"""Reads what a ``GuideSpec`` says, for guides: checked, and within limits.
+
+A text comes from whoever sends a request. It is measured before it is parsed, so that none is
+too large or too deep for the parser itself.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, NamedTuple
+
+from gatewayd_hooks.guiding import GrammarRefused
+
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+
+
+class Structure(NamedTuple):
+    """One structure of a structural tag.
+
+    Attributes:
+        begin: what it begins with; a trigger begins it.
+        schema: of what stands within.
+        end: what it ends with; may be empty.
+    """
+
+    begin: str
+    schema: dict[str, Any] | bool
+    end: str
+
+
+class StructuralTag(NamedTuple):
+    """Free text in which triggers begin structures.
+
+    Attributes:
+        triggers: none of which may stand in the text by itself.
+        structures: at least one for each trigger.
+        at_least_one: whether text without a structure is not enough.
+        stop_after_first: whether all ends with the first structure.
+        separator: what stands between structures, beside which there is no text; None for any.
+        otherwise: schema of what the whole may be instead; None for nothing else.
+    """
+
+    triggers: tuple[str, ...]
+    structures: tuple[Structure, ...]
+    at_least_one: bool
+    stop_after_first: bool
+    separator: str | None = None
+    otherwise: dict[str, Any] | bool | None = None
+
+
+def check_size(what: str, text: str, most: int) -> None:
+    """Refuse a long text.
+
+    Args:
+        what: it is, for the sentence.
+        text: of the request.
+        most: bytes that it may have.
+
+    Raises:
+        GrammarRefused: it has more.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > most:
+        raise GrammarRefused(f"{what} has {size:,} bytes, of which {most:,} are allowed")
+
+
+def read_json(what: str, text: str, depth: int) -> Any:  # noqa: ANN401 - any JSON
+    """Parse JSON that is not too deep.
+
+    Args:
+        what: it is, for the sentence.
+        text: of the request.
+        depth: objects and arrays in each other that it may have.
+
+    Raises:
+        GrammarRefused: it is no JSON, or deeper.
+    """
+    now = 0
+    for found in _BRACKETS.finditer(text):
+        now += {"[": 1, "{": 1, "]": -1, "}": -1}.get(found[0], 0)
+        if now > depth:
+            raise GrammarRefused(f"{what} is nested deeper than {depth} objects and arrays")
+    try:
+        return json.loads(text, parse_constant=_refuse_constant)
+    except ValueError as error:
+        raise GrammarRefused(f"{what} is not JSON: {error}") from None
+
+
+def read_choices(text: str) -> list[str]:
+    """The strings of a ``choice``, in their order, each once.
+
+    Raises:
+        GrammarRefused: it is no list of strings, or empty.
+    """
+    choices = read_json("choice", text, 1)
+    if not isinstance(choices, list) or not all(isinstance(one, str) for one in choices):
+        raise GrammarRefused("choice must be a list of strings")
+    if not choices:
+        raise GrammarRefused("choice is empty; it needs at least one string")
+    return list(dict.fromkeys(choices))
+
+
+def read_schema(text: str, depth: int) -> dict[str, Any] | bool:
+    """A JSON Schema, which is an object or a boolean.
+
+    Raises:
+        GrammarRefused: it is neither, or too deep.
+    """
+    return _schema("json_schema", read_json("json_schema", text, depth))
+
+
+def read_structural_tag(text: str, depth: int) -> StructuralTag:
+    """A structural tag, all of whose structures begin with a trigger.
+
+    Raises:
+        GrammarRefused: it is none.
+    """
+    found = read_json("structural_tag", text, depth)
+    if not isinstance(found, dict):
+        raise GrammarRefused("structural_tag must be an object")
+    known = {"triggers", "structures", "at_least_one", "stop_after_first"}
+    known |= {"separator", "otherwise"}
+    if strange := sorted(found.keys() - known):
+        raise GrammarRefused(f"structural_tag has no {strange[0]!r}; it has {', '.join(known)}")
+    must, stops = found.get("at_least_one", False), found.get("stop_after_first", False)
+    if not isinstance(must, bool) or not isinstance(stops, bool):
+        raise GrammarRefused("structural_tag.at_least_one and .stop_after_first are booleans")
+    triggers, structures = found.get("triggers"), found.get("structures")
+    if not isinstance(triggers, list) or not all(isinstance(one, str) and one for one in triggers):
+        raise GrammarRefused("structural_tag.triggers must be a list of strings, none empty")
+    if not isinstance(structures, list) or not structures:
+        raise GrammarRefused("structural_tag.structures must be a list of at least one object")
+    read = tuple(_structure(i, one, triggers) for i, one in enumerate(structures))
+    for trigger in triggers:
+        if not any(structure.begin.startswith(trigger) for structure in read):
+            raise GrammarRefused(f"structural_tag: no structure begins with trigger {trigger!r}")
+    separator, otherwise = found.get("separator"), found.get("otherwise")
+    if not isinstance(separator, str | None):
+        raise GrammarRefused("structural_tag.separator must be a string")
+    if otherwise is not None:
+        otherwise = _schema("structural_tag.otherwise", otherwise)
+    return StructuralTag(tuple(dict.fromkeys(triggers)), read, must, stops, separator, otherwise)
+
+
+def _structure(index: int, found: object, triggers: list[str]) -> Structure:
+    where = f"structural_tag.structures[{index}]"
+    if not isinstance(found, dict):
+        raise GrammarRefused(f"{where} must be an object")
+    if strange := sorted(found.keys() - {"begin", "schema", "end"}):
+        raise GrammarRefused(f"{where} has no {strange[0]!r}; it has begin, schema, end")
+    begin, end = found.get("begin"), found.get("end", "")
+    if not isinstance(begin, str) or not isinstance(end, str):
+        raise GrammarRefused(f"{where}: begin and end must be strings")
+    if not any(begin.startswith(trigger) for trigger in triggers):
+        raise GrammarRefused(f"{where}: begin {begin!r} starts with none of the triggers")
+    return Structure(begin, _schema(f"{where}.schema", found.get("schema", {})), end)
+
+
+def _schema(what: str, found: object) -> dict[str, Any] | bool:
+    if not isinstance(found, dict | bool):
+        raise GrammarRefused(f"{what} must be an object")
+    return found
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not allowed")

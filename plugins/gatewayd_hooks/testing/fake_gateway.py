@@ -1,0 +1,131 @@
+"""A gateway without a model for tests of protocols: it answers what it is told to answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from gatewayd_hooks.parsing import Part, Text
+from gatewayd_hooks.protocols import (
+    Delta,
+    Embeddings,
+    HttpRequest,
+    Refusal,
+    ServedModel,
+    Timing,
+    Usage,
+)
+
+MODEL = ServedModel(
+    created=1_700_000_000,
+    architecture="LlamaForCausalLM",
+    num_parameters=11_000_000,
+    dtype="float32",
+    context_length=2048,
+    chat_template="{{ messages }}",
+    calls_tools=True,
+    reasons=True,
+)
+
+
+def request(method: str, path: str, body: bytes = b"", **headers: str) -> HttpRequest:
+    """A request as a handler is given it."""
+    return HttpRequest(method, path, {}, {}, headers, body, "req_0123456789abcdef01234567")
+
+
+class FakeAnswer:
+    """An answer that is known from the start.
+
+    Attributes:
+        num_closed: how often it was closed.
+    """
+
+    def __init__(
+        self, model: str, deltas: Sequence[Delta], usage: Usage, failure: Refusal | None
+    ) -> None:
+        self.id = "chatcmpl-0123456789abcdef01234567"
+        self.model = model
+        self.created = MODEL.created
+        self.usage = usage
+        self.timing = Timing(0.001, 0.02, 0.3, 0.33)
+        self.num_closed = 0
+        self._deltas = deltas
+        self._failure = failure
+
+    async def __aiter__(self) -> AsyncIterator[Delta]:
+        """What it was made of, then its failure."""
+        for delta in self._deltas:
+            yield delta
+        if self._failure is not None:
+            raise self._failure
+
+    def close(self) -> None:
+        """Count it."""
+        self.num_closed += 1
+
+
+class FakeGateway:
+    """Implements ``Gateway``; set what the next answers are.
+
+    Attributes:
+        deltas: of the next answers.
+        refusal: of the next requests, or None.
+        failure: at the end of the next answers, or None.
+        usage: of the next answers.
+        bodies: that it was asked for, in order.
+        answers: that it has given.
+    """
+
+    def __init__(self) -> None:
+        self.models: Sequence[str] = ("nano", "nano-alias")
+        self.version = "1.2.3"
+        self.model: ServedModel | None = MODEL
+        self.usage = Usage(12, 5, 8)
+        self.refusal: Refusal | None = None
+        self.failure: Refusal | None = None
+        self.deltas: Sequence[Delta] = ()
+        self.bodies: list[Mapping[str, Any]] = []
+        self.answers: list[FakeAnswer] = []
+        self.says(Text("Hello, "), Text("world!"))
+
+    def says(self, *parts: Part, finish_reason: str = "stop", stop: str | None = None) -> None:
+        """The next answers are these parts, one at a time."""
+        said = [Delta(0, (part,)) for part in parts]
+        self.deltas = [*said, Delta(0, (), finish_reason, stop)]
+
+    async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> FakeAnswer:
+        """Give an answer."""
+        return self._answer(body)
+
+    async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> FakeAnswer:
+        """Give an answer."""
+        return self._answer(body)
+
+    async def embed(self, body: Mapping[str, Any], request: HttpRequest) -> Embeddings:
+        """Give each text a vector: its number, and 1."""
+        self._check(body)
+        given = body.get("input")
+        count = len(given) if isinstance(given, list) else 1
+        vectors = [[float(at), 1.0] for at in range(count)]
+        return Embeddings(vectors, self.usage, Timing(0.001, 0.02, 0.0, 0.021))
+
+    async def count_tokens(self, body: Mapping[str, Any]) -> int:
+        """As many as in ``usage``."""
+        self.bodies.append(body)
+        if self.refusal is not None:
+            raise self.refusal
+        return self.usage.prompt_tokens
+
+    def _check(self, body: Mapping[str, Any]) -> str:
+        self.bodies.append(body)
+        if self.refusal is not None:
+            raise self.refusal
+        model = str(body.get("model", ""))
+        if model not in self.models:
+            raise Refusal(404, f"there is no model {model!r}", code="model_not_found")
+        return model
+
+    def _answer(self, body: Mapping[str, Any]) -> FakeAnswer:
+        model = self._check(body)
+        self.answers.append(FakeAnswer(model, self.deltas, self.usage, self.failure))
+        return self.answers[-1]

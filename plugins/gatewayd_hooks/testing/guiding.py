@@ -1,0 +1,219 @@
+"""What every guide must do, whichever forms it knows."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideStrategy, Matcher
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.guide_texts import SAMPLES, WRONG, Sample
+from gatewayd_hooks.testing.tokens import END, VOCAB_SIZE, write_tokenizer
+
+_LONGEST = 200
+_CHOICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=40)
+
+
+def allowed(matcher: Matcher) -> list[int]:
+    """The tokens that may come next, in order."""
+    mask = np.full(-(-VOCAB_SIZE // 32), -1, np.int32)
+    matcher.fill(mask)
+    return np.flatnonzero(np.unpackbits(mask.view(np.uint8), bitorder="little")).tolist()
+
+
+class GuideConformance:
+    """Subclass it and build your guide in ``make``."""
+
+    spelled: list[bytes]
+
+    def make(self) -> GuideStrategy:
+        """Build the guide; the tests open and close it."""
+        raise NotImplementedError("return your guide, built and not opened")
+
+    @contextmanager
+    def opened(self, **changes: Any) -> Iterator[GuideStrategy]:  # noqa: ANN401 - any resource
+        """A guide in use, over the tokens of ``gatewayd_hooks.testing.tokens``."""
+        guide = self.make()
+        with tempfile.TemporaryDirectory() as folder:
+            self.spelled = write_tokenizer(Path(folder))
+            try:
+                guide.open(self.resources(folder, **changes))
+                yield guide
+            finally:
+                guide.close()
+
+    def resources(self, folder: str, **changes: Any) -> EngineResources:  # noqa: ANN401
+        """What ``open`` is given."""
+        given_ = {"vocab_size": VOCAB_SIZE, "eos_token_ids": (END,), "folder": folder}
+        return engine_resources(**{**given_, **changes})
+
+    def known(self, guide: GuideStrategy) -> list[tuple[Sample, Grammar]]:
+        """The samples of forms that it knows; at least one."""
+        found = []
+        for sample in SAMPLES:
+            try:
+                found.append((sample, guide.compile(sample.spec)))
+            except GrammarRefused:
+                continue
+        if not found:
+            pytest.fail("it refuses every form")
+        return found
+
+    def tokens_of(self, text: str) -> list[int]:
+        """A text, a byte a token."""
+        first = self.spelled.index(b"\x00")
+        return [first + byte for byte in text.encode()]
+
+    def text_of(self, tokens: Sequence[int]) -> str:
+        """What tokens spell."""
+        return b"".join(self.spelled[token] for token in tokens).decode()
+
+    def test_closing_it_unopened_is_harmless(self) -> None:
+        self.make().close()
+
+    def test_what_follows_a_grammar_is_accepted_and_may_end(self) -> None:
+        with self.opened() as guide:
+            for sample, grammar in self.known(guide):
+                for text in sample.right:
+                    tokens = [*self.tokens_of(text), END]
+                    assert grammar.start().accept(tokens) == len(tokens), (sample.spec, text)
+
+    def test_what_does_not_follow_a_grammar_is_not_accepted(self) -> None:
+        with self.opened() as guide:
+            for sample, grammar in self.known(guide):
+                for text in sample.wrong:
+                    tokens = [*self.tokens_of(text), END]
+                    assert grammar.start().accept(tokens) < len(tokens), (sample.spec, text)
+
+    def test_what_is_wrong_is_refused_with_a_sentence(self) -> None:
+        with self.opened() as guide:
+            for spec in WRONG:
+                with pytest.raises(GrammarRefused) as caught:
+                    guide.compile(spec)
+                assert str(caught.value).strip(), spec
+
+    def test_walks_through_masks_keep_the_grammar(self) -> None:
+        """Whatever masks allow is accepted, and what ends is one of the right texts' kind."""
+        with self.opened() as guide:
+            known = self.known(guide)
+
+            @campaign
+            @given(draws=_CHOICES)
+            def walk(draws: Sequence[int]) -> None:
+                sample, grammar = known[draws[0] % len(known)]
+                matcher, tokens = grammar.start(), list[int]()
+                for draw in draws:
+                    choices = allowed(matcher)
+                    assert choices, "no token may come next"
+                    assert choices[-1] < len(self.spelled), "a token that spells nothing"
+                    token = choices[draw % len(choices)]
+                    assert matcher.accept([token]) == 1
+                    if token == END:
+                        assert sample.fits(self.text_of(tokens)), (sample.spec, tokens)
+                        assert allowed(matcher) == [END]
+                        return
+                    tokens.append(token)
+
+            walk()
+
+    def test_a_mask_allows_what_is_accepted(self) -> None:
+        """Every token of the vocabulary is tried; forced ones may shut out other spellings."""
+        with self.opened() as guide:
+            known = self.known(guide)
+
+            @campaign
+            @given(draws=_CHOICES)
+            def compare(draws: Sequence[int]) -> None:
+                _, grammar = known[draws[0] % len(known)]
+                matcher = grammar.start()
+                for draw in draws[:6]:
+                    choices, forced = allowed(matcher), list(matcher.forced())
+                    takes = [t for t in range(VOCAB_SIZE) if matcher.fork().accept([t])]
+                    assert choices == (forced[:1] or takes)
+                    assert set(choices) <= set(takes)
+                    matcher.accept([choices[draw % len(choices)]])
+
+            compare()
+
+    def test_what_is_forced_is_accepted_and_alone(self) -> None:
+        with self.opened() as guide:
+            for sample, grammar in self.known(guide):
+                matcher = grammar.start()
+                for token in self.tokens_of(sample.right[0]):
+                    forced = list(matcher.forced())
+                    ahead = matcher.fork()
+                    for one in forced:
+                        assert allowed(ahead) == [one], sample.spec
+                        assert ahead.accept([one]) == 1
+                    assert matcher.accept([token]) == 1
+
+    def test_after_taking_back_it_stands_where_it_stood(self) -> None:
+        with self.opened() as guide:
+            known = self.known(guide)
+
+            @campaign
+            @given(draws=_CHOICES, count=st.integers(0, 40))
+            def go_back(draws: Sequence[int], count: int) -> None:
+                _, grammar = known[draws[0] % len(known)]
+                matcher, tokens, forks = grammar.start(), list[int](), list[Matcher]()
+                for draw in draws:
+                    forks.append(matcher.fork())
+                    choices = allowed(matcher)
+                    tokens.append(choices[draw % len(choices)])
+                    matcher.accept(tokens[-1:])
+                keep = max(0, len(tokens) - count)
+                matcher.rollback(len(tokens) - keep)
+                fresh = grammar.start()
+                assert fresh.accept(tokens[:keep]) == keep
+                assert allowed(matcher) == allowed(fresh)
+                assert matcher.accept(tokens[keep:]) == len(tokens) - keep
+                for i, fork in enumerate(forks):
+                    assert fork.accept(tokens[i:]) == len(tokens) - i, "a fork is another's"
+
+            go_back()
+
+    def test_many_are_filled_as_each_by_itself(self) -> None:
+        with self.opened() as guide:
+            matchers = [grammar.start() for _, grammar in self.known(guide)]
+            ended = [grammar.start() for _, grammar in self.known(guide)]
+            for matcher, (sample, _) in zip(ended, self.known(guide), strict=True):
+                matcher.accept([*self.tokens_of(sample.right[0]), END])
+            matchers += ended
+            for count in (1, 2, len(matchers)):
+                some = matchers[-count:]
+                masks = np.full((count, -(-VOCAB_SIZE // 32)), 7, np.int32)
+                guide.fill_many(some, masks)
+                for matcher, mask in zip(some, masks, strict=True):
+                    alone = np.zeros_like(mask)
+                    matcher.fill(alone)
+                    assert np.array_equal(mask, alone)
+
+    def test_several_threads_compile_and_follow_at_once(self) -> None:
+        with self.opened() as guide, ThreadPoolExecutor(4) as pool:
+            shared = self.known(guide)
+
+            def follow(_: int) -> list[list[int]]:
+                own = [*shared, *self.known(guide)]
+                return [self._firsts(grammar, sample.right[0]) for sample, grammar in own]
+
+            first, *others = pool.map(follow, range(8))
+            assert all(other == first for other in others)
+
+    def _firsts(self, grammar: Grammar, text: str) -> list[int]:
+        """The first token that may come at every place of a text."""
+        matcher, found = grammar.start(), list[int]()
+        for token in self.tokens_of(text)[:_LONGEST]:
+            found.append(allowed(matcher)[0])
+            matcher.accept([token])
+        return found

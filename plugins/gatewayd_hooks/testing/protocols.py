@@ -1,0 +1,174 @@
+"""What every protocol must do, whatever its shapes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_hooks.protocols import (
+    HttpRequest,
+    HttpResponse,
+    ProtocolStrategy,
+    Refusal,
+    Route,
+)
+from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.testing.campaign import campaign
+from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
+
+_STATUSES = (400, 401, 403, 404, 405, 408, 413, 415, 429, 500, 503)
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**70), 2**70) | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+_WORDS = ("model", "messages", "prompt", "stream", "input", "tools", "options", "max_tokens")
+_BODIES = st.binary(max_size=40) | st.dictionaries(
+    st.sampled_from(_WORDS) | st.text(max_size=8),
+    _JSON | st.sampled_from(["nano", True, [{"role": "user", "content": "hi"}]]),
+    max_size=6,
+).map(msgspec.json.encode)
+
+
+class ProtocolConformance:
+    """Subclass it and build your protocol in ``make``."""
+
+    def make(self) -> ProtocolStrategy:
+        """Build the protocol; the tests open and close it."""
+        raise NotImplementedError("return your protocol, built and not opened")
+
+    def conversations(self) -> list[HttpRequest]:
+        """Requests that are answered by ``Gateway.chat`` or ``generate``, for the model ``nano``.
+
+        Streams and whole answers; the more, the more is tested.
+        """
+        return []
+
+    def _conversations(self) -> list[HttpRequest]:
+        return self.conversations() or pytest.skip("no conversations are given to try it with")
+
+    @contextmanager
+    def opened(self) -> Iterator[ProtocolStrategy]:
+        """A protocol in use."""
+        protocol = self.make()
+        try:
+            protocol.open(GatewayResources(model="nano", num_replicas=1))
+            yield protocol
+        finally:
+            protocol.close()
+
+    def test_closing_it_unopened_is_harmless(self) -> None:
+        self.make().close()
+
+    def test_its_routes_are_complete_and_none_is_there_twice(self) -> None:
+        with self.opened() as protocol:
+            routes = protocol.routes(FakeGateway())
+        assert routes, "it has no route"
+        assert len({(route.method, route.path) for route in routes}) == len(routes)
+        for route in routes:
+            assert route.method in ("GET", "POST", "DELETE", "HEAD")
+            assert route.path.startswith("/")
+            assert route.summary
+            assert callable(route.handler)
+
+    def test_every_error_has_its_shape(self) -> None:
+        """Also those of the gateway: client or server is at fault, and somebody may read why."""
+        with self.opened() as protocol:
+            for status in _STATUSES:
+                error = protocol.error(Refusal(status, "a sentence", param="messages"), "req_1")
+                late = protocol.late_error(Refusal(status, "a sentence"), "req_1")
+                assert isinstance(error.body, bytes)
+                assert 400 <= error.status < 600
+                assert (error.status < 500) == (status < 500)
+                assert b"a sentence" in error.body
+                assert isinstance(late, bytes)
+                assert b"a sentence" in late
+
+    @campaign
+    @given(body=_BODIES)
+    def test_whatever_is_sent_is_answered_or_refused(self, body: bytes) -> None:
+        """A handler that raises anything but ``Refusal`` would be a status of 500."""
+        with self.opened() as protocol:
+            gateway = FakeGateway()
+            for route in protocol.routes(gateway):
+                _ = asyncio.run(_outcome(route, request(route.method, route.path, body)))
+
+    def test_conversations_are_answered(self) -> None:
+        for asked in self._conversations():
+            with self.opened() as protocol:
+                gateway = FakeGateway()
+                status, body = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                assert (status, bool(body)) == (200, True)
+                assert gateway.bodies, "it did not ask the gateway"
+                assert gateway.bodies[-1].get("model") in gateway.models
+
+    def test_what_the_gateway_refuses_is_refused(self) -> None:
+        for asked in self._conversations():
+            with self.opened() as protocol:
+                gateway = FakeGateway()
+                gateway.refusal = Refusal(503, "no room", code="overloaded", retry_after=2)
+                status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                assert status == 503
+
+    def test_an_answer_that_fails_is_not_told_as_complete(self) -> None:
+        for asked in self._conversations():
+            with self.opened() as protocol:
+                gateway = FakeGateway()
+                gateway.deltas = gateway.deltas[:1]
+                gateway.failure = Refusal(500, "lost", code="engine_restarted", type="server_error")
+                status, _ = asyncio.run(_outcome(_find(protocol, gateway, asked), asked))
+                assert status == 500
+
+    def test_a_reader_who_leaves_ends_the_iterator(self) -> None:
+        for asked in self._conversations():
+            with self.opened() as protocol:
+                asyncio.run(_leave(_find(protocol, FakeGateway(), asked), asked))
+
+
+def _find(protocol: ProtocolStrategy, gateway: FakeGateway, asked: HttpRequest) -> Route:
+    """The route of a request whose path has no parameters."""
+    for route in protocol.routes(gateway):
+        if (route.method, route.path) == (asked.method, asked.path):
+            return route
+    raise LookupError(f"no route is {asked.method} {asked.path}")
+
+
+async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
+    """Call a handler and read its answer to the end; the status, and what was read."""
+    found = b""
+    try:
+        response = await route.handler(asked)
+        assert isinstance(response, HttpResponse)
+        if isinstance(response.body, bytes):
+            return response.status, response.body
+        async for piece in response.body:
+            assert isinstance(piece, bytes)
+            found += piece
+    except Refusal as error:
+        refusal = error
+    else:
+        return response.status, found
+    assert 400 <= refusal.status < 600
+    assert refusal.message
+    return refusal.status, found
+
+
+async def _leave(route: Route, asked: HttpRequest) -> None:
+    """Read one piece and go."""
+    response = await route.handler(asked)
+    if isinstance(response.body, bytes):
+        return
+    await anext(response.body)
+    close = getattr(response.body, "aclose", None)
+    assert close is not None, "the pieces must come from an asynchronous generator"
+    await close()
+    with pytest.raises(StopAsyncIteration):
+        await anext(response.body)

@@ -1,0 +1,158 @@
+"""``/v1/messages`` and ``/v1/messages/count_tokens``."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gatewayd_hooks.parsing import Part
+from gatewayd_hooks.protocols import (
+    ChatAnswer,
+    Delta,
+    Gateway,
+    HttpRequest,
+    HttpResponse,
+    Refusal,
+    Route,
+)
+from gatewayd_proto_anthropic.blocks import blocks_of
+from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
+from gatewayd_proto_anthropic.requests import Asked, asked_of
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
+_RENAMED = {
+    "stop": "stop_sequences",
+    "user": "metadata.user_id",
+    "reasoning_effort": "output_config.effort",
+    "response_format": "output_config.format",
+}
+"""Fields that a chat completion calls otherwise."""
+
+
+class Anthropic:
+    """The Messages API over chat completions."""
+
+    def open(self, resources: GatewayResources) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def routes(self, gateway: Gateway) -> Sequence[Route]:
+        """The two of the API that need no account."""
+
+        async def create(request: HttpRequest) -> HttpResponse:
+            asked = asked_of(request.json())
+            answer, is_cut = await _begin(gateway, asked, request)
+            headers = {"request-id": request.request_id}
+            if asked.body.get("stream"):
+                return HttpResponse(
+                    _stream(answer, asked, is_cut=is_cut),
+                    content_type="text/event-stream; charset=utf-8",
+                    headers={**headers, "cache-control": "no-cache"},
+                    ignored=asked.ignored,
+                    keepalive=PING,
+                )
+            body = await _whole(answer, asked, is_cut=is_cut)
+            return HttpResponse(msgspec.json.encode(body), headers=headers, ignored=asked.ignored)
+
+        async def count(request: HttpRequest) -> HttpResponse:
+            asked = asked_of(request.json(), counts=True)
+            tokens = await gateway.count_tokens(asked.body)
+            return HttpResponse(
+                b'{"input_tokens":%d}' % tokens,
+                headers={"request-id": request.request_id},
+                ignored=asked.ignored,
+            )
+
+        return [
+            Route("POST", "/v1/messages", create, "Answer a conversation (Anthropic)"),
+            Route("POST", "/v1/messages/count_tokens", count, "Count its tokens (Anthropic)"),
+        ]
+
+    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+        """Anthropic's error object."""
+        return HttpResponse(
+            msgspec.json.encode({"type": "error", **_error(refusal, request_id)}),
+            status=refusal.status,
+            headers={"request-id": request_id},
+        )
+
+    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+        """An event of its own."""
+        return event("error", **_error(refusal, request_id))
+
+
+async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> tuple[ChatAnswer, bool]:
+    """Ask the gateway.
+
+    Clients ask for more than a context holds, as a bound and no wish: then its end is the bound.
+
+    Returns:
+        The answer, and whether the context ends before ``max_tokens``.
+    """
+    try:
+        return await gateway.chat(asked.body, request), False
+    except Refusal as refusal:
+        if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
+            raise
+    body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
+    return await gateway.chat(body, request), True
+
+
+async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIterator[bytes]:
+    """One piece for all that has come since the last one was taken."""
+    events = Events(answer, thinks=asked.thinks)
+    before = None
+    try:
+        async for delta in answer:
+            found = events.take(delta.parts)
+            if before is None:
+                found = before = events.opening() + found
+            if delta.finish_reason is not None:
+                found += events.closing(delta, is_context_full=is_cut)
+            if found:
+                yield found
+    finally:
+        answer.close()
+
+
+async def _whole(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> dict[str, Any]:
+    parts: list[Part] = []
+    last = Delta(0, ())
+    async for last in answer:
+        parts += last.parts
+    reason, stop = stop_of(last, is_context_full=is_cut)
+    return {
+        "id": message_id(answer),
+        "type": "message",
+        "role": "assistant",
+        "model": answer.model,
+        "content": blocks_of(answer, parts, thinks=asked.thinks),
+        "stop_reason": reason,
+        "stop_sequence": stop,
+        "usage": usage_of(answer.usage),
+    }
+
+
+def _error(refusal: Refusal, request_id: str) -> dict[str, Any]:
+    kind = _TYPES.get(refusal.status)
+    if kind is None:
+        kind = "api_error" if refusal.status >= 500 else "invalid_request_error"
+    message, param = refusal.message, refusal.param or ""
+    for theirs, ours in _RENAMED.items():
+        if param.startswith(theirs) and message.startswith(theirs):
+            message = ours + message.removeprefix(theirs)
+    return {"error": {"type": kind, "message": message}, "request_id": request_id}

@@ -1,0 +1,132 @@
+"""What is said of models: ``/api/tags``, ``/api/show``, ``/api/ps``."""
+
+from __future__ import annotations
+
+import re
+from hashlib import sha256
+from typing import Any
+
+from gatewayd_hooks.protocols import Gateway, Refusal, ServedModel
+from gatewayd_proto_ollama.answers import stamp
+
+Fields = dict[str, Any]
+
+_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
+_LEVELS = {"float32": "F32", "bfloat16": "BF16", "float16": "F16"}
+_NEVER = "2318-01-01T00:00:00Z"
+"""When a model is unloaded that stays, as Ollama says it."""
+
+
+def resolve(gateway: Gateway, name: object) -> str:
+    """The served name; ``:latest`` may be left out or added.
+
+    Raises:
+        Refusal: it is not served.
+    """
+    if not isinstance(name, str) or not name:
+        raise Refusal(400, "model is required", param="model", code="missing_required_parameter")
+    for one in (name, name.removesuffix(":latest"), f"{name}:latest"):
+        if one in gateway.models:
+            return one
+    raise Refusal(
+        404,
+        f"model '{name[:256]}' not found; served: {', '.join(gateway.models)}",
+        code="model_not_found",
+        param="model",
+    )
+
+
+def loaded(gateway: Gateway) -> ServedModel:
+    """What is known of the model.
+
+    Raises:
+        Refusal: it is being loaded.
+    """
+    if gateway.model is None:
+        raise Refusal(
+            503,
+            "the model is not loaded yet; try again",
+            type="server_error",
+            code="engine_unavailable",
+            retry_after=5,
+        )
+    return gateway.model
+
+
+def tags(gateway: Gateway) -> Fields:
+    """All names."""
+    model = loaded(gateway)
+    return {"models": [_row(name, model) for name in gateway.models]}
+
+
+def running(gateway: Gateway) -> Fields:
+    """The same, of what is loaded; nothing while nothing is."""
+    model = gateway.model
+    if model is None:
+        return {"models": []}
+    more = {"expires_at": _NEVER, "context_length": model.context_length}
+    rows = [_row(name, model) for name in gateway.models]
+    return {"models": [{**row, "size_vram": row["size"], **more} for row in rows]}
+
+
+def shown(gateway: Gateway, name: str) -> Fields:
+    """One model in detail."""
+    model = loaded(gateway)
+    family = _family(model)
+    capabilities = ["completion"]
+    if model.chat_template and model.calls_tools:
+        capabilities.append("tools")
+    if model.chat_template and model.reasons:
+        capabilities.append("thinking")
+    return {
+        "modelfile": f"FROM {name}\n",
+        "parameters": f"num_ctx {model.context_length}",
+        "template": model.chat_template,
+        "license": "",
+        "modified_at": stamp(model.created),
+        "details": _details(model),
+        "model_info": {
+            "general.architecture": family,
+            "general.basename": name,
+            "general.parameter_count": model.num_parameters,
+            f"{family}.context_length": model.context_length,
+        },
+        "capabilities": capabilities,
+    }
+
+
+def _row(name: str, model: ServedModel) -> Fields:
+    shown_name = name if ":" in name else f"{name}:latest"
+    return {
+        "name": shown_name,
+        "model": shown_name,
+        "modified_at": stamp(model.created),
+        "size": model.num_parameters * _BYTES.get(model.dtype, 2),
+        "digest": sha256(
+            f"{name} {model.architecture} {model.num_parameters}".encode()
+        ).hexdigest(),
+        "details": _details(model),
+    }
+
+
+def _details(model: ServedModel) -> Fields:
+    return {
+        "parent_model": "",
+        "format": "safetensors",
+        "family": _family(model),
+        "families": [_family(model)],
+        "parameter_size": _size(model.num_parameters),
+        "quantization_level": _LEVELS.get(model.dtype, model.dtype),
+    }
+
+
+def _family(model: ServedModel) -> str:
+    """``llama`` of ``LlamaForCausalLM``."""
+    return re.sub(r"For[A-Z]\w*$", "", model.architecture).lower()
+
+
+def _size(count: int) -> str:
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if count >= size:
+            return f"{count / size:.1f}{unit}"
+    return str(count)

@@ -1,0 +1,164 @@
+"""``/api/chat``, ``/api/generate``, and what clients ask before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from gatewayd_hooks.parsing import Part
+from gatewayd_hooks.protocols import (
+    ChatAnswer,
+    Delta,
+    Gateway,
+    Handler,
+    HttpRequest,
+    HttpResponse,
+    Refusal,
+    Route,
+)
+from gatewayd_proto_ollama import models
+from gatewayd_proto_ollama.answers import Lines, Reader
+from gatewayd_proto_ollama.config import OllamaConfig
+from gatewayd_proto_ollama.requests import RENAMED, Asked, chat_of, generate_of
+from gatewayd_proto_ollama.vectors import embedding, embedding_one
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+_encode = msgspec.json.Encoder().encode
+
+
+class Ollama:
+    """Ollama's API over chat completions."""
+
+    def __init__(self, config: OllamaConfig) -> None:
+        self._version = config.version
+
+    def open(self, resources: GatewayResources) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def routes(self, gateway: Gateway) -> Sequence[Route]:
+        """Answers, models, and that it runs."""
+
+        async def show(request: HttpRequest) -> HttpResponse:
+            fields = request.json()
+            name = models.resolve(gateway, fields.get("model") or fields.get("name"))
+            return _json(models.shown(gateway, name))
+
+        return [
+            Route("POST", "/api/chat", _answering(gateway, is_chat=True), "Chat (Ollama)"),
+            Route("POST", "/api/generate", _answering(gateway, is_chat=False), "Answer (Ollama)"),
+            Route("POST", "/api/embed", embedding(gateway), "Texts to vectors (Ollama)"),
+            Route("POST", "/api/embeddings", embedding_one(gateway), "A text to a vector (Ollama)"),
+            Route("GET", "/api/tags", _telling(lambda: models.tags(gateway)), "Models (Ollama)"),
+            Route("POST", "/api/show", show, "Describe a model (Ollama)"),
+            Route("GET", "/api/ps", _telling(lambda: models.running(gateway)), "Loaded (Ollama)"),
+            Route(
+                "GET",
+                "/api/version",
+                _telling(lambda: {"version": self._version}),
+                "The version of its API (Ollama)",
+            ),
+            Route("GET", "/", _runs, "That it runs (Ollama)"),
+            Route("HEAD", "/", _runs, "That it runs (Ollama)"),
+        ]
+
+    def error(self, refusal: Refusal, request_id: str) -> HttpResponse:
+        """An object with the sentence."""
+        return HttpResponse(self.late_error(refusal, request_id), status=refusal.status)
+
+    def late_error(self, refusal: Refusal, request_id: str) -> bytes:
+        """The same in a line of the stream."""
+        message, param = refusal.message, refusal.param or ""
+        for theirs, ours in RENAMED.items():
+            if param.startswith(theirs) and message.startswith(theirs):
+                message = ours + message.removeprefix(theirs)
+                break
+        return _encode({"error": message}) + b"\n"
+
+
+async def _runs(request: HttpRequest) -> HttpResponse:
+    return HttpResponse(b"Ollama is running", content_type="text/plain; charset=utf-8")
+
+
+def _telling(tell: Callable[[], dict[str, Any]]) -> Handler:
+    async def told(request: HttpRequest) -> HttpResponse:
+        return _json(tell())
+
+    return told
+
+
+def _json(value: dict[str, Any]) -> HttpResponse:
+    return HttpResponse(_encode(value))
+
+
+def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
+    async def answered(request: HttpRequest) -> HttpResponse:
+        fields = request.json()
+        name = models.resolve(gateway, fields.get("model"))
+        if is_chat:
+            asked = chat_of(fields, name)
+        else:
+            model = gateway.model
+            can_chat = model is None or bool(model.chat_template)
+            asked = generate_of(fields, name, can_chat=can_chat)
+        lines = Lines(fields["model"], is_chat=is_chat, thinks=asked.thinks)
+        if asked.is_load:
+            models.loaded(gateway)
+            return HttpResponse(lines.loaded(), ignored=asked.ignored)
+        answer = await _begin(gateway, asked, request)
+        if asked.body["stream"]:
+            return HttpResponse(
+                _stream(answer, lines),
+                content_type="application/x-ndjson",
+                headers={"cache-control": "no-cache"},
+                ignored=asked.ignored,
+            )
+        return HttpResponse(await _whole(answer, lines), ignored=asked.ignored)
+
+    return answered
+
+
+async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAnswer:
+    """Ask the gateway; ``num_predict`` over what the context has left is a bound and no wish."""
+    begin = gateway.generate if asked.is_raw else gateway.chat
+    try:
+        return await begin(asked.body, request)
+    except Refusal as refusal:
+        if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
+            raise
+    body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
+    return await begin(body, request)
+
+
+async def _stream(answer: ChatAnswer, lines: Lines) -> AsyncIterator[bytes]:
+    """One piece for all that has come since the last one was taken."""
+    reader = Reader()
+    try:
+        async for delta in answer:
+            is_last = delta.finish_reason is not None
+            said = reader.take(delta.parts, is_last=is_last)
+            found = lines.line(said, delta.logprobs)
+            if is_last:
+                end = lines.answer(Reader().take((), is_last=True)) | lines.end(answer, delta)
+                found += _encode(end) + b"\n"
+            if found:
+                yield found
+    finally:
+        answer.close()
+
+
+async def _whole(answer: ChatAnswer, lines: Lines) -> bytes:
+    parts: list[Part] = []
+    logprobs: list[dict[str, Any]] = []
+    last = Delta(0, ())
+    async for last in answer:
+        parts += last.parts
+        logprobs += last.logprobs
+    said = Reader().take(parts, is_last=True)
+    return _encode(lines.answer(said, logprobs) | lines.end(answer, last))

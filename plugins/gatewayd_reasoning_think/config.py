@@ -1,0 +1,9 @@
+"""Settings of ``[reasoning_parser.think]``."""
+
+from __future__ import annotations
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class ThinkConfig(StrategyConfig):
+    """There is nothing to set."""

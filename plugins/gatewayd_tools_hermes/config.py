@@ -1,0 +1,9 @@
+"""Settings of ``[tool_parser.hermes]``."""
+
+from __future__ import annotations
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class HermesConfig(StrategyConfig):
+    """There is nothing to set."""

@@ -1,0 +1,125 @@
+"""Reads ``<tool_call>{"name": ..., "arguments": {...}}</tool_call>``, any number of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.calling import CallObject
+from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.marks import MarkFinder
+from gatewayd_hooks.parsing import OutputParser, Part, Text, Tool
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+    from gatewayd_tools_hermes.config import HermesConfig
+
+BEGIN, END = "<tool_call>", "</tool_call>"
+
+
+class Hermes:
+    """Hermes 2 and 3, Qwen 2.5 and 3, the embedded model."""
+
+    marks = (BEGIN, END)
+
+    def __init__(self, config: HermesConfig) -> None:
+        self._config = config
+
+    def open(self, resources: GatewayResources) -> None:
+        """Nothing to take."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def suits(self, chat_template: str) -> bool:
+        """Templates show the model its own earlier calls."""
+        return BEGIN in chat_template
+
+    def parser(self, tools: Sequence[Tool]) -> OutputParser:
+        """Marks say what a call is, so any name is read."""
+        return HermesParser()
+
+    def call_id(self, unique: str) -> str:
+        """Templates show none."""
+        return unique
+
+    def guide(self, tools: Sequence[Tool], *, required: bool, parallel: bool) -> GuideSpec:
+        """Calls as the model was trained to write them, line breaks included."""
+        structures = [
+            {
+                "begin": f'{BEGIN}\n{{"name": {json.dumps(tool.name)}, "arguments": ',
+                "schema": tool.parameters or {"type": "object"},
+                "end": f"}}\n{END}",
+            }
+            for tool in tools
+        ]
+        spec = {
+            "triggers": [BEGIN],
+            "structures": structures,
+            "at_least_one": required,
+            "stop_after_first": not parallel,
+        }
+        if required:
+            spec["separator"] = "\n"
+        return GuideSpec("structural_tag", json.dumps(spec))
+
+
+class HermesParser:
+    """One answer: text, or the object of a call, or what is between it and its end mark."""
+
+    def __init__(self) -> None:
+        self._finder = MarkFinder([BEGIN])
+        self._object: CallObject | None = None
+        self._behind: str | None = None
+        """What was read behind an object while it may be the end mark."""
+        self._num_calls = 0
+
+    def feed(self, text: str) -> Sequence[Part]:
+        """Go from state to state until all is read."""
+        parts: list[Part] = []
+        while text:
+            if self._object is not None:
+                text = self._read_object(self._object, text, parts)
+            elif self._behind is not None:
+                text = self._read_end(self._behind + text)
+            else:
+                found = self._finder.feed(text)
+                if found.text:
+                    parts.append(Text(found.text))
+                if found.mark:
+                    self._object = CallObject(self._num_calls)
+                text = found.rest
+        return parts
+
+    def _read_object(self, call: CallObject, text: str, parts: list[Part]) -> str:
+        parts += call.feed(text)
+        if call.is_broken:
+            parts.append(Text(BEGIN + call.raw))
+            self._object, self._finder = None, MarkFinder([BEGIN])
+            return call.rest
+        if call.is_done:
+            self._num_calls += 1
+            self._object, self._behind = None, ""
+            return call.rest
+        return ""
+
+    def _read_end(self, text: str) -> str:
+        """Pass over the end mark; some leave it out."""
+        text = text.lstrip()
+        if text.startswith(END):
+            text = text[len(END) :]
+        elif END.startswith(text):
+            self._behind = text
+            return ""
+        self._behind, self._finder = None, MarkFinder([BEGIN], is_behind=True)
+        return text
+
+    def finish(self) -> Sequence[Part]:
+        """A call that was not told is text; half an end mark is a mark."""
+        if self._object is not None:
+            text = "" if self._object.is_told else BEGIN + self._object.raw
+            self._object = None
+        else:
+            text = self._finder.finish()
+        return [Text(text)] if text else []

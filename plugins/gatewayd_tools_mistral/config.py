@@ -1,0 +1,9 @@
+"""Settings of ``[tool_parser.mistral]``."""
+
+from __future__ import annotations
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class MistralConfig(StrategyConfig):
+    """There is nothing to set."""

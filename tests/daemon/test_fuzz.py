@@ -1,0 +1,193 @@
+"""Nearly right requests against a real daemon: a clear answer to each, by the same engine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+from schemathesis.core.result import Ok
+from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
+
+from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
+from tests.daemon.request_fuzz import MOST_TOKENS, bodies, loose_bodies
+
+AT_ONCE = 10
+SECONDS = 30.0
+"""Until an answer counts as a hang."""
+
+GOOD: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": MOST_TOKENS,
+    },
+    "/v1/completions": {"model": "nano", "prompt": "hi", "max_tokens": MOST_TOKENS},
+    "/v1/embeddings": {"model": "nano", "input": "hi"},
+    "/v1/decisions": {
+        "model": "nano",
+        "input": "hi",
+        "questions": [{"type": "predicate", "instructions": "It is short."}],
+    },
+    "/v1/responses": {"model": "nano", "input": "hi", "max_output_tokens": MOST_TOKENS},
+    "/v1/batches": {
+        "input_file_id": "file-none",
+        "endpoint": "/v1/completions",
+        "completion_window": "24h",
+    },
+    "/rerank": {"query": "hi", "documents": ["ho"]},
+    "/score": {"text_1": "hi", "text_2": "ho"},
+    "/tokenize": {"prompt": "hi"},
+    "/detokenize": {"tokens": [100]},
+    "/v1/watermark/detect": {"text": "hi"},
+    "/v1/messages": {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": MOST_TOKENS,
+    },
+    "/v1/messages/count_tokens": {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "hi"}],
+    },
+    "/api/chat": {
+        "model": "nano",
+        "messages": [{"role": "user", "content": "hi"}],
+        "options": {"num_predict": MOST_TOKENS},
+    },
+    "/api/generate": {
+        "model": "nano",
+        "prompt": "hi",
+        "options": {"num_predict": MOST_TOKENS},
+    },
+    "/api/show": {"model": "nano"},
+    "/api/embed": {"model": "nano", "input": "hi"},
+    "/api/embeddings": {"model": "nano", "prompt": "hi"},
+}
+"""A good body for each route with one; a dry run's is its route's, and so is a prefix's."""
+
+FOREIGN = frozenset(path for path in GOOD if path.startswith(("/api/", "/v1/messages")))
+"""Routes of other APIs, whose errors have other forms."""
+
+
+def good_body(path: str) -> dict[str, Any]:
+    path = path.removesuffix("/render")
+    return GOOD[path] if path in GOOD else GOOD[path.removeprefix("/v1").removeprefix("/v2")]
+
+
+@pytest.fixture
+def daemon(start_daemon: StartDaemon) -> Iterator[Running]:
+    """A daemon whose engine must be the same one at the end."""
+    running = start_daemon(NANO_DAEMON)
+    pid = running.engine_pid
+    yield running
+    assert running.engine_pid == pid
+    assert not running.said("Traceback")
+
+
+def document_of(daemon: Running) -> dict[str, Any]:
+    served: dict[str, Any] = httpx.get(f"{daemon.url}/openapi.json").json()
+    return served
+
+
+def requests_of(document: dict[str, Any]) -> st.SearchStrategy[tuple[str, dict[str, Any]]]:
+    """A route and a body for it."""
+    routes = []
+    for path, methods in document["paths"].items():
+        content = methods.get("post", {}).get("requestBody", {}).get("content", {})
+        if "application/json" in content:
+            schema, base = content["application/json"]["schema"], good_body(path)
+            body = bodies(document, schema["$ref"], base) if schema else loose_bodies(base)
+            routes.append(st.tuples(st.just(path), body))
+    return st.one_of(routes)
+
+
+async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
+    """Send one request and look at its answer."""
+    answer = await client.post(
+        path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
+    )
+    if answer.status_code == 200:
+        assert answer.content
+        return
+    assert answer.status_code in (400, 404), (path, body, answer.text)
+    if path in FOREIGN:
+        assert answer.json()["error"], (path, body)
+        return
+    error = answer.json()["error"]
+    assert error["message"], (path, body)
+    assert error["type"] in ("invalid_request_error", "not_found_error"), (path, body)
+
+
+def fuzz(daemon: Running, examples: int) -> None:
+    requests = requests_of(document_of(daemon))
+
+    @settings(
+        max_examples=examples // AT_ONCE,
+        deadline=None,
+        database=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(batch=st.lists(requests, min_size=AT_ONCE, max_size=AT_ONCE))
+    def run(batch: list[tuple[str, dict[str, Any]]]) -> None:
+        async def all_at_once() -> None:
+            async with httpx.AsyncClient(base_url=daemon.url, timeout=SECONDS) as client:
+                await asyncio.gather(*(ask(client, path, body) for path, body in batch))
+
+        asyncio.run(all_at_once())
+
+    run()
+
+
+def test_a_thousand_nearly_right_requests_get_a_clear_answer(daemon: Running) -> None:
+    fuzz(daemon, 1_000)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_a_hundred_thousand_nearly_right_requests_get_a_clear_answer(daemon: Running) -> None:
+    fuzz(daemon, 100_000)
+
+
+def crawl(daemon: Running, examples: int) -> None:
+    """Schemathesis over the served document: no 500, no hang, nothing it does not describe."""
+    schema = schemathesis.openapi.from_url(f"{daemon.url}/openapi.json")
+    for found in schema.get_all_operations():
+        assert isinstance(found, Ok), found
+        operation = found.ok()
+
+        @settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            phases=[Phase.generate],
+            suppress_health_check=list(HealthCheck),
+        )
+        @given(case=operation.as_strategy())
+        def run(case: schemathesis.Case[Any]) -> None:
+            if isinstance(case.body, dict) and "max_tokens" in case.body:
+                case.body["max_tokens"] = MOST_TOKENS
+            response = case.call(timeout=SECONDS)
+            case.validate_response(
+                response,
+                checks=[not_a_server_error, status_code_conformance, content_type_conformance],
+            )
+
+        run()
+
+
+def test_schemathesis_finds_nothing(daemon: Running) -> None:
+    crawl(daemon, 5)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+def test_schemathesis_finds_nothing_in_a_long_time(daemon: Running) -> None:
+    crawl(daemon, 1_000)

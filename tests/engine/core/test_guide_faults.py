@@ -1,0 +1,233 @@
+"""What goes wrong with a grammar or its guide hurts those who asked for it, and nobody else."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewayd_engine.config import GuideLimits, StrategyChoice
+from gatewayd_engine.guides.compiling import Compiler, Guide
+from gatewayd_engine.messages import STOP
+from gatewayd_hooks.guiding import GuideFailed, GuideSpec
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.guiding import (
+    LISTS,
+    PROMPT,
+    Listed,
+    allowed,
+    choice_of,
+    text_of,
+    with_guide,
+)
+from tests.engine.core.prompts import PROMPTS
+from tests.engine.core.swapping import swap
+
+Make = Callable[..., Any]
+
+
+def submit(engine: Any, at: int, strings: tuple[str, ...] = LISTS[1], **fields: Any) -> int:
+    (sequence,) = engine.submit(PROMPTS[at], max_tokens=40, guide=choice_of(*strings), **fields)
+    return int(sequence)
+
+
+def test_a_grammar_that_is_refused_fails_its_request(make_engine: Make) -> None:
+    engine = with_guide(make_engine())
+    wrong = engine.submit(PROMPT, n=3, max_tokens=9, guide=choice_of())
+    good = submit(engine, 0)
+    done = engine.run()
+    for sequence in wrong:
+        assert done[sequence].finished.error == ("invalid_grammar", "it has no choice")
+    assert done[good].finished.reason == STOP
+    assert engine.core.stats.faults == 0
+
+
+def test_without_a_guide_it_is_refused(make_engine: Make) -> None:
+    engine = make_engine()
+    sequence = submit(engine, 0)
+    code, sentence = engine.run()[sequence].finished.error
+    assert code == "invalid_grammar"
+    assert "no guide" in sentence
+
+
+def test_others_go_on_while_it_compiles(make_engine: Make) -> None:
+    guide = Listed()
+    guide.gate.clear()
+    engine = with_guide(make_engine(), guide)
+    waits = engine.submit(PROMPTS[0], n=2, max_tokens=40, guide=choice_of(*LISTS[0]))
+    gone = submit(engine, 2)
+    free = engine.submit(PROMPTS[1], max_tokens=10, ignore_eos=True)[0]
+    while engine.answers[free].finished is None:
+        engine.step()
+    assert engine.core.stats.num_waiting == 3
+    engine.core.abort([gone])
+    for _ in range(20):
+        engine.step()
+    assert not any(engine.answers[sequence].tokens for sequence in waits)
+    guide.gate.set()
+    done = engine.run()
+    assert all(text_of(done[sequence].tokens) in LISTS[0] for sequence in waits)
+
+
+@pytest.mark.parametrize("method", ["fill", "accept", "forced"])
+@pytest.mark.parametrize("drafter", [None, "ngram"])
+def test_a_matcher_that_raises_fails_its_own_request(
+    make_engine: Make, method: str, drafter: str | None
+) -> None:
+    guide = Listed()
+    engine = with_guide(
+        make_engine(drafter=drafter and StrategyChoice(drafter), fault_limit=9), guide
+    )
+
+    def called(name: str, matcher: Any) -> None:
+        if name == method and matcher.strings == LISTS[1] and len(matcher.tokens) == 1:
+            raise ValueError("not to my taste")
+
+    guide.called = called
+    bad, good = submit(engine, 0), submit(engine, 1, LISTS[2])
+    done = engine.run()
+    assert done[bad].finished.error[0] == "strategy_error"
+    assert "taste" not in done[bad].finished.error[1]
+    assert text_of(done[good].tokens) in LISTS[2]
+    assert engine.core.stats.faults == 1
+
+
+def test_a_limit_that_is_reached_is_told_and_is_no_fault(make_engine: Make) -> None:
+    guide = Listed()
+    engine = with_guide(make_engine(), guide)
+
+    def called(name: str, matcher: Any) -> None:
+        if matcher.strings == LISTS[1] and len(matcher.tokens) >= 2:
+            raise GuideFailed("it is over the limit of 2")
+
+    guide.called = called
+    bad, good = submit(engine, 0), submit(engine, 1, LISTS[2])
+    done = engine.run()
+    assert done[bad].finished.error == ("invalid_grammar", "it is over the limit of 2")
+    assert text_of(done[good].tokens) in LISTS[2]
+    assert engine.core.stats.faults == 0
+
+
+def test_a_guide_that_fails_often_is_out_of_service_until_it_is_swapped(make_engine: Make) -> None:
+    engine = with_guide(make_engine(fault_limit=2))
+    for i in range(4):
+        (sequence,) = engine.submit(PROMPT, max_tokens=5, guide=("choice", json.dumps(["raise"])))
+        code, sentence = engine.run()[sequence].finished.error
+        assert code == "strategy_error"
+        assert ("out of service" in sentence) == (i >= 2)
+    assert engine.core.stats.faults == 2
+    swap(engine, Kind.GUIDE, StrategyChoice("llguidance"))
+    sequence = submit(engine, 0)
+    assert text_of(engine.run()[sequence].tokens) in LISTS[1]
+
+
+def test_masks_that_never_come_fail_who_waits_for_them(make_engine: Make) -> None:
+    guide, forever = Listed(), threading.Event()
+    engine = with_guide(make_engine(strategy_hang_seconds=0.2), guide)
+
+    def called(name: str, matcher: Any) -> None:
+        if name == "fill" and threading.current_thread() is not threading.main_thread():
+            forever.wait(60)
+
+    bad = submit(engine, 0)
+    free = engine.submit(PROMPTS[1], max_tokens=10, ignore_eos=True)[0]
+    guide.called = called
+    began = time.monotonic()
+    done = engine.run()
+    assert done[bad].finished.error[0] == "strategy_error"
+    assert len(done[free].tokens) == 10
+    assert time.monotonic() - began < 20
+    forever.set()
+    guide.called = lambda name, matcher: None
+    again = submit(engine, 0)
+    assert text_of(engine.run()[again].tokens) in LISTS[1]
+
+
+@pytest.mark.parametrize("method", ["fill", "accept"])
+def test_a_grammar_that_holds_up_the_steps_ends_its_own_request(
+    make_engine: Make, method: str
+) -> None:
+    guide = Listed()
+    limits = GuideLimits(token_seconds=0.001, ahead_seconds=0.1)
+    engine = with_guide(make_engine(guide_limits=limits), guide)
+    slow, others = ("x" * 200,), [submit(engine, i) for i in range(3)]
+    allowed(slow, "")
+
+    def called(name: str, matcher: Any) -> None:
+        end = time.thread_time() + 0.05
+        while name == method and matcher.strings == slow and time.thread_time() < end:
+            pass
+
+    guide.called = called
+    bad = submit(engine, 3, slow)
+    done = engine.run()
+    code, sentence = done[bad].finished.error
+    assert code == "invalid_grammar"
+    assert "1 ms a token" in sentence
+    assert len(done[bad].tokens) < 10
+    assert all(text_of(done[one].tokens) in LISTS[1] for one in others)
+    assert engine.core.stats.faults == 0
+
+
+def test_who_runs_keeps_its_grammar_when_the_guide_is_swapped(make_engine: Make) -> None:
+    first = Listed()
+    engine = with_guide(make_engine(page_size=2, kv_pages=72, max_batch_tokens=32), first)
+    old = [submit(engine, i) for i in range(4)]
+    while not engine.answers[old[0]].tokens:
+        engine.step()
+    swap(engine, Kind.GUIDE, StrategyChoice("llguidance"))
+    assert not first.is_closed
+    new = [submit(engine, i) for i in range(4)]
+    done = engine.run()
+    for sequence in (*old, *new):
+        assert text_of(done[sequence].tokens) in LISTS[1]
+    engine.submit(PROMPT, max_tokens=1)
+    engine.run()
+    assert first.is_closed
+    swap(engine, Kind.GUIDE)
+    assert engine.run()[submit(engine, 0)].finished is None
+    assert engine.run()[max(done)].finished.error[0] == "invalid_grammar"
+
+
+def test_numbers_that_went_wrong_are_no_fault_of_the_guide(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = with_guide(make_engine())
+    decoder = engine.core._runner._decoder
+    logits = decoder.logits
+
+    def spoilt(hidden: Any) -> Any:
+        found = logits(hidden)
+        found[0] = float("nan")
+        return found
+
+    monkeypatch.setattr(decoder, "logits", spoilt)
+    sequence = submit(engine, 0)
+    assert engine.run()[sequence].finished.error[0] == "numerical_error"
+    assert engine.core.stats.faults == 0
+
+
+def test_what_takes_too_long_is_given_up_and_others_are_compiled() -> None:
+    strategy = Listed()
+    strategy.gate.clear()
+    guide = Guide(StrategyChoice("listed"), strategy)
+    compiler = Compiler(GuideLimits(compile_seconds=0.05, cached=2, cached_bytes=100))
+    specs = [GuideSpec("choice", json.dumps([str(i)])) for i in range(5)]
+    asked = [compiler.want(spec, guide) for spec in specs]
+    assert compiler.want(specs[4], guide) is asked[4]
+    time.sleep(0.1)
+    assert compiler.review() == asked[:2]
+    assert all("0.05 s" in one.refusal[1] for one in asked[:2] if one.refusal)
+    strategy.gate.set()
+    deadline = time.monotonic() + 10
+    while not all(one.is_settled for one in asked) and time.monotonic() < deadline:
+        compiler.review()
+        time.sleep(0.005)
+    assert [one.grammar is not None for one in asked[2:]] == [True] * 3
+    # Two are kept, so the third last is compiled again.
+    assert compiler.want(specs[3], guide) is asked[3]
+    assert compiler.want(specs[2], guide) is not asked[2]

@@ -1,0 +1,99 @@
+"""A capture for a CPU that is as strict as one of a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from gatewayd_engine.device.graphs import Between, Broken, Replay
+
+_ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+
+class Recorded:
+    """Notes torch's operations and does them again, over the same memory.
+
+    What the host has decided stays so. What is made in a replay is no number before it is made
+    again, so that nothing of an earlier one is read.
+
+    Attributes:
+        replays: of each that ran, how many pieces it has.
+        done: how many pieces the last one has behind it.
+    """
+
+    def __init__(self) -> None:
+        self.replays: list[int] = []
+        self.done = 0
+
+    def whole(self, launches: Replay) -> Replay:
+        """Not noted: the stand-in for FlashInfer computes on the host."""
+        return launches
+
+    def pieces(self, launches: Broken) -> Broken:
+        notes = _Notes()
+        with notes:
+            launches(notes.cut)
+
+        def replay(between: Between) -> None:
+            self.replays.append(len(notes.pieces))
+            self.done = 0
+
+            def counted(index: int) -> None:
+                self.done = index + 1
+                between(index)
+
+            notes.replay(counted)
+            self.done = len(notes.pieces)
+
+        return replay
+
+
+class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.pieces: list[list[Callable[[], None]]] = [[]]
+        self._made: list[torch.Tensor] = []
+
+    def cut(self, index: int) -> None:
+        assert index == len(self.pieces) - 1
+        self.pieces.append([])
+
+    def replay(self, between: Between) -> None:
+        for tensor in self._made:
+            tensor.fill_(torch.nan if tensor.is_floating_point() else 0)
+        for index, piece in enumerate(self.pieces):
+            if index:
+                between(index - 1)
+            for operation in piece:
+                operation()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in _ASKING:
+            raise RuntimeError("the host waits for the device")
+        named = kwargs or {}
+        out = func(*args, **named)
+        given = {_memory(tensor) for tensor in _tensors((args, named))}
+        made = [tensor for tensor in _tensors(out) if _memory(tensor) not in given]
+        self._made += made
+
+        def again() -> None:
+            now = func(*args, **named)
+            if made:
+                (new,) = _tensors(now)
+                made[0].copy_(new)
+
+        assert len(made) <= 1
+        self.pieces[-1].append(again)
+        return out
+
+
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
+
+
+def _memory(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

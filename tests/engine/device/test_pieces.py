@@ -1,0 +1,317 @@
+"""Steps with prompts, captured between attention: what they compute, and which of them are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.device import runner as runner_module
+from gatewayd_engine.device.pieces import Pieces, host_bound, token_counts
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import FusedParts
+from gatewayd_engine.model.spec import read_spec
+from tests.engine.core.prompts import PROMPTS, answers
+from tests.engine.core.test_tokens import compare
+from tests.engine.device.conftest import mixed_prompts
+from tests.engine.device.recorded import Recorded
+
+Make = Callable[..., Any]
+Plan = Callable[[], RotatingAttend]
+captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+
+
+@pytest.fixture
+def capture() -> Recorded:
+    """In place of the one that launches each time."""
+    return Recorded()
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few numbers of tokens, of which the largest is soon exceeded."""
+    monkeypatch.setattr(runner_module, "token_counts", lambda decoder, most: [8, 24, 48])
+
+
+@pytest.fixture
+def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What steps are padded to, and how many tokens they have."""
+    seen: list[tuple[int, int]] = []
+    hidden = Pieces.hidden
+
+    def noted(self: Pieces, size: int, num_tokens: int, plan: Plan) -> torch.Tensor:
+        seen.append((size, num_tokens))
+        return hidden(self, size, num_tokens, plan)
+
+    monkeypatch.setattr(Pieces, "hidden", noted)
+    return seen
+
+
+NANO, LLAMA_1B, LLAMA_8B = (11_000_000, 6), (1_235_814_400, 16), (8_030_261_248, 32)
+
+
+@pytest.mark.parametrize(
+    ("num_parameters", "num_layers", "tokens", "largest"),
+    [
+        (*NANO, 25_568, 512),
+        (*LLAMA_1B, 606, 512),
+        (*LLAMA_8B, 186, 192),
+        # 14B of 48 layers: reading 29.5 GB takes 7.4 ms, launching 7.5.
+        (14_770_033_664, 48, 152, 192),
+        # 32B of 64 layers: 16.4 ms and 10.
+        (32_763_876_352, 64, 0, None),
+    ],
+)
+def test_pieces_are_for_steps_that_are_computed_sooner_than_launched(
+    num_parameters: int, num_layers: int, tokens: int, largest: int | None
+) -> None:
+    assert host_bound(num_parameters, 2 * num_parameters, num_layers) == tokens
+    counts = token_counts(sized(num_parameters, num_layers), 8192)
+    assert (counts[-1] if counts else None) == largest
+
+
+def sized(num_parameters: int, num_layers: int) -> Any:
+    """A decoder of that size."""
+    spec = SimpleNamespace(num_layers=num_layers)
+    return SimpleNamespace(num_parameters=num_parameters, dtype=torch.bfloat16, spec=spec)
+
+
+@given(st.integers(1, 9000), st.sampled_from([(NANO, 512), (LLAMA_8B, 192)]))
+def test_numbers_of_tokens_end_with_the_largest_step_or_where_captures_do_not_pay(
+    max_tokens: int, size: tuple[tuple[int, int], int]
+) -> None:
+    counts = token_counts(sized(*size[0]), max_tokens)
+    assert counts == sorted(set(counts))
+    assert counts[-1] == min(max_tokens, size[1])
+    assert counts[0] == min(max_tokens, 16)
+
+
+class Mixing(RotatingAttend):
+    """Something that follows from a layer's heads, and from each token alone."""
+
+    def __init__(self, decoder: Decoder, out: torch.Tensor | None = None) -> None:
+        self._num_heads = decoder.spec.num_heads
+        self._out = out
+        self.layers: list[int] = []
+
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        self.layers.append(layer)
+        heads.mul_(1 + layer)  # attention writes over them
+        answer = heads[:, : self._num_heads] - heads[:, -1:]
+        if self._out is not None:
+            answer = self._out.copy_(answer)
+        return answer.flatten(1)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "phi3"])
+def test_pieces_compute_what_the_decoder_does(
+    architecture: str, checkpoint: Callable[[str], Path], capture: Recorded
+) -> None:
+    folder = checkpoint(architecture)
+    parts = FusedParts(TorchKernels())
+    with torch.inference_mode():
+        decoder = load(folder, read_spec(folder), torch.float32, "cpu", lambda part: None, parts)
+        said: list[float] = []
+        ids = torch.zeros(40, dtype=torch.int64)
+        inputs: Any = SimpleNamespace(ids=ids, positions=torch.zeros_like(ids))
+        pieces = Pieces(decoder, inputs, [4, 16, 40], capture, said.append)
+        assert said == [1 / 3, 2 / 3, 1.0]
+        kept = (pieces._heads, pieces._attended, pieces._hidden)
+        assert Pieces.num_bytes(decoder, 40) == sum(tensor.nbytes for tensor in kept)
+        layers = list(range(len(decoder.spec.attention.windows)))
+        for step, num_tokens in enumerate([16, 3, 40, 17, 4, 1, 15, 16]):
+            ids[:num_tokens] = torch.arange(num_tokens) * 7 % 50 + step
+            wanted = decoder.hidden(ids[:num_tokens], ids[:num_tokens], Mixing(decoder))
+            size = pieces.size_for(num_tokens)
+            assert size == min(s for s in (4, 16, 40) if s >= num_tokens)
+            # What attention does not write may be anything.
+            pieces.attended(40).fill_(torch.nan)
+            attend = Mixing(decoder, pieces.attended(num_tokens))
+            planned: list[int] = []
+
+            def plan(attend: Mixing = attend, planned: list[int] = planned) -> Mixing:
+                planned.append(capture.done)
+                return attend
+
+            got = pieces.hidden(size, num_tokens, plan)
+            torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
+            assert attend.layers == layers
+            # Once, while the device computes the first piece.
+            assert planned == [1]
+        assert capture.replays == [len(layers) + 1] * 8
+        assert pieces.size_for(41) is None
+
+
+@captured
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gemma2", "mistral"])
+def test_tokens_equal_transformers(
+    architecture: str,
+    checkpoint: Callable[[str], Path],
+    make_device_engine: Make,
+    oracle: Callable[[Path], Any],
+    small: None,
+    ran: list[tuple[int, int]],
+) -> None:
+    folder = checkpoint(architecture)
+    engine = make_device_engine(
+        folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=16
+    )
+    ran.clear()
+    compare(engine, oracle(folder), mixed_prompts(24, 320, 160), 12, must_preempt=None)
+    assert {size for size, _ in ran} >= {24, 48}
+
+
+@captured
+def test_steps_are_padded_up_to_the_largest_number(
+    make_device_engine: Make, make_engine: Make, small: None, ran: list[tuple[int, int]]
+) -> None:
+    engine, cpu = make_device_engine(prefix_cache=None), make_engine(prefix_cache=None)
+    asked: dict[str, Any] = {"max_tokens": 3, "ignore_eos": True}
+    for length, padded in ((8, 8), (9, 24), (24, 24), (25, 48), (48, 48), (49, None)):
+        ran.clear()
+        prompt = list(range(30, 30 + length))
+        assert engine.generate(prompt, **asked) == cpu.generate(prompt, **asked)
+        # The tokens after the first are captured whole.
+        assert ran == ([] if padded is None else [(padded, length)])
+    # A prompt among those that decode: one more than it has.
+    engine.submit(PROMPTS[0][:5], max_tokens=9, ignore_eos=True)
+    engine.step()
+    engine.submit(list(range(90, 97)), max_tokens=2, ignore_eos=True)
+    ran.clear()
+    engine.step()
+    assert ran == [(8, 8)]
+    engine.run()
+
+
+@captured
+def test_where_launching_is_never_slower_nothing_is_captured_in_pieces(
+    make_device_engine: Make, ran: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner_module, "token_counts", lambda decoder, most: [])
+    engine = make_device_engine(max_running=4)
+    assert len(engine.generate([5, 6, 7], max_tokens=4, ignore_eos=True)) == 4
+    assert ran == []
+
+
+@captured
+def test_a_plan_that_fails_behind_the_first_piece_can_be_made_again(
+    make_device_engine: Make,
+    undisturbed: list[list[int]],
+    small: None,
+    capture: Recorded,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine = make_device_engine(max_batch_tokens=40)
+    attention = engine.core._runner._attention
+    eager, done = attention.eager, []
+
+    def failing(inputs: Any, out: torch.Tensor | None = None) -> RotatingAttend:
+        if out is not None and inputs.host.num_lines > 1:
+            done.append(capture.done)
+            raise MemoryError("no room for a plan")
+        attend: RotatingAttend = eager(inputs, out)
+        return attend
+
+    monkeypatch.setattr(attention, "eager", failing)
+    # Each line of such a step is launched again, alone.
+    assert answers(engine) == undisturbed
+    assert done
+    assert set(done) == {1}
+
+
+@captured
+def test_what_is_asked_of_prompts_is_the_cpus(
+    make_device_engine: Make, make_engine: Make, small: None, ran: list[tuple[int, int]]
+) -> None:
+    asked: dict[str, Any] = {"prompt_logprobs": 2, "logprobs": 1, "max_tokens": 6}
+    found = []
+    for make in (make_engine, make_device_engine):
+        engine = make(max_batch_tokens=40, prefix_cache=None)
+        ids = [engine.submit(p, ignore_eos=True, **asked)[0] for p in PROMPTS]
+        done = engine.run()
+        found.append([done[i] for i in ids])
+    assert len(ran) > 3
+    for ours, theirs in zip(*found, strict=True):
+        assert ours.tokens == theirs.tokens
+        assert len(ours.prompt_logprobs) == len(theirs.prompt_logprobs) > 0
+        for mine, other in zip(
+            ours.prompt_logprobs + ours.logprobs,
+            theirs.prompt_logprobs + theirs.logprobs,
+            strict=True,
+        ):
+            assert mine.token == other.token
+            assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
+
+
+@captured
+def test_steps_with_drafts_are_launched_kernel_by_kernel(
+    make_device_engine: Make,
+    undisturbed: list[list[int]],
+    small: None,
+    ran: list[tuple[int, int]],
+) -> None:
+    engine = make_device_engine(
+        drafter=StrategyChoice("ngram"), spec_controller=StrategyChoice("fixed")
+    )
+    batches: list[Any] = []
+    runner = engine.core._runner
+    hidden = runner._hidden
+
+    def noted(batch: Any) -> Any:
+        batches.append(batch)
+        return hidden(batch)
+
+    runner._hidden = runner._drafted._hidden = noted
+    assert answers(engine) == undisturbed
+    plain = [len(b.ids) for b in batches if b.drafts is None]
+    assert len(plain) < len(batches)
+    assert [n for _, n in ran] == [n for n in plain if n <= 48]
+
+
+@captured
+def test_steps_that_share_a_prefix_are_launched_kernel_by_kernel(
+    make_device_engine: Make, make_engine: Make, small: None, ran: list[tuple[int, int]]
+) -> None:
+    prompts = [[*range(20, 100), 7 + i, *range(30, 33 + i)] for i in range(5)]
+
+    def answered(engine: Any) -> list[list[int]]:
+        ids = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts[:4]]
+        for _ in range(4):
+            engine.step()
+        ran.clear()
+        ids += engine.submit(prompts[4], max_tokens=8, ignore_eos=True)
+        done = engine.run()
+        return [done[i].tokens for i in ids]
+
+    wanted = answered(make_engine())
+    assert answered(make_device_engine(cascade_attention=True)) == wanted
+    assert ran == []
+    # The last prompt is among four that decode; what it shares is cached.
+    assert answered(make_device_engine()) == wanted
+    assert [size for size, _ in ran] == [24]
+
+
+@pytest.mark.parametrize(
+    ("make_device_engine", "architecture"),
+    [("captured", "mixtral"), ("captured", "qwen3_moe"), ("paged", "llama")],
+    indirect=["make_device_engine"],
+)
+def test_what_cannot_be_captured_is_not(
+    make_device_engine: Make,
+    checkpoint: Callable[[str], Path],
+    ran: list[tuple[int, int]],
+    architecture: str,
+) -> None:
+    engine = make_device_engine(checkpoint(architecture), max_running=4)
+    assert len(engine.generate([5, 6, 7], max_tokens=4, ignore_eos=True)) == 4
+    assert ran == []

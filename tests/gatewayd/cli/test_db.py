@@ -1,0 +1,77 @@
+"""``gatewayd db`` on real folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gatewayd.cli.db import app
+from gatewayd.files import records
+from gatewayd.files.records import FileRow
+from gatewayd_migrations import HEAD
+from tests.gatewayd.durables import opened
+
+run = CliRunner().invoke
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATEWAYD_STORE__PATH", str(tmp_path / "store"))
+    return tmp_path / "store"
+
+
+def test_a_store_is_made_and_shown(folder: Path) -> None:
+    before = json.loads(run(app, ["current", "--json"]).stdout)
+    assert (before["schema"], before["folder"]) == (None, str(folder))
+    assert run(app, ["upgrade"]).exit_code == 0
+    after = json.loads(run(app, ["current", "--json"]).stdout)
+    assert after["schema"] == after["newest_schema"] == HEAD
+    assert after["bytes"] > 0
+
+
+async def test_a_running_daemons_store_is_copied_and_not_upgraded(
+    folder: Path, tmp_path: Path
+) -> None:
+    with opened(folder) as durable:
+        durable.vault.path("file-1").write_bytes(b"content")
+        row = FileRow("file-1", 1, None, 7, "f", "batch")
+        await durable.database.write(lambda connection: records.add(connection, row))
+        upgraded = run(app, ["upgrade"])
+        assert upgraded.exit_code == 1
+        assert "in use by another process" in upgraded.output
+        copied = run(app, ["backup", str(tmp_path / "copy")])
+        assert copied.exit_code == 0, copied.output
+    with opened(tmp_path / "copy") as durable:
+        assert await durable.database.read(records.ids) == {"file-1"}
+        assert durable.vault.path("file-1").read_bytes() == b"content"
+
+
+async def test_a_file_that_is_deleted_meanwhile_ends_no_copy(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copy = shutil.copy2
+
+    def late(source: Path, to: Path) -> None:
+        if source.name == "file-1":
+            source.unlink()
+        copy(source, to)
+
+    monkeypatch.setattr(shutil, "copy2", late)
+    with opened(folder) as durable:
+        for name in ("file-1", "file-2"):
+            durable.vault.path(name).write_bytes(b"content")
+            row = FileRow(name, 1, None, 7, "f", "batch")
+            await durable.database.write(lambda connection, row=row: records.add(connection, row))  # type: ignore[misc]
+        copied = run(app, ["backup", str(tmp_path / "copy")])
+        assert copied.exit_code == 0, copied.output
+    assert [one.name for one in (tmp_path / "copy" / "files").iterdir()] == ["file-2"]
+
+
+def test_a_copy_of_nothing_is_one_sentence(folder: Path, tmp_path: Path) -> None:
+    copied = run(app, ["backup", str(tmp_path / "copy")])
+    assert copied.exit_code == 1
+    assert "there is no store in" in copied.output

@@ -1,0 +1,29 @@
+"""Stores for tests: one that is ready at once, and another life of it."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from gatewayd.config import Config
+from gatewayd.durable import Durable
+
+
+def copy_of(fresh: Path, folder: Path) -> Path:
+    """An empty store."""
+    shutil.copytree(fresh, folder)
+    return folder
+
+
+@contextmanager
+def opened(folder: Path, **tables: Any) -> Iterator[Durable]:
+    """One life of a store; tables of the configuration by their names."""
+    config = Config(**{**tables, "store": {"path": str(folder)}})
+    durable = Durable(config)
+    try:
+        yield durable
+    finally:
+        durable.close()

@@ -1,0 +1,36 @@
+"""Parsers of a model for gateways over fake fleets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gatewayd.parsing import ModelParsers, Seat
+from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_reasoning_think.config import ThinkConfig
+from gatewayd_reasoning_think.strategy import Think
+from gatewayd_tools_hermes.config import HermesConfig
+from gatewayd_tools_hermes.strategy import Hermes
+from gatewayd_tools_mistral.config import MistralConfig
+from gatewayd_tools_mistral.strategy import Mistral
+
+
+def parsers(tools: Any = None, *, reasoning: bool = False) -> ModelParsers:
+    """Hermes, or another; with ``think`` if it is wanted."""
+    ledger = Ledger(0.05)
+    watchdog = Watchdog(ledger, 2.0)
+    seat: Seat[ToolParserStrategy] = Seat(
+        Kind.TOOL_PARSER, "tools", tools or Hermes(HermesConfig()), ledger, watchdog
+    )
+    thought: Seat[ReasoningParserStrategy] | None = None
+    if reasoning:
+        think = Think(ThinkConfig())
+        thought = Seat(Kind.REASONING_PARSER, "think", think, ledger, watchdog)
+    return ModelParsers(seat, thought)
+
+
+def mistral() -> ModelParsers:
+    """Of the model whose templates want ids of nine characters."""
+    return parsers(Mistral(MistralConfig()))

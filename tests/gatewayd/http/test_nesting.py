@@ -1,0 +1,45 @@
+"""Bodies that are too deep to parse name the field that is."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewayd.http.nesting import field_too_deep
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet
+from tests.gatewayd.gateway import running
+
+DEEP = b"[" * 10_000 + b"]" * 10_000
+DEEP_OBJECT = b'{"a":' * 10_000 + b"1" + b"}" * 10_000
+
+
+@pytest.mark.parametrize("value", [DEEP, DEEP_OBJECT, DEEP_OBJECT[:-10_001]])
+@pytest.mark.parametrize(
+    ("head", "name"),
+    [
+        (b'{"model": "nano", "x": ', "x"),
+        (b'{"a": {"b": [1, {"c": "]}"}]}, "q\\"[": ', 'q"['),
+        (b'{"a": "[[[", "\\u00e9": ', "\u00e9"),
+    ],
+)
+def test_the_field_is_found(head: bytes, name: str, value: bytes) -> None:
+    assert field_too_deep(head + value + b', "z": [1]}') == name
+
+
+@pytest.mark.parametrize("body", [DEEP, b"", b"{", b'{"a": [1]}', b'"' * 10_000, b"[" * 10_000])
+def test_where_there_is_no_field_none_is_named(body: bytes) -> None:
+    assert field_too_deep(body) is None
+
+
+@pytest.mark.parametrize("field", ["response_format", "messages", "tools", "metadata"])
+async def test_the_refusal_names_it_and_the_limit(text: TextModel, field: str) -> None:
+    content = b'{"model": "nano", "%b": %b}' % (field.encode(), DEEP_OBJECT)
+    async with running(text, FakeFleet()) as gateway:
+        answer = await gateway.http.post(
+            "/v1/chat/completions",
+            content=content,
+            headers={"content-type": "application/json"},
+        )
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_json", field)
+    assert f"{field} is nested too deeply: at most 900" in error["message"]

@@ -1,0 +1,65 @@
+"""Who reads the model's answers: by the configuration, or by the model's template."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewayd.config import Config
+from gatewayd.parsing import ModelParsers, load_parsers
+from gatewayd.text.model import TextModel
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.watchdog import Watchdog
+
+
+def chosen(template: str, **tables: str) -> ModelParsers:
+    config = Config.model_validate({kind: {"strategy": name} for kind, name in tables.items()})
+    ledger = Ledger(0.05)
+    host = PluginHost(Catalog.installed())
+    resources = GatewayResources("model", 1, template)
+    return load_parsers(config, host, resources, ledger, Watchdog(ledger, 2.0))
+
+
+@pytest.mark.parametrize(
+    ("template", "tools", "reasoning"),
+    [
+        ("", None, None),
+        ("{{ '<tool_call>' }}", "hermes", None),
+        ("{{ '[TOOL_CALLS]' }}", "mistral", None),
+        ("{{ '<|python_tag|>' }}", "llama3", None),
+        ("{{ '<tool_call>' }}{{ '<think>' }}", "hermes", "think"),
+    ],
+)
+def test_a_template_says_who_reads(template: str, tools: str | None, reasoning: str | None) -> None:
+    parsers = chosen(template)
+    assert (parsers.tools and parsers.tools.name) == tools
+    assert (parsers.reasoning and parsers.reasoning.name) == reasoning
+
+
+def test_the_embedded_model_calls_as_hermes_does_and_does_not_reason(text: TextModel) -> None:
+    assert text.template is not None
+    parsers = chosen(text.template.source)
+    assert parsers.tools is not None
+    assert parsers.tools.name == "hermes"
+    assert parsers.reasoning is None
+    assert parsers.readers((), prompt_end="") is None, "a plain chat costs nothing"
+
+
+def test_the_configuration_is_over_the_template() -> None:
+    parsers = chosen("<tool_call><think>", tool_parser="llama3", reasoning_parser="none")
+    assert parsers.tools is not None
+    assert parsers.tools.name == "llama3"
+    assert parsers.reasoning is None
+    parsers.close()
+
+
+def test_a_parser_that_is_not_installed_is_named() -> None:
+    with pytest.raises(PluginError, match=r"tool_parser\.hermess is not installed"):
+        chosen("", tool_parser="hermess")
+
+
+def test_ids_stay_what_they_are_without_a_parser() -> None:
+    assert ModelParsers().call_id("x") == "x"

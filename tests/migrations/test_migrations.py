@@ -1,0 +1,65 @@
+"""Every way through the revisions ends at the tables that the program knows."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Engine, inspect
+
+from gatewayd.store.database import connect
+from gatewayd.store.tables import metadata
+from gatewayd_migrations import HEAD, steps
+
+
+@pytest.fixture
+def engine(tmp_path: Path) -> Engine:
+    return connect(tmp_path / "some % name.db")
+
+
+def names(engine: Engine) -> set[str]:
+    return set(inspect(engine).get_table_names())
+
+
+def test_the_newest_revision_is_the_one_that_is_stated() -> None:
+    assert steps.revisions()[-1] == HEAD
+
+
+@pytest.mark.parametrize("first", ["base", *steps.revisions()])
+def test_an_upgrade_from_every_revision_gives_the_programs_tables(
+    engine: Engine, first: str
+) -> None:
+    with engine.begin() as connection:
+        if first != "base":
+            steps.upgrade(connection, first)
+        steps.upgrade(connection)
+        steps.check(connection, metadata)
+    assert names(engine) == {*metadata.tables, "alembic_version"}
+    engine.dispose()
+
+
+@pytest.mark.parametrize("revision", ["base", *steps.revisions()])
+def test_every_revision_can_be_undone(engine: Engine, revision: str) -> None:
+    with engine.begin() as connection:
+        steps.upgrade(connection)
+        steps.downgrade(connection, revision)
+        steps.upgrade(connection)
+        steps.check(connection, metadata)
+        steps.downgrade(connection, "base")
+    assert names(engine) == {"alembic_version"}
+    engine.dispose()
+
+
+def test_an_upgrade_that_fails_leaves_nothing_behind(engine: Engine) -> None:
+    with engine.begin() as connection:
+        connection.exec_driver_sql("CREATE TABLE responses (mine INTEGER)")
+    with pytest.raises(Exception, match="already exists"), engine.begin() as connection:
+        steps.upgrade(connection)
+    assert names(engine) == {"responses"}
+    engine.dispose()
+
+
+def test_every_constraint_has_a_name() -> None:
+    for table in metadata.tables.values():
+        assert all(constraint.name for constraint in table.constraints), table.name
+        assert all(index.name for index in table.indexes), table.name

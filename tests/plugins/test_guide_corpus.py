@@ -1,0 +1,116 @@
+"""Schemas and expressions of all kinds: what guides allow is what jsonschema and re accept."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gatewayd_guide_llguidance.config import LlguidanceConfig
+from gatewayd_guide_llguidance.strategy import Llguidance
+from gatewayd_guide_xgrammar.config import XgrammarConfig
+from gatewayd_guide_xgrammar.strategy import Xgrammar
+from gatewayd_hooks.guiding import GrammarRefused, GuideSpec, GuideStrategy
+from tests.plugins.guides import (
+    CLOSING,
+    ENDS,
+    REGEXES,
+    SCHEMAS,
+    Tokens,
+    follows_schema,
+    matches,
+    opened,
+    schema_spec,
+)
+
+MAKERS: dict[str, Callable[[], GuideStrategy]] = {
+    "llguidance": lambda: Llguidance(LlguidanceConfig()),
+    "xgrammar": lambda: Xgrammar(XgrammarConfig()),
+}
+REFUSES: dict[str, set[str]] = {
+    "llguidance": set(),
+    "xgrammar": {
+        "(?i)hello",
+        "allOf of bounds",
+        "allOf of objects",
+        "an invoice",
+        "bounds of either type",
+        "ipv4",
+        "keys of a pattern",
+        "multiple of an integer",
+        "number in a range",
+        "number strictly in a range",
+        "oneOf by a tag",
+        "oneOf of types",
+        "pattern inside",
+        "typeless bounds",
+    },
+}
+"""Cases of the corpus that a guide refuses, by name or expression."""
+COMPACT = {"xgrammar": {"enum of many types", "const object"}}
+"""Cases in which a guide has arrays and objects without spaces."""
+_WALKS = 4
+_TOKENS = Tokens()
+_CASES = [
+    *((schema_spec(case), case["name"], case, follows_schema) for case in SCHEMAS),
+    *((GuideSpec("regex", case["pattern"]), case["pattern"], case, matches) for case in REGEXES),
+]
+
+
+@pytest.fixture(scope="module", params=MAKERS)
+def guide(request: pytest.FixtureRequest) -> Iterator[tuple[str, GuideStrategy]]:
+    with opened(MAKERS[request.param]()) as strategy:
+        yield request.param, strategy
+
+
+def written(form: str, value: Any) -> list[str]:
+    """What an answer may look like: JSON in two layouts."""
+    if form == "regex":
+        return [value]
+    return [json.dumps(value, indent=indent, ensure_ascii=False) for indent in (None, 2)]
+
+
+def takes(strategy: GuideStrategy, spec: GuideSpec, text: str) -> bool:
+    tokens = [*_TOKENS.of(text), ENDS[1]]
+    return strategy.compile(spec).start().accept(tokens) == len(tokens)
+
+
+def test_the_corpus_is_as_large_as_it_says() -> None:
+    assert len(SCHEMAS) >= 60
+    assert len(REGEXES) >= 40
+    assert len({case["name"] for case in SCHEMAS}) == len(SCHEMAS)
+
+
+@pytest.mark.parametrize(("spec", "name", "case", "fits"), _CASES, ids=[c[1] for c in _CASES])
+def test_walks_end_in_what_follows_and_handwritten_texts_are_told_apart(
+    guide: tuple[str, GuideStrategy],
+    spec: GuideSpec,
+    name: str,
+    case: dict[str, Any],
+    fits: Callable[[dict[str, Any], str], bool],
+) -> None:
+    who, strategy = guide
+    if name in REFUSES[who]:
+        with pytest.raises(GrammarRefused):
+            strategy.compile(spec)
+        return
+    grammar = strategy.compile(spec)
+    draw = random.Random(name)
+    likely = CLOSING if spec.form == "json_schema" else case["valid"][0]
+    walks = [_TOKENS.walk(grammar, draw, likely) for _ in range(_WALKS)]
+    ended = [_TOKENS.text(walk) for walk in walks if walk is not None]
+    assert ended, "no walk has come to an end"
+    for text in ended:
+        assert fits(case, text), text
+    for value in case["valid"]:
+        texts = written(spec.form, value)
+        if name in COMPACT.get(who, ()):
+            texts = [json.dumps(value, ensure_ascii=False, separators=(",", ":"))]
+        for text in texts:
+            assert takes(strategy, spec, text), text
+    for value in case["invalid"]:
+        for text in written(spec.form, value):
+            assert not takes(strategy, spec, text), text

@@ -1,0 +1,26 @@
+"""Both guides against the kit."""
+
+from gatewayd_guide_llguidance.config import LlguidanceConfig
+from gatewayd_guide_llguidance.strategy import Llguidance
+from gatewayd_guide_xgrammar.config import XgrammarConfig
+from gatewayd_guide_xgrammar.strategy import Xgrammar
+from gatewayd_hooks.testing.guide_texts import SAMPLES
+from gatewayd_hooks.testing.guiding import GuideConformance
+
+
+class TestLlguidance(GuideConformance):
+    def make(self) -> Llguidance:
+        return Llguidance(LlguidanceConfig())
+
+    def test_it_knows_every_form(self) -> None:
+        with self.opened() as guide:
+            assert len(self.known(guide)) == len(SAMPLES) == 6
+
+
+class TestXgrammar(GuideConformance):
+    def make(self) -> Xgrammar:
+        return Xgrammar(XgrammarConfig())
+
+    def test_it_knows_every_form(self) -> None:
+        with self.opened() as guide:
+            assert len(self.known(guide)) == len(SAMPLES)

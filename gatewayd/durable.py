@@ -33,6 +33,7 @@ from gatewayd.responses import records as response_records
 from gatewayd.responses.background import Background
 from gatewayd.responses.routes import (
     ResponseCancel,
+    ResponseCount,
     ResponseCreate,
     ResponseDelete,
     ResponseInput,
@@ -99,6 +100,7 @@ class Durable:
         one = "/v1/responses/{response_id}"
         return [
             route("/v1/responses", POST=ResponseCreate(services, database, background)),
+            route("/v1/responses/input_tokens", POST=ResponseCount(services, database)),
             route(
                 one,
                 GET=ResponseOne(services, database, background),

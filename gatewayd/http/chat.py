@@ -10,8 +10,8 @@ import msgspec
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.chat_parts_wire import ChatPartsWire
+from gatewayd.http.chat_prompt import chat_prompt
 from gatewayd.http.chat_wire import ChatWire
-from gatewayd.http.conversation import arguments_of, continued_of, for_template
 from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
 from gatewayd.http.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.sampling import (
@@ -24,7 +24,6 @@ from gatewayd.http.sampling import (
 )
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.services import Services
-from gatewayd.http.tools import offer_of
 from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.text.parts import Parsers
@@ -73,23 +72,14 @@ async def prepare_chat(
         asked, param = request.max_tokens, "max_tokens"
     if asked == 0:
         raise InvalidRequest(f"{param} is 0; the minimum is 1", param=param)
-    parsers, template = services.parsers, services.text.template
-    continued = continued_of(request)
-    takes_tools = template is not None and template.takes("tools")
-    offer = offer_of(request, parsers, takes_tools=takes_tools)
-    arguments = arguments_of(request, template)
-    prompt = await services.text.encode_chat(
-        for_template(request.messages, parsers),
-        limit=model.max_model_len,
-        tools=offer.shown,
-        add_generation_prompt=request.add_generation_prompt is not False and continued is None,
-        is_continued=continued is not None,
-        arguments=arguments.taken,
+    prompt, offer, continued, ignored = await chat_prompt(
+        services, request, limit=model.max_model_len
     )
     max_tokens = fit_max_tokens(
         asked, None, len(prompt), model.max_model_len, prompt_param="messages", param=param
     )
-    wish = offer.wish
+    wish, parsers, tokenizer = offer.wish, services.parsers, services.text.tokenizer
+    prompt_end = tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else ""
     params = sampling_params(
         request,
         model,
@@ -97,6 +87,7 @@ async def prepare_chat(
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         guide=await services.check_guide(wish),
+        behind=parsers.bounds(prompt_end, continues=continued is not None),
     )
     n = request.n or 1
     identity = identity_of(
@@ -113,7 +104,6 @@ async def prepare_chat(
         retry_started=not request.stream,
         guide_param=wish and wish.param,
     )
-    tokenizer = services.text.tokenizer
     options = choice_options(
         request,
         tokenizer,
@@ -122,10 +112,9 @@ async def prepare_chat(
     )
     readers = parsers.readers(
         offer.tools,
-        prompt_end=tokenizer.decode(prompt[-_PROMPT_END:]) if parsers.reasoning else "",
+        prompt_end=prompt_end,
         most_calls=offer.most_calls,
-        # Where the answer as a whole follows a grammar, its beginning is no reasoning.
-        finds_reasoning=offer.is_free and request.separate_reasoning is not False,
+        finds_reasoning=request.separate_reasoning is not False,
         keeps_reasoning=request.include_reasoning is not False,
     )
     if readers is not None:
@@ -138,7 +127,7 @@ async def prepare_chat(
         options=options,
         wire=(wire or ChatWire)(identity, tokenizer, n),
         identity=identity,
-        ignored=arguments.ignored,
+        ignored=ignored,
     )
 
 

@@ -22,13 +22,11 @@ def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dic
     for at, message in enumerate(messages):
         fault = message.fault
         if fault is not None:
-            field, what = fault
-            path = f"messages[{at}].{field}"
-            if getattr(message, field) is None:
-                raise InvalidRequest(
-                    f"{path} {what}", param=path, code="missing_required_parameter"
-                )
-            raise InvalidRequest(f"{path} {what}", param=path)
+            path = f"messages[{at}].{fault.field}"
+            what = f"{path} {fault.what}"
+            if fault.is_missing:
+                raise InvalidRequest(what, param=path, code="missing_required_parameter")
+            raise InvalidRequest(what, param=path)
         one = message.for_template()
         if "tool_call_id" in one:
             one["tool_call_id"] = parsers.call_id(one["tool_call_id"])

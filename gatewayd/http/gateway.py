@@ -12,6 +12,7 @@ from gatewayd.http.answer import Answer, refusal_of
 from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import Header
 from gatewayd.http.chat import prepare_chat
+from gatewayd.http.chat_prompt import counted_prompt
 from gatewayd.http.completions import CompletionRoute
 from gatewayd.http.embeddings import Embeddings as Embedder
 from gatewayd.http.embeddings import shaped
@@ -164,10 +165,10 @@ class ServedGateway:
         """See ``Gateway``."""
         try:
             checked, _ = await asyncio.to_thread(check, ChatRequest, dict(body))
-            prepared = await prepare_chat(self._services, checked, "count")
+            prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:
             refuse(error)
-        return len(prepared.requests[0].prompt)
+        return len(prompt.token_ids)
 
     async def _checked(
         self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest

@@ -124,6 +124,19 @@ _EXPECTED = {
 }
 
 
+_NO_TEXT = (
+    "image_url",
+    "image",
+    "input_image",
+    "input_audio",
+    "audio_url",
+    "video_url",
+    "file",
+    "input_file",
+)
+"""Types of parts that other servers know."""
+
+
 def _refusal(errors: Sequence[ErrorDetails]) -> InvalidRequest:
     """One sentence for the first field at fault."""
     field = errors[0]["loc"][0] if errors[0]["loc"] else None
@@ -168,6 +181,8 @@ def _sentence(path: str, error: ErrorDetails) -> str:
             return f"{path} is empty; it needs at least {context['min_length']} character"
         case "string_pattern_mismatch":
             return f"{path} is {shown}; it must match {context['pattern']}"
+        case "literal_error" if error["input"] in _NO_TEXT and path.endswith(".type"):
+            return f"{path} is {shown}, which this model cannot read: send text"
         case "literal_error":
             return f"{path} is {shown}; it must be {context['expected']}"
         case "finite_number":

@@ -13,9 +13,10 @@ from gatewayd.http.asgi import (
     send_body,
     send_json,
 )
-from gatewayd.http.conversation import for_template
+from gatewayd.http.chat_prompt import check_counted, counted_prompt
 from gatewayd.http.generate import receive_request
 from gatewayd.http.sampling import check_ids
+from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.services import Services
 from gatewayd.http.wire import token_text
@@ -23,9 +24,6 @@ from gatewayd.text.tokenizer import Tokenizer
 
 _NO_LIMIT = 2**63
 """Texts longer than the context can be counted: that is what one tokenizes for."""
-
-_MAX_CHARACTERS = 1 << 20
-"""Two seconds of one of the threads that encode everybody's prompts."""
 
 
 class Tokenize:
@@ -44,21 +42,27 @@ class Tokenize:
         model = await services.loaded_model()
         if (request.prompt is None) == (request.messages is None):
             raise InvalidRequest("send either prompt or messages", param="prompt")
-        _check_length(request)
         if request.messages is not None:
-            ids = await services.text.encode_chat(
-                for_template(request.messages, services.parsers),
-                limit=_NO_LIMIT,
-                add_generation_prompt=request.add_generation_prompt,
-            )
+            prompt = await counted_prompt(services, _chat_of(request))
+            ids, ignored = prompt.token_ids, [*ignored, *prompt.ignored]
         else:
-            ids = await services.text.encode_prompt(
-                request.prompt or "", limit=_NO_LIMIT, add_special=request.add_special_tokens
-            )
+            ids = await self._encoded(request.prompt or "", request)
         tokenizer = services.text.tokenizer
         shown = tokenizer if request.return_token_strs else None
         answer = await tokenizer.apart(len(ids), lambda: _answer(ids, model.max_model_len, shown))
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
+
+    async def _encoded(self, prompt: str, request: TokenizeRequest) -> list[int]:
+        check_counted(len(prompt), "prompt")
+        return await self._services.text.encode_prompt(
+            prompt, limit=_NO_LIMIT, add_special=request.add_special_tokens
+        )
+
+
+def _chat_of(request: TokenizeRequest) -> ChatRequest:
+    """The chat whose prompt is shown; its fields were checked in the request's own table."""
+    fields = {name: getattr(request, name) for name in ChatRequest.known & TokenizeRequest.known}
+    return ChatRequest.model_construct(**fields)
 
 
 def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> bytes:
@@ -73,16 +77,6 @@ def _answer(ids: list[int], max_model_len: int, tokenizer: Tokenizer | None) -> 
         encode_entries(ids),
         texts,
     )
-
-
-def _check_length(request: TokenizeRequest) -> None:
-    length = len(request.prompt or "")
-    length += sum(len(message.text) for message in request.messages or ())
-    if length > _MAX_CHARACTERS:
-        raise InvalidRequest(
-            f"the text has {length} characters; the maximum is {_MAX_CHARACTERS}: send it in parts",
-            param="messages" if request.messages else "prompt",
-        )
 
 
 class Detokenize:

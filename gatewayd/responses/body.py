@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gatewayd.errors import GatewayError, InvalidRequest
-from gatewayd.http.schema.responses import AllowedChoice, NamedChoice, ResponseRequest
+from gatewayd.http.schema.responses import (
+    AllowedChoice,
+    InputTable,
+    NamedChoice,
+    ResponseRequest,
+)
+from gatewayd.responses.items import messages
 from gatewayd_hooks.protocols import Usage
 
 LOGPROBS = "message.output_text.logprobs"
@@ -24,12 +30,16 @@ _NAMES = (
 _TOOL = re.compile(r"\b(tools\[\d+\])\.function\b")
 
 
-def chat_body(request: ResponseRequest, messages: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """The body of a chat completion that gives this response."""
+def chat_body(request: ResponseRequest, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """The body of a chat completion that gives this response.
+
+    Args:
+        request: what was asked for.
+        items: of the conversation before the answer.
+    """
     wants_logprobs = LOGPROBS in (request.include or ()) or bool(request.top_logprobs)
     body: dict[str, Any] = {
         "model": request.model,
-        "messages": list(messages),
         "max_completion_tokens": request.max_output_tokens,
         "temperature": request.temperature,
         "top_p": request.top_p,
@@ -38,6 +48,19 @@ def chat_body(request: ResponseRequest, messages: Sequence[dict[str, Any]]) -> d
         "top_logprobs": request.top_logprobs if wants_logprobs else None,
         "service_tier": request.service_tier,
         "priority": request.priority,
+    }
+    given = {name: value for name, value in body.items() if value is not None}
+    return {**given, **input_body(request, items)}
+
+
+def input_body(request: InputTable, items: Iterable[dict[str, Any]]) -> dict[str, Any]:
+    """Those of its fields that make the prompt.
+
+    Raises:
+        InvalidRequest: they do not fit together.
+    """
+    body: dict[str, Any] = {
+        "messages": messages(request.instructions, items),
         "reasoning_effort": None if request.reasoning is None else request.reasoning.effort,
     }
     if request.tools:
@@ -61,7 +84,7 @@ def chat_body(request: ResponseRequest, messages: Sequence[dict[str, Any]]) -> d
     return {name: value for name, value in body.items() if value is not None}
 
 
-def _tool_choice(request: ResponseRequest) -> Any:  # noqa: ANN401 - any of chat's forms
+def _tool_choice(request: InputTable) -> Any:  # noqa: ANN401 - any of chat's forms
     choice = request.tool_choice
     if isinstance(choice, NamedChoice):
         return {"type": "function", "function": {"name": choice.name}}

@@ -25,15 +25,16 @@ from gatewayd.http.generate import receive_request
 from gatewayd.http.pieces import Pieces
 from gatewayd.http.protocol_route import Refused
 from gatewayd.http.query import listed, page_of, query_of
-from gatewayd.http.schema.responses import ResponseRequest
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
 from gatewayd.http.wire import PING
-from gatewayd.responses import items, records
+from gatewayd.responses import records
+from gatewayd.responses.asked import asked_of
 from gatewayd.responses.background import Background
 from gatewayd.responses.body import begun
 from gatewayd.responses.events import HEADERS as STREAM_HEADERS
 from gatewayd.responses.events import Numbers, told_again, unsaid
-from gatewayd.responses.run import Progress, begin
+from gatewayd.responses.run import Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
 from gatewayd_hooks.protocols import Refusal
@@ -55,10 +56,7 @@ class ResponseCreate:
         arrival = services.clock()
         request, ignored = await receive_request(services, ResponseRequest, scope, receive)
         _check(request)
-        given = items.kept(request.input, await self._named(request))
-        conversation = [*await self._before(request), *given]
-        if not conversation:
-            raise InvalidRequest("input is required", param="input")
+        given, conversation = await asked_of(self._database, request)
         answer = await begin(services, request, conversation, scope["request_id"], arrival)
         response_id = new_id("resp_")
         if request.background:
@@ -88,20 +86,6 @@ class ResponseCreate:
         finally:
             answer.close()
             departure.forget(answer.abandon)
-
-    async def _named(self, request: ResponseRequest) -> dict[str, dict[str, Any]]:
-        wanted = items.referred(request.input)
-        if not wanted:
-            return {}
-        return await self._database.read(lambda connection: records.items(connection, wanted))
-
-    async def _before(self, request: ResponseRequest) -> list[dict[str, Any]]:
-        previous = request.previous_response_id
-        if previous is None:
-            return []
-        return await self._database.read(
-            lambda connection: records.conversation(connection, previous)
-        )
 
     async def _keep(self, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
         if body["store"]:
@@ -151,6 +135,24 @@ class ResponseCreate:
         await self._keep(progress.body, given)
         kind = f"response.{progress.body['status']}"
         yield numbers.event({"type": kind, "response": progress.body})
+
+
+class ResponseCount:
+    """``POST /v1/responses/input_tokens``."""
+
+    def __init__(self, services: Services, database: Database) -> None:
+        self._services = services
+        self._database = database
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Count the tokens of a response's input, which may be more than the context."""
+        request, ignored = await receive_request(self._services, InputTokensRequest, scope, receive)
+        _, conversation = await asked_of(self._database, request)
+        told = {
+            "object": "response.input_tokens",
+            "input_tokens": await count(self._services, request, conversation),
+        }
+        await send_json(send, told, headers=ignored_header(ignored))
 
 
 class ResponseOne:

@@ -6,19 +6,20 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from gatewayd.errors import ContextLengthExceeded, GatewayError
+from gatewayd.errors import GatewayError
 from gatewayd.http.answer import Answer
 from gatewayd.http.chat import prepare_chat
+from gatewayd.http.chat_prompt import counted_prompt
 from gatewayd.http.generate import Prepared
 from gatewayd.http.parse import check
+from gatewayd.http.sampling import fit_max_tokens
 from gatewayd.http.schema.chat import ChatRequest
-from gatewayd.http.schema.responses import ResponseRequest
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
-from gatewayd.responses.body import chat_body, ended, failed, in_our_words
-from gatewayd.responses.items import messages
+from gatewayd.responses.body import chat_body, ended, failed, in_our_words, input_body
 from gatewayd.responses.output import Event, Output
-from gatewayd.responses.truncation import begun_at, starts
+from gatewayd.responses.truncation import most_that_fits
 from gatewayd_hooks.protocols import Refusal
 
 LABEL = "/v1/responses"
@@ -69,28 +70,47 @@ async def _prepare(
     """The whole conversation, or with ``truncation`` the most of it that fits the context."""
 
     async def attempt(items: list[dict[str, Any]]) -> Prepared:
-        body = chat_body(request, messages(request.instructions, items))
-        checked, _ = await asyncio.to_thread(check, ChatRequest, body)
-        return await prepare_chat(services, checked, request_id)
+        return await prepare_chat(services, await _chat_of(chat_body(request, items)), request_id)
 
     if request.truncation != "auto":
         return await attempt(conversation)
-    first, *shorter = starts(conversation)
+    return await most_that_fits(conversation, attempt)
+
+
+async def count(
+    services: Services, request: InputTokensRequest, conversation: list[dict[str, Any]]
+) -> int:
+    """Tokens of the prompt that a response would have; they may be more than the context.
+
+    Args:
+        services: of the gateway.
+        request: what is counted.
+        conversation: all items before the answer.
+
+    Raises:
+        GatewayError: it is refused.
+    """
+    model = services.check_model(request.model)
+
+    async def attempt(items: list[dict[str, Any]]) -> int:
+        chat = await _chat_of({"model": model, **input_body(request, items)})
+        return len((await counted_prompt(services, chat)).token_ids)
+
+    async def fitting(items: list[dict[str, Any]]) -> int:
+        num_tokens, limit = await attempt(items), (await services.loaded_model()).max_model_len
+        fit_max_tokens(None, None, num_tokens, limit, prompt_param="messages")
+        return num_tokens
+
     try:
-        return await attempt(begun_at(conversation, first))
-    except ContextLengthExceeded:
-        if not shorter:
-            raise
-    found = await attempt(begun_at(conversation, shorter[-1]))
-    low, high = 0, len(shorter) - 1
-    while low < high:
-        middle = (low + high) // 2
-        try:
-            found = await attempt(begun_at(conversation, shorter[middle]))
-            high = middle
-        except ContextLengthExceeded:
-            low = middle + 1
-    return found
+        if request.truncation != "auto":
+            return await attempt(conversation)
+        return await most_that_fits(conversation, fitting)
+    except GatewayError as error:
+        raise in_our_words(error) from error
+
+
+async def _chat_of(body: dict[str, Any]) -> ChatRequest:
+    return (await asyncio.to_thread(check, ChatRequest, body))[0]
 
 
 class Progress:

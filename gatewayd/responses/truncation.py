@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
 
+from gatewayd.errors import ContextLengthExceeded
 from gatewayd.http.schema.messages import MAX_MESSAGES
 
 Item = dict[str, Any]
+Made = TypeVar("Made")
+
+
+async def most_that_fits(
+    conversation: Sequence[Item], attempt: Callable[[list[Item]], Awaitable[Made]]
+) -> Made:
+    """What is made of the whole conversation, or of the most of it that fits the context.
+
+    Args:
+        conversation: all items.
+        attempt: makes something of them, or refuses them because of their length.
+
+    Raises:
+        ContextLengthExceeded: even the shortest beginning is too long.
+        GatewayError: as ``attempt`` does.
+    """
+    first, *shorter = starts(conversation)
+    try:
+        return await attempt(begun_at(conversation, first))
+    except ContextLengthExceeded:
+        if not shorter:
+            raise
+    found = await attempt(begun_at(conversation, shorter[-1]))
+    low, high = 0, len(shorter) - 1
+    while low < high:
+        middle = (low + high) // 2
+        try:
+            found = await attempt(begun_at(conversation, shorter[middle]))
+            high = middle
+        except ContextLengthExceeded:
+            low = middle + 1
+    return found
 
 
 def starts(items: Sequence[Item]) -> list[int]:

@@ -273,8 +273,10 @@ class Gateway(Protocol):
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
         """Tokens of the prompt that ``chat`` would make of this body.
 
+        They may be more than the context; of texts over a million characters they are not counted.
+
         Raises:
-            Refusal: as that route would.
+            Refusal: as that route would, but for the length.
         """
 
     async def generate(self, body: Mapping[str, Any], request: HttpRequest) -> ChatAnswer:

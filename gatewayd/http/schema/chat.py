@@ -33,6 +33,16 @@ MAX_ARGUMENTS = 16
 
 Scalar = bool | int | Finite | Annotated[str, Field(max_length=4096)] | None
 TemplateValue = Scalar | Annotated[list[Scalar], Field(fail_fast=True, max_length=64)]
+TemplateArguments = Annotated[
+    Annotated[
+        dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], TemplateValue],
+        Field(max_length=MAX_ARGUMENTS),
+    ]
+    | None,
+    at_most(MAX_ARGUMENTS),
+]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+Tools = Annotated[list[ToolSpec], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
 class ChatRequest(GenerationTable, StructuredTable):
@@ -84,7 +94,7 @@ class ChatRequest(GenerationTable, StructuredTable):
     ] = None
 
     tools: Annotated[
-        Annotated[list[ToolSpec], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Tools | None,
         Costs("the prompt has them in it; strict ones keep answers to a grammar"),
         Field(description="Functions that the model may call."),
     ] = None
@@ -107,7 +117,7 @@ class ChatRequest(GenerationTable, StructuredTable):
         FunctionChoice | None, Field(description="An older form of `tool_choice`.")
     ] = None
     reasoning_effort: Annotated[
-        Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None,
+        Effort | None,
         Field(
             description="For the model's chat template; ignored by those that do not look at it. "
             "`none` also sets `enable_thinking` to false."
@@ -121,12 +131,7 @@ class ChatRequest(GenerationTable, StructuredTable):
         bool | None, Field(description="False: leave the reasoning in the text, marks and all.")
     ] = None
     chat_template_kwargs: Annotated[
-        Annotated[
-            dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,63}$")], TemplateValue],
-            Field(max_length=MAX_ARGUMENTS),
-        ]
-        | None,
-        at_most(MAX_ARGUMENTS),
+        TemplateArguments,
         Field(description="For the model's chat template, over the two fields for it."),
     ] = None
 

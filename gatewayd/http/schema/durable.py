@@ -6,7 +6,7 @@ from typing import Any
 
 from gatewayd.http.schema.batches import BatchRequest
 from gatewayd.http.schema.openapi import Operation
-from gatewayd.http.schema.responses import ResponseRequest
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 
 
 def _page(most: int) -> dict[str, dict[str, Any]]:
@@ -46,6 +46,7 @@ DURABLE = (
     Operation("get", "/v1/batches/{batch_id}", "Describe a batch"),
     Operation("post", "/v1/batches/{batch_id}/cancel", "End a batch"),
     Operation("post", "/v1/responses", "Answer, and keep the answer", ResponseRequest, True),
+    Operation("post", "/v1/responses/input_tokens", "Count its tokens", InputTokensRequest),
     Operation("get", "/v1/responses/{response_id}", "Show a response"),
     Operation("delete", "/v1/responses/{response_id}", "Delete a response"),
     Operation("post", "/v1/responses/{response_id}/cancel", "End one in the background"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -18,10 +18,16 @@ CallName = Annotated[str, Field(min_length=1, max_length=256)]
 
 
 class TextPart(RequestTable):
-    """A part of a message."""
+    """A part of a message: text, or words with which an assistant refused."""
 
-    type: Literal["text"]
-    text: str
+    type: Literal["text", "refusal", "input_text", "output_text"]
+    text: str | None = None
+    refusal: Annotated[str | None, Field(description="Where the type is `refusal`.")] = None
+
+    @property
+    def words(self) -> str | None:
+        """What is said in it; None where that is missing."""
+        return self.refusal if self.type == "refusal" else self.text
 
 
 class CalledFunction(RequestTable):
@@ -43,6 +49,20 @@ class MessageToolCall(RequestTable):
     function: CalledFunction
 
 
+class Fault(NamedTuple):
+    """What is wrong with a message.
+
+    Attributes:
+        field: its place in the message.
+        what: continues a sentence that begins with the field.
+        is_missing: whether it is not there.
+    """
+
+    field: str
+    what: str
+    is_missing: bool = False
+
+
 class Message(RequestTable):
     """One turn; `developer` is the same as `system`."""
 
@@ -51,6 +71,9 @@ class Message(RequestTable):
         str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)] | None,
         Field(description="A string, or parts of text that are joined; null beside calls."),
     ] = None
+    refusal: Annotated[str | None, Field(description="Words with which the assistant refused.")] = (
+        None
+    )
     name: Annotated[
         str | None,
         Field(max_length=256, description="Of the function, where the role is one's; else noted."),
@@ -73,31 +96,45 @@ class Message(RequestTable):
 
     @property
     def text(self) -> str:
-        """The content as one string."""
-        if isinstance(self.content, str):
-            return self.content
-        return "".join(part.text for part in self.content or ())
+        """All that is said, as one string."""
+        content = self.content
+        if not isinstance(content, str):
+            content = "".join([part.words or "" for part in content or ()])
+        return content if self.refusal is None else content + self.refusal
 
     @property
-    def fault(self) -> tuple[str, str] | None:
-        """The field that does not fit to the others and what is wrong with it; None if all do."""
+    def thought(self) -> str | None:
+        """What the assistant thought."""
+        return self.reasoning if self.reasoning is not None else self.reasoning_content
+
+    @property
+    def fault(self) -> Fault | None:
+        """What does not fit together in it; None if all does."""
         is_assistant = self.role == "assistant"
-        other = self.tool_calls or self.function_call or self.reasoning or self.reasoning_content
+        other = self.tool_calls or self.function_call or self.refusal or self.thought
         if self.content in (None, []) and not (is_assistant and other):
-            return (
-                "content",
-                "is required; only beside an assistant's calls or reasoning it may be missing",
-            )
+            what = "is required; only beside an assistant's calls or reasoning it may be missing"
+            return Fault("content", what, is_missing=self.content is None)
         if self.role == "tool" and self.tool_call_id is None:
-            return (
-                "tool_call_id",
-                "is required where the role is tool: the id of its call",
-            )
+            what = "is required where the role is tool: the id of its call"
+            return Fault("tool_call_id", what, is_missing=True)
         if self.role == "function" and self.name is None:
-            return "name", "is required where the role is function"
-        for field in ("tool_calls", "function_call"):
+            return Fault("name", "is required where the role is function", is_missing=True)
+        for field in ("tool_calls", "function_call", "refusal"):
             if getattr(self, field) and not is_assistant:
-                return field, f"belongs to an assistant, the role is {self.role}"
+                return Fault(field, f"belongs to an assistant, the role is {self.role}")
+        return self._fault_of_parts(is_assistant=is_assistant)
+
+    def _fault_of_parts(self, *, is_assistant: bool) -> Fault | None:
+        if self.content is None or isinstance(self.content, str):
+            return None
+        for at, part in enumerate(self.content):
+            place = f"content[{at}]"
+            if part.words is None:
+                kind = "refusal" if part.type == "refusal" else "text"
+                return Fault(f"{place}.{kind}", "is required", is_missing=True)
+            if part.type == "refusal" and not is_assistant:
+                return Fault(place, f"is an assistant's refusal, the role is {self.role}")
         return None
 
     def for_template(self) -> dict[str, Any]:
@@ -107,8 +144,7 @@ class Message(RequestTable):
             return {"role": "system" if role == "developer" else role, "content": self.text}
         shown: dict[str, Any] = {"role": role, "content": self.text}
         if role == "assistant":
-            thought = self.reasoning if self.reasoning is not None else self.reasoning_content
-            if thought is not None:
+            if (thought := self.thought) is not None:
                 shown["reasoning"] = shown["reasoning_content"] = thought
             if calls := self._calls():
                 shown["tool_calls"] = calls

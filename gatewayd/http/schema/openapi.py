@@ -21,7 +21,7 @@ from gatewayd.http.schema.fields import (
     support_of,
 )
 from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
-from gatewayd.http.schema.responses import ResponseRequest
+from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.schema.watermark import DetectRequest
 
@@ -83,6 +83,7 @@ TABLES: tuple[type[RequestTable], ...] = (
     DetectRequest,
     BatchRequest,
     ResponseRequest,
+    InputTokensRequest,
 )
 
 _REF = "#/components/schemas/{model}"

@@ -124,10 +124,12 @@ class ResponseStreamOptions(RequestTable):
     include_obfuscation: Annotated[bool | None, Noted()] = None
 
 
-class ResponseRequest(RequestTable):
-    """A response."""
+class InputTable(RequestTable):
+    """What a response is made of, and what its tokens are counted of."""
 
-    model: Model
+    model: Annotated[
+        Model | None, Field(description="A served model's name; needed for an answer.")
+    ] = None
     input: Annotated[
         str | Annotated[list[InputItem], Field(fail_fast=True, max_length=MAX_MESSAGES)] | None,
         Field(
@@ -140,27 +142,6 @@ class ResponseRequest(RequestTable):
     ] = None
     previous_response_id: Annotated[
         _ID | None, Field(description="Goes on behind a stored response: its items come first.")
-    ] = None
-    store: Annotated[
-        bool | None, Field(description="Keep it, for `[responses] keep_days`. Default: true.")
-    ] = None
-    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
-    stream_options: Annotated[ResponseStreamOptions | None, Noted()] = None
-    background: Annotated[
-        bool | None,
-        Field(description="Answer at once, go on, be asked later; needs `store`, not `stream`."),
-    ] = None
-    max_output_tokens: Annotated[
-        Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
-        Field(description="Most tokens to generate; default: what is left of the context."),
-    ] = None
-    temperature: Annotated[
-        Annotated[Finite, Field(ge=0, le=2)] | None,
-        Field(description="0 always takes the most likely token."),
-    ] = None
-    top_p: Annotated[
-        Annotated[Finite, Field(ge=0, le=1)] | None,
-        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
     ] = None
     tools: Annotated[
         Annotated[list[ResponseTool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
@@ -182,6 +163,47 @@ class ResponseRequest(RequestTable):
     reasoning: Annotated[
         ReasoningOptions | None, Field(description="`effort`, for the model's chat template.")
     ] = None
+    truncation: Annotated[
+        Literal["auto", "disabled"] | None,
+        Field(
+            description="`auto`: the oldest turns of a conversation that does not fit the context "
+            "are left out. Default: `disabled`, it is refused."
+        ),
+    ] = None
+    conversation: Annotated[Any, Unsupported("use `previous_response_id`")] = None
+
+
+class InputTokensRequest(InputTable):
+    """The tokens of a response's input."""
+
+    personality: Annotated[Any, Ignored()] = None
+
+
+class ResponseRequest(InputTable):
+    """A response."""
+
+    model: Model
+    store: Annotated[
+        bool | None, Field(description="Keep it, for `[responses] keep_days`. Default: true.")
+    ] = None
+    stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
+    stream_options: Annotated[ResponseStreamOptions | None, Noted()] = None
+    background: Annotated[
+        bool | None,
+        Field(description="Answer at once, go on, be asked later; needs `store`, not `stream`."),
+    ] = None
+    max_output_tokens: Annotated[
+        Annotated[int, Field(ge=1, le=2**63 - 1)] | None,
+        Field(description="Most tokens to generate; default: what is left of the context."),
+    ] = None
+    temperature: Annotated[
+        Annotated[Finite, Field(ge=0, le=2)] | None,
+        Field(description="0 always takes the most likely token."),
+    ] = None
+    top_p: Annotated[
+        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
+    ] = None
     include: Annotated[
         list[Annotated[str, Field(max_length=64)]] | None,
         Field(
@@ -201,13 +223,6 @@ class ResponseRequest(RequestTable):
         Field(description="Class of service; over `service_tier`."),
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
-    truncation: Annotated[
-        Literal["auto", "disabled"] | None,
-        Field(
-            description="`auto`: the oldest turns of a conversation that does not fit the context "
-            "are left out. Default: `disabled`, it is refused."
-        ),
-    ] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
     safety_identifier: Annotated[Any, Ignored()] = None
     prompt_cache_key: Annotated[Any, Ignored()] = None
@@ -215,7 +230,6 @@ class ResponseRequest(RequestTable):
     prompt_cache_retention: Annotated[Any, Ignored()] = None
     max_tool_calls: Annotated[Any, Ignored()] = None
     moderation: Annotated[Any, Ignored()] = None
-    conversation: Annotated[Any, Unsupported("use `previous_response_id`")] = None
     prompt: Annotated[Any, Unsupported("the server keeps no prompt templates")] = None
     context_management: Annotated[Any, Unsupported("the server compacts nothing", (None, []))] = (
         None

@@ -6,9 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from gatewayd.http.schema.chat import Effort, TemplateArguments, Tools
 from gatewayd.http.schema.fields import Model, RequestTable, TokenIds, Unsupported
 from gatewayd.http.schema.messages import Messages
 from gatewayd.http.schema.nulls import OrNull
+from gatewayd.http.schema.tools import ToolChoice
 
 
 class TokenizeRequest(RequestTable):
@@ -26,8 +28,21 @@ class TokenizeRequest(RequestTable):
         Field(description="For a prompt: add what the tokenizer puts around a text."),
     ] = True
     add_generation_prompt: Annotated[
-        bool, OrNull(), Field(description="For messages: end with the beginning of an answer.")
-    ] = True
+        bool | None,
+        Field(description="For messages: end with the beginning of an answer. Default: true."),
+    ] = None
+    continue_final_message: Annotated[
+        bool | None, Field(description="For messages: end where the last one ends.")
+    ] = None
+    tools: Annotated[Tools | None, Field(description="For messages: as in a chat.")] = None
+    tool_choice: Annotated[
+        ToolChoice | None, Field(description="`none`: the model is not shown the tools.")
+    ] = None
+    reasoning_effort: Annotated[Effort | None, Field(description="As in a chat.")] = None
+    enable_thinking: Annotated[bool | None, Field(description="As in a chat.")] = None
+    chat_template_kwargs: Annotated[
+        TemplateArguments, Field(description="For the model's chat template.")
+    ] = None
     return_token_strs: Annotated[
         bool | None, Field(description="Give the text of each token too.")
     ] = None

@@ -62,6 +62,14 @@ def test_what_an_assistant_thinks_says_and_calls_is_one_message() -> None:
     ]
 
 
+def test_what_an_assistant_refused_is_what_it_said() -> None:
+    parts = [{"type": "refusal", "refusal": "I will not."}]
+    item = InputItem.model_validate({"role": "assistant", "content": parts})
+    (shown,) = kept([item])
+    assert shown["content"] == parts
+    assert messages(None, [shown]) == [{"role": "assistant", "content": "I will not."}]
+
+
 def told(parts: list[Part], status: str = "completed") -> tuple[list[dict[str, Any]], Output]:
     output = Output()
     events: list[dict[str, Any]] = []

@@ -15,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from gatewayd.store import wal
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.writer import Writer
 
@@ -44,6 +45,7 @@ def connect(file: Path) -> Engine:
             "journal_mode = WAL",
             # In WAL a commit is on the disk only with this; groups pay for it once.
             "synchronous = FULL",
+            f"journal_size_limit = {wal.LIMIT_BYTES}",
             "foreign_keys = ON",
         ):
             connection.execute(f"PRAGMA {pragma}")

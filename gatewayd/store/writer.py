@@ -10,11 +10,13 @@ import queue
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection, Engine
 
 from gatewayd.store.faults import reason_of
+from gatewayd.store.wal import Log
 
 T = TypeVar("T")
 
@@ -32,6 +34,7 @@ class Writer:
 
     def __init__(self, engine: Engine) -> None:
         self._connection = engine.connect()
+        self._log = Log(Path(engine.url.database or ""))
         self._pieces: queue.SimpleQueue[_Piece | None] = queue.SimpleQueue()
         self._is_closed = False
         self._lock = threading.Lock()
@@ -72,6 +75,7 @@ class Writer:
             is_open = first is not None
             if group:
                 _write(self._connection, group)
+                self._log.shorten(self._connection)
         self._connection.close()
 
 

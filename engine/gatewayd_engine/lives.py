@@ -68,6 +68,7 @@ class Lives:
         self._finished.append(Finished(sequence.id, reason, stop_token, error))
         if reason != ERROR:
             self.fork(np.array([sequence.slot], np.int32))
+            self._keep_tail(sequence)
         self._end(sequence)
 
     def forget(self, sequence_id: int) -> None:
@@ -75,6 +76,7 @@ class Lives:
         self._families.forget(sequence_id)
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
+            self._keep_tail(sequence)
             self._end(sequence)
 
     def take_finished(self) -> list[Finished]:
@@ -84,6 +86,9 @@ class Lives:
 
     def _fail(self, fault: RequestFault) -> None:
         self.finish(self._queue[fault.slot], ERROR, error=(fault.code, fault.sentence))
+
+    def _keep_tail(self, sequence: Sequence) -> None:
+        self.recovery.fenced(partial(self._placement.keep_tail, sequence), redo=False)
 
     def _end(self, sequence: Sequence) -> None:
         """Release a sequence; forks that waited for its prompt go on by themselves."""

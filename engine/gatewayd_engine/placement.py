@@ -263,6 +263,11 @@ class Placement:
         self._preempted.append(sequence.id)
         self._admission.put_back(slot)
 
+    def keep_tail(self, sequence: Sequence) -> None:
+        """A sequence is about to end well; see ``Prefixes``."""
+        if sequence.row >= 0:
+            self.prefixes.keep_tail(sequence)
+
     def release(self, sequence: Sequence) -> None:
         """A sequence has ended, running or waiting: everything it holds is given back."""
         inherited, sequence.inherited = sequence.inherited, []

@@ -16,6 +16,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused
+from gatewayd_engine.tails import Tails
 from gatewayd_hooks.caching import Match, PageOrigin
 from gatewayd_hooks.strategy import Kind
 
@@ -47,6 +48,8 @@ class Prefixes:
         # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
         # not known any more: until then what matched still does, and nothing more.
         self._matched: dict[int, Match] = {}
+        self._tails = Tails()
+        pages.on_forget = self._tails.forget
         self.queries = 0
         self.hits = 0
 
@@ -94,7 +97,18 @@ class Prefixes:
         return found
 
     def _find(self, sequence: Sequence, most: int) -> Match:
-        """What the cache has of a sequence, at most so many tokens."""
+        """What is cached of a sequence, at most so many tokens."""
+        found, size = self._ask(sequence, most), self._page_size
+        if not self._tails:
+            return found
+        full, part = divmod(found.num_tokens, size)
+        pages = found.pages[:full]
+        behind = sequence.tokens[full * size : min((full + 1) * size, most)]
+        page, common = self._tails.find(pages[-1] if full else sequence.salt, behind)
+        return Match([*pages, page], full * size + common) if common > part else found
+
+    def _ask(self, sequence: Sequence, most: int) -> Match:
+        """What the prefix cache has of a sequence, at most so many tokens."""
         match = self._strategies.plan.match
         if match is None:
             return _NOTHING
@@ -151,6 +165,37 @@ class Prefixes:
                 self._matched.clear()
                 self._tell_origins(sequence, n, known)
 
+    def keep_tail(self, sequence: Sequence) -> None:
+        """A running sequence is about to end: let others find the page it leaves filled in part."""
+        if self._strategies.plan.insert is None or sequence.trail is None:
+            return
+        view, slot, size = self._queue.view, sequence.slot, self._page_size
+        landed = int(view.num_computed[slot] - self._queue.in_flight[slot])
+        full, part = divmod(min(landed, int(view.num_tokens[slot])), size)
+        # Who shares it is about to fill it further.
+        if not part or self._pages.is_shared(page := sequence.pages[full]):
+            return
+        before: int | bytes = sequence.salt
+        if full:
+            before = sequence.pages[full - 1]
+            if not self._pages.is_known(before):
+                # Another sequence was quicker: its pages are those that the cache maps to.
+                found = self._ask(sequence, full * size)
+                if found.num_tokens < full * size:
+                    return
+                before = found.pages[-1]
+        tokens = sequence.tokens[full * size : full * size + part]
+        known, common = self._tails.find(before, tokens)
+        if common == part:
+            self.retain(sequence, [known])
+            return
+        self._pages.mark_known([page])
+        self._tails.add(before, tokens, page)
+        self._matched.clear()
+        priority, seconds = sequence.retention
+        parent = before if isinstance(before, int) else -1
+        self._pages.learn(page, PageOrigin(parent, full, sequence.salt, priority, seconds))
+
     def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
         """Tell where pages stand that the cache now maps to, among the first ones of a sequence."""
         pages, depths = sequence.pages, []
@@ -163,7 +208,7 @@ class Prefixes:
         before: collections.abc.Sequence[int] = pages
         if depths[-1] and not self._pages.is_known(pages[depths[-1] - 1]):
             # Another sequence was quicker: its pages are those that the cache maps to.
-            before = self._find(sequence, depths[-1] * self._page_size).pages
+            before = self._ask(sequence, depths[-1] * self._page_size).pages
         priority, seconds = sequence.retention
         for depth in reversed(depths):
             parent = before[depth - 1] if 0 < depth <= len(before) else -1
@@ -219,6 +264,7 @@ class Prefixes:
     def rebuild(self) -> None:
         """Another prefix cache, which knows nothing yet: let it begin with who lives."""
         self._matched.clear()
+        self._tails.clear()
         self._queue.num_published[:] = 0
         for sequence in self._queue:
             self.begin(sequence)

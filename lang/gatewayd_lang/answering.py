@@ -6,10 +6,28 @@ from collections.abc import Callable
 from contextlib import aclosing
 from typing import Any
 
-from gatewayd_lang.errors import GenError
+from gatewayd_lang.errors import GenError, ServerError
 from gatewayd_lang.gen import Gen
 from gatewayd_lang.server import Server
 from gatewayd_lang.variable import Answer
+
+_OF_THE_CACHE = ("model", "cache_salt", "prompt_cache_key", "priority", "service_tier", "user")
+"""Fields that say where a prompt is computed, and who finds it there."""
+
+
+async def compute(gen: Gen, server: Server, prompt: list[int]) -> None:
+    """Let the server compute a prompt that this ``gen`` and others begin with.
+
+    What is wrong with it, they are told when they ask for more.
+    """
+    shared = {name: gen.fields[name] for name in _OF_THE_CACHE if name in gen.fields}
+    try:
+        events = server.complete({"prompt": prompt, "max_tokens": 1, **shared})
+        async with aclosing(events):
+            async for _ in events:
+                pass
+    except ServerError:
+        pass
 
 
 async def answer_to(

@@ -1,61 +1,48 @@
-"""Who of several branches goes first.
+"""What branches begin with is computed once, before any of them goes on.
 
-Branches begin with the same tokens. The first that has something to generate computes them, the
-others wait for its first token and find them in the server's cache, the end of the last page
-included where the server shares that. Sent at once, they might come to several engines, each of
-which would compute the same.
+The first that has something to generate has the server compute it and nothing else; the others
+wait for that, and all find it in the server's cache. Sent at once, they might come to several
+engines, each of which would compute the same.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 
 
 class Gate:
-    """Of one fork."""
+    """Of one fork.
+
+    Attributes:
+        prefix: token ids that its branches begin with.
+    """
 
     def __init__(self) -> None:
+        self.prefix: list[int] = []
         self._is_led = False
         self._opened = asyncio.Event()
 
-    def lead(self) -> bool:
-        """Go first, if nobody does or did."""
-        is_first, self._is_led = not self._is_led, True
-        return is_first
-
-    def open(self) -> None:
-        """The beginning is computed, or whoever went first has failed."""
-        self._opened.set()
-
-    async def wait(self) -> None:
-        """Wait for that."""
-        await self._opened.wait()
+    async def enter(self, compute: Callable[[list[int]], Awaitable[None]]) -> None:
+        """Compute the prefix, or wait until somebody has, whether or not it went well."""
+        if self._is_led:
+            await self._opened.wait()
+            return
+        self._is_led = True
+        try:
+            await compute(self.prefix)
+        finally:
+            self._opened.set()
 
 
-class Passage:
-    """One branch on its way through the gates of all forks that it comes from, outermost first.
+async def enter_all(gates: Sequence[Gate], compute: Callable[[list[int]], Awaitable[None]]) -> None:
+    """Pass the gates of all forks that a branch comes from, outermost first.
 
     All branches meet the gates in this order, so nobody waits for one who waits for him.
     """
-
-    def __init__(self, gates: tuple[Gate, ...]) -> None:
-        self._gates = gates
-        self._led: list[Gate] = []
-
-    async def enter(self) -> None:
-        """Wait for those who go first."""
-        for gate in self._gates:
-            if gate.lead():
-                self._led.append(gate)
-            else:
-                await gate.wait()
-
-    @property
-    def leads(self) -> bool:
-        """Whether others wait for this one."""
-        return bool(self._led)
-
-    def open(self) -> None:
-        """Let them go on."""
-        for gate in self._led:
-            gate.open()
+    known = 0
+    for gate in gates:
+        # Between two forks nothing may have been said.
+        if len(gate.prefix) > known:
+            await gate.enter(compute)
+            known = len(gate.prefix)

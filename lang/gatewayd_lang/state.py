@@ -6,11 +6,12 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Self
 
-from gatewayd_lang.answering import answer_to
+from gatewayd_lang.answering import answer_to, compute
 from gatewayd_lang.errors import GenError, ServerError
-from gatewayd_lang.gate import Gate, Passage
+from gatewayd_lang.gate import Gate, enter_all
 from gatewayd_lang.gen import Gen
 from gatewayd_lang.joined import Joined
 from gatewayd_lang.loop import soon, submit
@@ -90,8 +91,9 @@ class State:
         forks = [State(self._run) for _ in range(count)]
         if self._last is not None:
             # Done as a step of this state: before what is appended to it next.
-            self._then(lambda: self._hand_on(forks))
-            self._gates += (Gate(),)
+            gate = Gate()
+            self._then(lambda: self._hand_on(forks, gate))
+            self._gates += (gate,)
         for fork in forks:
             fork._variables = self._variables.copy()
             fork._gates, fork._last, fork._role = self._gates, self._last, self._role
@@ -228,34 +230,26 @@ class State:
         self._flush()
         variable = self._variables[gen.name] = Variable()
         gates, self._gates = self._gates, ()
-        self._then(lambda: self._answer(gen, variable, Passage(gates)), variable)
+        self._then(lambda: self._answer(gen, variable, gates), variable)
 
-    async def _answer(self, gen: Gen, variable: Variable, passage: Passage) -> None:
+    async def _answer(self, gen: Gen, variable: Variable, gates: tuple[Gate, ...]) -> None:
         ids = self._transcript.ids
         if not ids:
             raise GenError(gen.name, "there is nothing before it; append a text or a turn first")
 
-        def on_text(text: str) -> None:
-            passage.open()
-            variable.feed(text)
-
-        await passage.enter()
+        server = self._run.server
+        await enter_all(gates, partial(compute, gen, server))
         try:
             answer = await answer_to(
-                gen,
-                self._run.server,
-                ids,
-                stream=self._run.streams or passage.leads,
-                on_text=on_text,
+                gen, server, ids, stream=self._run.streams, on_text=variable.feed
             )
         except ServerError as error:
             raise GenError(gen.name, error.message, cause=error) from error
-        finally:
-            passage.open()
         self._transcript.append(answer.text, answer.ids)
         variable.finish(answer)
 
-    async def _hand_on(self, forks: list[State]) -> None:
+    async def _hand_on(self, forks: list[State], gate: Gate) -> None:
+        gate.prefix = self._transcript.ids.copy()
         for fork in forks:
             fork._transcript = self._transcript.copy()
             fork._forked_at = len(self._transcript.text)

@@ -140,7 +140,7 @@ async def test_every_figure_is_what_was_sent(ledger: Ledger) -> None:
     first = ids(1, 40)
     forever: dict[str, Any] = {"ignore_eos": True}
     await ledger.send(first, max_tokens=8, **forever)
-    await ledger.send(first, max_tokens=8, cached=2 * PAGE, **forever)
+    await ledger.send(first, max_tokens=8, cached=39, **forever)
     await ledger.send(ids(2, 20), n=3, max_tokens=5, **forever)
     await ledger.send(ids(3, 7), ids(4, 11), max_tokens=4, **forever)
     at_once: dict[str, Any] = {"logit_bias": {str(END): 100}}

@@ -1,4 +1,4 @@
-"""Branches begin with the same ids, go at the same time, and the first goes first."""
+"""Branches begin with the same ids, computed once, and go at the same time."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from gatewayd_lang import GenError, Server, State, assistant, function, gen, join, user
-from tests.lang.fake_server import Body, FakeServer
+from tests.lang.fake_server import Body, FakeServer, Refused
 
 
 def last_word(prompt: str, body: Body) -> str:
@@ -33,12 +33,10 @@ def test_branches_are_joined_in_order(fake: FakeServer, server: Server) -> None:
     assert state.returned == ["<0>", "<1>", "<2>"]
     assert state.text == "Tips: tip 0<0>; tip 1<1>; tip 2<2><2<2>>"
     assert all(prompt.startswith("<BEGIN>Tips: ") for prompt in fake.prompts)
-    assert sorted(fake.prompts[:3]) == [f"<BEGIN>Tips: tip {at}" for at in range(3)]
+    assert sorted(fake.prompts[1:4]) == [f"<BEGIN>Tips: tip {at}" for at in range(3)]
 
 
-def test_the_others_wait_for_the_first_token_of_the_one_that_goes_first(
-    fake: FakeServer, server: Server
-) -> None:
+def test_what_they_begin_with_is_computed_first_and_once(fake: FakeServer, server: Server) -> None:
     asked_by_then: list[int] = []
 
     async def watch(body: Body, at: int) -> None:
@@ -49,13 +47,56 @@ def test_the_others_wait_for_the_first_token_of_the_one_that_goes_first(
     fake.step = watch
     tips.on(server).run(4)
     assert asked_by_then == [1]
+    assert fake.prompts.count("<BEGIN>Tips: ") == 1
+    assert fake.asked[0]["max_tokens"] == 1
+    assert len(fake.asked) == 1 + 4 + 1
+
+
+def test_it_is_computed_where_the_branches_find_it(fake: FakeServer, server: Server) -> None:
+    @function
+    def salted(s: State) -> None:
+        s += "x"
+        for fork in s.fork(2):
+            fork += "y" + gen("a", cache_salt="mine", temperature=1.5, priority=3, seed=7)
+
+    salted.on(server).run()
+    told = {name: value for name, value in fake.asked[0].items() if name != "prompt"}
+    assert told == {"model": "fake", "max_tokens": 1, "cache_salt": "mine", "priority": 3}
+
+
+def test_a_prefix_that_is_refused_is_told_by_the_branches(fake: FakeServer, server: Server) -> None:
+    def reply(prompt: str, body: Body) -> str:
+        raise Refused(400, "too long", "prompt")
+
+    fake.reply = reply
+
+    @function
+    def branches(s: State) -> None:
+        s += "x"
+        for fork in s.fork(2):
+            fork += "y" + gen("a")
+
+    with pytest.raises(GenError, match="gen 'a': too long"):
+        branches.on(server).run()
+
+
+def test_forks_at_the_same_place_compute_it_once(fake: FakeServer, server: Server) -> None:
+    @function
+    def branches(s: State) -> None:
+        s += "x"
+        for fork in s.fork(2):
+            for leaf in fork.fork(2):
+                leaf += "y" + gen("a")
+
+    branches.on(server).run()
+    assert sorted(fake.prompts) == ["<BEGIN>x"] + ["<BEGIN>xy"] * 4
 
 
 def test_branches_run_at_the_same_time(fake: FakeServer, server: Server) -> None:
     together = asyncio.Event()
 
     async def meet(body: Body, at: int) -> None:
-        if at == 1 and len(fake.asked) == 4:
+        if at == 1 and len(fake.asked) == 1 + 4:
             together.set()
         if at == 1:
             await asyncio.wait_for(together.wait(), 5)

@@ -33,6 +33,7 @@ class Pages:
 
     Attributes:
         on_evict: told of a page before somebody else gets it.
+        on_forget: told of a page whose content is not known any more.
         defers: whether pages that are given back stay held until ``settle``: a step that was
             launched before may write to them, and copies to and from elsewhere do not wait for it.
     """
@@ -47,12 +48,14 @@ class Pages:
         "defers",
         "num_pages",
         "on_evict",
+        "on_forget",
     )
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
         self.num_pages = num_pages
         self._plan = plan
         self.on_evict: Callable[[int], None] | None = None
+        self.on_forget: Callable[[int], None] | None = None
         self.defers = False
         self._deferred: list[list[int]] = []
         self._free = list(range(num_pages - 1, -1, -1))
@@ -98,6 +101,8 @@ class Pages:
                 self.on_evict(page)
             self._known[page] = 0
             self._origins[page] = None
+            if self.on_forget is not None:
+                self.on_forget(page)
             if self._plan.forget is not None:
                 self._plan.forget(page)
         else:

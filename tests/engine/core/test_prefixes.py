@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gatewayd_engine.messages import ERROR
 from gatewayd_prefix_hash.strategy import HashChain
 
 PROMPT = list(range(100, 180))
@@ -40,7 +41,7 @@ def test_a_prompt_is_hashed_once_for_all_its_answers(
     for tokens in first:
         engine.submit(PROMPT + tokens, max_tokens=1)
         (*_, last) = engine.run()
-        assert engine.answers[last].admitted.cached_tokens == (80 + 39) // 16 * 16
+        assert engine.answers[last].admitted.cached_tokens == 80 + 39
 
 
 def test_one_who_waits_is_looked_up_again_only_when_the_cache_has_grown(
@@ -70,8 +71,8 @@ def test_whoever_finds_no_pages_is_not_looked_up_in_every_step(
         engine.step()
     waited = engine.core.stats.step - steps
     assert waited > 50
-    # Once, and once more for each page that the other one filled meanwhile.
-    assert calls["match"] - before <= 1 + 60 // 16 + 1
+    # Once, and once more for each page that the other one filled meanwhile, and left.
+    assert calls["match"] - before <= 1 + 60 // 16 + 1 + 1
     engine.run()
 
 
@@ -96,3 +97,38 @@ def test_an_answer_that_takes_over_its_request_is_not_another_one(make_engine: M
     engine.core.abort(ids[:1])
     engine.run()
     assert engine.core.stats.prefix_queries == 80
+
+
+@pytest.mark.usefixtures("depth")
+def test_the_page_that_a_sequence_leaves_filled_in_part_is_found(make_engine: Make) -> None:
+    engine = make_engine()
+    engine.generate(PROMPT[:39], max_tokens=1)
+    first = engine.generate(PROMPT[:44], max_tokens=20, ignore_eos=True)
+    assert engine.answers[1].admitted.cached_tokens == 39
+    # One goes on from it in another way, and writes to a copy.
+    engine.generate([*PROMPT[:37], *[9] * 9], max_tokens=9, ignore_eos=True)
+    assert engine.answers[2].admitted.cached_tokens == 37
+    assert engine.generate(PROMPT[:44], max_tokens=20, ignore_eos=True) == first
+    assert engine.answers[3].admitted.cached_tokens == 39
+    alone = make_engine(prefix_cache=None)
+    assert alone.generate(PROMPT[:44], max_tokens=20, ignore_eos=True) == first
+    engine.core.check()
+
+
+def test_what_is_left_behind_an_evicted_page_is_not_found(make_engine: Make) -> None:
+    engine = make_engine(kv_pages=8)
+    engine.generate(PROMPT[:40], max_tokens=1)
+    # It needs seven pages: of the three, the one given back last stays, which is the first.
+    engine.generate(PROMPT[::-1][:70], max_tokens=40, ignore_eos=True)
+    engine.generate(PROMPT[:40], max_tokens=1)
+    assert engine.answers[2].admitted.cached_tokens == 16
+    engine.core.check()
+
+
+def test_one_that_failed_leaves_nothing(make_engine: Make) -> None:
+    engine = make_engine()
+    (failing,) = engine.submit(PROMPT[:39], max_tokens=30, ignore_eos=True)
+    engine.step()
+    engine.core._lives.finish(engine.core._queue.find(failing), ERROR, error=("x", "x"))
+    engine.generate(PROMPT[:39], max_tokens=1)
+    assert engine.answers[1].admitted.cached_tokens == 32

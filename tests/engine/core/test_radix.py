@@ -78,7 +78,7 @@ def test_a_page_that_is_copied_is_not_written_to(make_engine: Make) -> None:
     pool = engine.core._placement._holdings._pool
     before = pool.data.clone()
     known = [page for page in range(64) if engine.core._pages.is_known(page)]
-    assert len(known) == 7
+    assert len(known) == 7 + 1  # the last one is filled in part
     engine.generate(SHARED + own(1, 12), max_tokens=20, ignore_eos=True)
     assert torch.equal(pool.data[known], before[known])
     assert engine.generate(prompt, max_tokens=6, ignore_eos=True) == first

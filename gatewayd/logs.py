@@ -66,9 +66,9 @@ class _StandardError(logging.StreamHandler[TextIO]):
 def set_level(level: str) -> None:
     """Change what is logged from now on."""
     logging.getLogger().setLevel(level.upper())
-    # uvicorn tells of its own life what the daemon tells better.
-    logging.getLogger("uvicorn").setLevel(max(logging.WARNING, logging.getLogger().level))
-    logging.getLogger("asyncio").setLevel(max(logging.WARNING, logging.getLogger().level))
+    # Of their own lives the daemon tells better.
+    for library in ("alembic", "asyncio", "uvicorn"):
+        logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
 def _text_renderer(stream: TextIO) -> structlog.typing.Processor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from functools import partial
 from typing import Generic, TypeVar
@@ -90,7 +91,7 @@ def identity_of(
     )
 
 
-class GenerationRoute(Generic[RequestT]):
+class GenerationRoute(ABC, Generic[RequestT]):
     """An ASGI app; a subclass says what its request means."""
 
     label: str
@@ -100,13 +101,13 @@ class GenerationRoute(Generic[RequestT]):
         self._services = services
         self._pipeline = services.pipeline
 
+    @abstractmethod
     async def prepare(self, request: RequestT, request_id: str) -> Prepared:
         """Turn a request into work.
 
         Raises:
             GatewayError: it is refused.
         """
-        raise NotImplementedError
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
@@ -41,7 +42,7 @@ class Answered(NamedTuple):
         return {"prompt_tokens": self.tokens, "total_tokens": self.tokens}
 
 
-class VectorRoute(Generic[RequestT]):
+class VectorRoute(ABC, Generic[RequestT]):
     """An ASGI app; a subclass says which texts its request has and what comes of their vectors."""
 
     label: str
@@ -50,17 +51,17 @@ class VectorRoute(Generic[RequestT]):
     def __init__(self, services: Services) -> None:
         self._services = services
 
+    @abstractmethod
     def given(self, request: RequestT) -> Sequence[Given]:
         """The texts.
 
         Raises:
             InvalidRequest: fields do not fit together.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, request: RequestT, answered: Answered) -> bytes:
         """The body of the answer; called in a thread."""
-        raise NotImplementedError
 
     async def work(
         self, request: RequestT, request_id: str, arrival: float, *, endpoint: str = ""

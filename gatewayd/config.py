@@ -223,9 +223,11 @@ class ProtocolTable(ChainTable):
 
 
 class StoreTable(Table):
-    """Where files, batches and responses are kept."""
+    """Where files, batches and responses are kept, and what they may take in all."""
 
     path: str | None = Field(default=None, min_length=1)
+    bytes: ByteSize = Field(default=ByteSize(64 * GIB), ge=MIB)
+    free_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=0)
 
 
 class FilesTable(Table):

@@ -34,6 +34,7 @@ from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
+from gatewayd.metrics_store import StoreCollector
 from gatewayd.notify import notify
 from gatewayd.plugging import Plugged
 from gatewayd.server import ListenError, Server, is_loopback, listen, url_of
@@ -132,6 +133,7 @@ class Daemon:
         plugged.metrics(metrics.registry)
         key = config.server.api_key
         self._durable = Durable(config)
+        metrics.registry.register(StoreCollector(self._durable.room))
         folder = str(launch.model_folder(config))
         self._guides = GuideChecks(lambda: self._control.config.guide, folder, self._fleet)
         services = Services(

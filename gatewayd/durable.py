@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
-from collections.abc import Sequence
 
-from sqlalchemy import Connection
 from starlette.routing import Route
 
 from gatewayd.batches.keeper import Batches
@@ -16,6 +13,7 @@ from gatewayd.batches.routes import BatchCancel, BatchCreate, BatchList, BatchOn
 from gatewayd.batches.run import BatchLimits
 from gatewayd.config import Config
 from gatewayd.errors import StoreUnavailable
+from gatewayd.expiry import Expiry
 from gatewayd.files import records as file_records
 from gatewayd.files.routes import (
     FileContent,
@@ -23,13 +21,12 @@ from gatewayd.files.routes import (
     FileDelete,
     FileList,
     FileOne,
-    FileRoutes,
 )
+from gatewayd.files.shared import Files
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.http.methods import route
 from gatewayd.http.services import Services
-from gatewayd.responses import records as response_records
 from gatewayd.responses.background import Background
 from gatewayd.responses.routes import (
     ResponseCancel,
@@ -39,9 +36,13 @@ from gatewayd.responses.routes import (
     ResponseInput,
     ResponseOne,
 )
+from gatewayd.responses_room import IfThereIsRoom
+from gatewayd.store import wal
+from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.faults import StoreError
 from gatewayd.store.place import Place, take
+from gatewayd.store.room import Room
 from gatewayd.store.schema import bring_up
 
 _log = logging.getLogger(__name__)
@@ -61,28 +62,38 @@ class Durable:
 
     def __init__(self, config: Config) -> None:
         self._config = config
-        self._place = take(config.store.path)
+        place = self._place = take(config.store.path)
         try:
-            self.database, self.vault = _open(self._place)
+            self.database, self.vault = _open(place)
         except BaseException:
-            self._place.close()
+            place.close()
             raise
+        self.clock = Clock(place.last_used)
+        self.room = Room(
+            place.database,
+            self.database,
+            self.vault,
+            limit=int(config.store.bytes),
+            floor=int(config.store.free_bytes),
+        )
         limits = BatchLimits(
             concurrency=config.batches.concurrency,
             lines=config.batches.lines,
             line_bytes=int(config.server.body_bytes),
         )
-        self.batches = Batches(self.database, self.vault, limits)
+        self.batches = Batches(self.database, self.vault, limits, self.room, self.clock)
         self._background = Background(self.database)
         self._app: App | None = None
         self._sweeping: asyncio.Task[None] | None = None
 
     def routes(self, services: Services) -> list[Route]:
         """Every route of what is kept."""
-        files = FileRoutes(
+        files = Files(
             self.database,
             self.vault,
-            int(self._config.files.bytes),
+            self.room,
+            self.clock,
+            limit=int(self._config.files.bytes),
             only_local_pages=services.only_local_hosts,
         )
         return [
@@ -98,8 +109,9 @@ class Durable:
     def _response_routes(self, services: Services) -> list[Route]:
         database, background = self.database, self._background
         one = "/v1/responses/{response_id}"
+        create = IfThereIsRoom(ResponseCreate(services, database, background), self.room)
         return [
-            route("/v1/responses", POST=ResponseCreate(services, database, background)),
+            route("/v1/responses", POST=create),
             route("/v1/responses/input_tokens", POST=ResponseCount(services, database)),
             route(
                 one,
@@ -137,21 +149,19 @@ class Durable:
         self._place.close()
 
     async def _sweep(self) -> None:
-        days = self._config.responses.keep_days
-
-        def sweep(connection: Connection) -> Sequence[str]:
-            now = time.time()
-            response_records.remove_older(connection, now - days * 86_400)
-            return file_records.remove_expired(connection, now)
-
+        keep_seconds = self._config.responses.keep_days * 86_400
+        expiry = Expiry(self.database, self.vault, self.clock, keep_seconds)
         while True:
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
-                gone = await self.database.write(sweep)
-                await asyncio.to_thread(self.vault.remove, gone)
+                await expiry.sweep()
+                await self.room.look()
+            if self.clock.is_steady:
+                self._place.touch(self.clock.now())
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
 def _open(place: Place) -> tuple[Database, Vault]:
+    wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
     try:

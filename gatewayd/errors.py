@@ -18,6 +18,7 @@ GatewayError
 ├── EngineUnavailable       503  engine_unavailable
 │   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
 ├── StoreUnavailable        503  store_unavailable    its disk is full, read-only or damaged
+├── StoreFull               507  store_full           what it may take is taken
 ├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were not numbers
@@ -207,6 +208,13 @@ class StoreUnavailable(GatewayError):
 
     status = 503
     code = "store_unavailable"
+
+
+class StoreFull(GatewayError):
+    """The store takes nothing new: it has what it may have, or its disk has little left."""
+
+    status = 507
+    code = "store_full"
 
 
 class StrategyUnavailable(GatewayError):

@@ -7,6 +7,9 @@ from typing import NamedTuple
 from gatewayd.http.asgi import App, Message, Scope
 from gatewayd.http.departure import EXTENSION, ToldDeparture
 
+ACCEPTED = "gatewayd.accepted"
+"""An extension of the scope: the request is part of what was taken on, room or not."""
+
 
 class Answer(NamedTuple):
     """What came back.
@@ -57,7 +60,7 @@ async def call(app: App, path: str, body: bytes) -> Answer:
         ],
         "client": None,
         "server": None,
-        "extensions": {EXTENSION: ToldDeparture()},
+        "extensions": {EXTENSION: ToldDeparture(), ACCEPTED: {}},
     }
     await app(scope, receive, send)
     retry = headers.get(b"retry-after", b"")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -35,12 +34,14 @@ class Ending(NamedTuple):
         status: in which it ends.
         output: file of answers; None without any.
         errors: file of what failed; None without any.
+        now: Unix time.
     """
 
     batch_id: str
     status: str
     output: FileRow | None
     errors: FileRow | None
+    now: float
 
     def enter(self, connection: Connection) -> BatchRow:
         """Write the files' rows and the state; results are in the files from now on."""
@@ -53,14 +54,14 @@ class Ending(NamedTuple):
             connection,
             self.batch_id,
             self.status,
-            time.time(),
+            self.now,
             output_file_id=self.output and self.output.id,
             error_file_id=self.errors and self.errors.id,
             usage=usage,
         )
 
 
-def write_files(connection: Connection, row: BatchRow, vault: Vault) -> Ending:
+def write_files(connection: Connection, row: BatchRow, vault: Vault, now: float) -> Ending:
     """Put results into files, in the order of the input. Blocks.
 
     A process that dies behind this leaves contents without rows, which the next start deletes.
@@ -76,8 +77,9 @@ def write_files(connection: Connection, row: BatchRow, vault: Vault) -> Ending:
     answered = records.outputs(connection, row.id, is_ok=True)
     output = None
     try:
-        output = _write(vault, answered, row, "output")
-        return Ending(row.id, status, output, _write(vault, failed, row, "error"))
+        output = _write(vault, answered, row, "output", now)
+        errors = _write(vault, failed, row, "error", now)
+        return Ending(row.id, status, output, errors, now)
     except BaseException as error:
         if output is not None:
             vault.remove([output.id])
@@ -98,18 +100,19 @@ def _and_expired(
         _log.error("the input of the batch %s cannot be read: %s", row.id, error.strerror)
 
 
-def _write(vault: Vault, outputs: Iterable[bytes], row: BatchRow, what: str) -> FileRow | None:
+def _write(
+    vault: Vault, outputs: Iterable[bytes], row: BatchRow, what: str, now: float
+) -> FileRow | None:
     draft = vault.draft()
     try:
         for output in outputs:
             draft.write(output)
         if not draft.size:
             return None
-        now = int(time.time())
         file = FileRow(
             id=new_id("file-"),
-            created_at=now,
-            expires_at=None if row.output_seconds is None else now + row.output_seconds,
+            created_at=int(now),
+            expires_at=None if row.output_seconds is None else int(now) + row.output_seconds,
             bytes=draft.size,
             filename=f"{row.id}_{what}.jsonl",
             purpose="batch_output",

@@ -9,7 +9,9 @@ from gatewayd.batches import records
 from gatewayd.batches.run import BatchLimits, BatchRun, Shared
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
+from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
+from gatewayd.store.room import Room
 
 _log = logging.getLogger(__name__)
 
@@ -24,12 +26,18 @@ class Batches:
         database: with their rows.
         vault: with their files.
         limits: of all of them.
+        room: for new ones.
+        clock: for their times.
     """
 
-    def __init__(self, database: Database, vault: Vault, limits: BatchLimits) -> None:
+    def __init__(
+        self, database: Database, vault: Vault, limits: BatchLimits, room: Room, clock: Clock
+    ) -> None:
         self.database = database
         self.vault = vault
         self.limits = limits
+        self.room = room
+        self.clock = clock
         self._shared: Shared | None = None
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -41,7 +49,9 @@ class Batches:
             app: answers lines.
         """
         slots = asyncio.Semaphore(self.limits.concurrency)
-        self._shared = Shared(app, self.database, self.vault, self.limits, slots, asyncio.Lock())
+        self._shared = Shared(
+            app, self.database, self.vault, self.limits, self.clock, slots, asyncio.Lock()
+        )
         for batch_id in await self.database.read(records.unfinished):
             _log.info("going on with the batch %s", batch_id)
             self.begin(batch_id)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from sqlalchemy import Connection
@@ -32,7 +31,9 @@ class BatchCreate:
         """Take a batch on; its input is looked at after the answer."""
         body = await read_json_body(scope, receive, _BODY_BYTES)
         request, ignored = parse(BatchRequest, body)
-        values = _values(request, self._batches.limits.window)
+        await self._batches.room.check()
+        now = int(self._batches.clock.stamp())
+        values = _values(request, now, self._batches.limits.window)
 
         def add(connection: Connection) -> BatchRow:
             _check_input(connection, request.input_file_id)
@@ -79,7 +80,7 @@ class BatchCancel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask for its end; it comes once what runs was stopped and results are in files."""
-        batch_id, now = scope["path_params"]["batch_id"], time.time()
+        batch_id, now = scope["path_params"]["batch_id"], self._batches.clock.stamp()
         row = await self._batches.database.write(
             lambda connection: records.cancel(connection, batch_id, now)
         )
@@ -96,8 +97,7 @@ def _check_input(connection: Connection, file_id: str) -> None:
         )
 
 
-def _values(request: BatchRequest, window: int) -> dict[str, Any]:
-    now = int(time.time())
+def _values(request: BatchRequest, now: int, window: int) -> dict[str, Any]:
     expiry = request.output_expires_after
     return {
         "id": new_id("batch_"),

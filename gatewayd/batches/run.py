@@ -8,7 +8,6 @@ process died has no result and is run again.
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -24,6 +23,7 @@ from gatewayd.batches.records import BatchRow
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.again import until_done
+from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
 
 T = TypeVar("T")
@@ -31,6 +31,9 @@ T = TypeVar("T")
 _LINES_AT_ONCE = 32
 _BYTES_AT_ONCE = 1 << 20
 """Lines that are read ahead; one that is longer comes alone."""
+
+_LOOK_SECONDS = 60.0
+"""Between two looks at the clock: a machine may sleep meanwhile."""
 
 
 class BatchLimits(NamedTuple):
@@ -57,6 +60,7 @@ class Shared(NamedTuple):
         database: with their rows.
         vault: with their files.
         limits: of batches.
+        clock: for their times.
         slots: one for each line that may run now.
         checking: held while an input is looked through: many at once would take all threads.
     """
@@ -65,6 +69,7 @@ class Shared(NamedTuple):
     database: Database
     vault: Vault
     limits: BatchLimits
+    clock: Clock
     slots: asyncio.Semaphore
     checking: asyncio.Lock
 
@@ -120,15 +125,13 @@ class BatchRun:
         """Run lines until all have results, the batch is cancelled, or its time is over."""
         working = asyncio.create_task(self._run_lines(row))
         cancelled = asyncio.create_task(self._cancelled.wait())
+        ended = asyncio.create_task(self._until_over(row))
+        waiting = [working, cancelled, ended]
         try:
-            await asyncio.wait(
-                [working, cancelled],
-                timeout=max(0.0, row.expires_at - time.time()),
-                return_when=asyncio.FIRST_COMPLETED,
-            )
+            await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
         finally:
             is_whole = working.done()
-            for task in (working, cancelled):
+            for task in waiting:
                 task.cancel()
             (fault,) = await asyncio.gather(working, return_exceptions=True)
         if is_whole and isinstance(fault, ExceptionGroup) and fault.subgroup(OSError):
@@ -136,6 +139,14 @@ class BatchRun:
         if is_whole and fault is not None:
             raise fault
         return await self._move("finalizing")
+
+    async def _until_over(self, row: BatchRow) -> None:
+        """Until its time is over; at most a window after a jump, whatever clock wrote its end."""
+        clock, window = self._shared.clock, self._shared.limits.window
+        end = float(row.expires_at)
+        while (left := min(end - clock.now(), window)) > 0:
+            end = clock.now() + left
+            await asyncio.sleep(min(left, _LOOK_SECONDS))
 
     async def _run_lines(self, row: BatchRow) -> None:
         shared = self._shared
@@ -155,9 +166,9 @@ class BatchRun:
 
     async def _end(self, row: BatchRow) -> BatchRow:
         """Write the files of results, then say so."""
-        shared = self._shared
+        vault, now = self._shared.vault, self._shared.clock.stamp()
 
-        ending = await self._read(lambda connection: write_files(connection, row, shared.vault))
+        ending = await self._read(lambda connection: write_files(connection, row, vault, now))
         return await self._write(ending.enter)
 
     async def _fail(self) -> BatchRow:
@@ -166,11 +177,13 @@ class BatchRun:
         return await self._move("failed", errors=[error.shown()])
 
     async def _move(self, status: str, **values: Any) -> BatchRow:  # noqa: ANN401 - columns
+        now = self._shared.clock.stamp()
+
         def move(connection: Connection) -> BatchRow:
             row = records.find(connection, self._id)
             if status not in records.NEXT[row.status]:
                 return row  # it was cancelled meanwhile
-            return records.move(connection, self._id, status, time.time(), **values)
+            return records.move(connection, self._id, status, now, **values)
 
         return await self._write(move)
 

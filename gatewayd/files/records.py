@@ -95,8 +95,9 @@ def remove(connection: Connection, file_id: str) -> None:
     connection.execute(delete(files).where(files.c.id == file_id))
 
 
-def remove_expired(connection: Connection, now: float) -> Sequence[str]:
-    """Delete those whose time is over and that no batch reads; their ids."""
+def remove_expired(connection: Connection, now: float, most: int) -> Sequence[str]:
+    """Delete at most so many whose time is over and that no batch reads; their ids."""
     users = select(batches.c.input_file_id).where(batches.c.status.not_in(OVER))
-    query = delete(files).where(files.c.expires_at <= now, files.c.id.not_in(users))
-    return connection.execute(query.returning(files.c.id)).scalars().all()
+    over = select(files.c.id).where(files.c.expires_at <= now, files.c.id.not_in(users)).limit(most)
+    query = delete(files).where(files.c.id.in_(over)).returning(files.c.id)
+    return connection.execute(query).scalars().all()

@@ -9,40 +9,20 @@ from urllib.parse import quote
 
 from gatewayd.errors import InternalError, NotFound
 from gatewayd.files import records
+from gatewayd.files.shared import Files
 from gatewayd.files.upload import receive_file
-from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.guard import check_origin
 from gatewayd.http.query import listed, page_of, query_of
-from gatewayd.store.database import Database
 
 _DEFAULT_LIMIT = _MOST = 10_000
 _PIECE = 1 << 18
 
 
-class FileRoutes:
-    """What the routes of files share.
-
-    Args:
-        database: with their rows.
-        vault: with their contents.
-        limit: bytes of one.
-        only_local_pages: whether to refuse uploads by web pages of other machines.
-    """
-
-    def __init__(
-        self, database: Database, vault: Vault, limit: int, *, only_local_pages: bool
-    ) -> None:
-        self.database = database
-        self.vault = vault
-        self.limit = limit
-        self.only_local_pages = only_local_pages
-
-
 class FileCreate:
     """``POST /v1/files``."""
 
-    def __init__(self, files: FileRoutes) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -50,14 +30,14 @@ class FileCreate:
         files = self._files
         if files.only_local_pages:
             check_origin(scope)
-        row, ignored = await receive_file(scope, receive, files.vault, files.database, files.limit)
+        row, ignored = await receive_file(scope, receive, files)
         await send_json(send, row.shown(), headers=ignored_header(ignored))
 
 
 class FileList:
     """``GET /v1/files``."""
 
-    def __init__(self, files: FileRoutes) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -73,7 +53,7 @@ class FileList:
 class FileOne:
     """``GET /v1/files/{file_id}``."""
 
-    def __init__(self, files: FileRoutes) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -86,7 +66,7 @@ class FileOne:
 class FileDelete:
     """``DELETE /v1/files/{file_id}``."""
 
-    def __init__(self, files: FileRoutes) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -100,7 +80,7 @@ class FileDelete:
 class FileContent:
     """``GET /v1/files/{file_id}/content``."""
 
-    def __init__(self, files: FileRoutes) -> None:
+    def __init__(self, files: Files) -> None:
         self._files = files
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

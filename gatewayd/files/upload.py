@@ -3,37 +3,50 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import Mapping
 
-from gatewayd.errors import GatewayError, InvalidRequest
+from gatewayd.errors import GatewayError, InvalidRequest, StoreFull
 from gatewayd.files import records
 from gatewayd.files.records import FileRow
-from gatewayd.files.vault import Draft, Vault
+from gatewayd.files.shared import Files
+from gatewayd.files.vault import Draft
 from gatewayd.http.asgi import Receive, Scope
 from gatewayd.http.form import Form, receive_form
-from gatewayd.store.database import Database
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.ids import new_id
+from gatewayd.store.room import Room
 
 PURPOSES = ("batch", "user_data")
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
 
 
 class _Into:
-    """Writes a draft in threads."""
+    """Writes a draft in threads.
 
-    def __init__(self, draft: Draft) -> None:
+    What finds no room is read to its end, for only then do most clients look at an answer.
+
+    Attributes:
+        refusal: why nothing more is written.
+    """
+
+    def __init__(self, draft: Draft, room: Room) -> None:
         self._draft = draft
+        self._room = room
+        self.refusal: StoreFull | None = None
 
     async def write(self, data: bytes) -> None:
-        if data:
+        if self.refusal is not None:
+            return
+        try:
+            await self._room.check(len(data))
+        except StoreFull as refusal:
+            self.refusal = refusal
+            await asyncio.to_thread(self._draft.drop)
+        else:
             await asyncio.to_thread(self._draft.write, data)
 
 
-async def receive_file(
-    scope: Scope, receive: Receive, vault: Vault, database: Database, limit: int
-) -> tuple[FileRow, list[str]]:
+async def receive_file(scope: Scope, receive: Receive, files: Files) -> tuple[FileRow, list[str]]:
     """Take a file in.
 
     Returns:
@@ -44,10 +57,13 @@ async def receive_file(
         ClientGone: it did not come to its end.
     """
     try:
-        draft = await asyncio.to_thread(vault.draft)
+        draft = await asyncio.to_thread(files.vault.draft)
+        into = _Into(draft, files.room)
         try:
-            form = await receive_form(scope, receive, _Into(draft), limit)
-            row = _row(form, draft.size)
+            form = await receive_form(scope, receive, into, files.limit)
+            if into.refusal is not None:
+                raise into.refusal
+            row = _row(form, draft.size, int(files.clock.stamp()))
             # The row last: a content without one is forgotten at the next start.
             await asyncio.to_thread(draft.keep, row.id)
         finally:
@@ -55,9 +71,9 @@ async def receive_file(
     except OSError as error:
         raise_for_client(error)
     try:
-        await database.write(lambda connection: records.add(connection, row))
+        await files.database.write(lambda connection: records.add(connection, row))
     except GatewayError:
-        await asyncio.to_thread(vault.remove, [row.id])
+        await asyncio.to_thread(files.vault.remove, [row.id])
         raise
     known = {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
     return row, [name for name in form.fields if name not in known]
@@ -84,7 +100,7 @@ def expiry(anchor: object, seconds: object, param: str) -> int | None:
     return int(text)
 
 
-def _row(form: Form, size: int) -> FileRow:
+def _row(form: Form, size: int, now: int) -> FileRow:
     fields: Mapping[str, str] = form.fields
     purpose = fields.get("purpose")
     if purpose is None:
@@ -99,7 +115,6 @@ def _row(form: Form, size: int) -> FileRow:
     seconds = expiry(
         fields.get("expires_after[anchor]"), fields.get("expires_after[seconds]"), "expires_after"
     )
-    now = int(time.time())
     return FileRow(
         id=new_id("file-"),
         created_at=now,

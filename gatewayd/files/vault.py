@@ -11,6 +11,7 @@ import logging
 import os
 import re
 import tempfile
+import threading
 from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
@@ -21,6 +22,19 @@ _OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
 """Names that are given here; whatever else is in the folder is the operator's."""
 
 
+class Tally:
+    """Bytes of all contents; counted in whatever thread writes or deletes."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._lock = threading.Lock()
+
+    def add(self, num_bytes: int) -> None:
+        """Count what has come, or with a minus what is gone."""
+        with self._lock:
+            self.bytes += num_bytes
+
+
 class Draft:
     """A content that is being written.
 
@@ -28,8 +42,10 @@ class Draft:
         size: bytes so far.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, tally: Tally) -> None:
         self._folder = folder
+        self._tally = tally
+        self._is_kept = False
         self._file: BinaryIO = tempfile.NamedTemporaryFile(  # type: ignore[assignment]  # noqa: SIM115 - kept or dropped
             dir=folder, prefix="draft-", suffix=".part", delete=False
         )
@@ -43,6 +59,7 @@ class Draft:
         """
         self._file.write(data)
         self.size += len(data)
+        self._tally.add(len(data))
 
     def keep(self, name: str) -> None:
         """It is whole: put it on the disk under its name."""
@@ -50,6 +67,7 @@ class Draft:
         os.fsync(self._file.fileno())
         self._file.close()
         os.rename(self._file.name, self._folder / name)
+        self._is_kept = True
         _sync(self._folder)
 
     def drop(self) -> None:
@@ -58,6 +76,9 @@ class Draft:
             self._file.close()
         with contextlib.suppress(OSError):
             os.unlink(self._file.name)
+        if not self._is_kept:
+            self._tally.add(-self.size)
+            self.size = 0
 
 
 class Vault:
@@ -70,10 +91,19 @@ class Vault:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
         self._folder = folder
+        self._tally = Tally()
+        for entry in os.scandir(folder):
+            if _OURS.fullmatch(entry.name):
+                self._tally.add(entry.stat(follow_symlinks=False).st_size)
+
+    @property
+    def bytes(self) -> int:
+        """Of all contents, those that are being written too."""
+        return self._tally.bytes
 
     def draft(self) -> Draft:
         """Begin a content."""
-        return Draft(self._folder)
+        return Draft(self._folder, self._tally)
 
     def path(self, name: str) -> Path:
         """Where a content is."""
@@ -82,8 +112,11 @@ class Vault:
     def remove(self, names: Collection[str]) -> None:
         """Delete contents whose rows are gone; what cannot be is left to the next start."""
         for name in names:
+            path = self._folder / name
             try:
-                os.unlink(self._folder / name)
+                num_bytes = path.lstat().st_size
+                os.unlink(path)
+                self._tally.add(-num_bytes)
             except FileNotFoundError:
                 pass
             except OSError as error:

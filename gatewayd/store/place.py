@@ -32,10 +32,12 @@ class Place:
     Attributes:
         folder: of the store.
         is_temporary: whether it goes when the daemon ends.
+        last_used: Unix time of the last ``touch`` by anybody; None for a new one.
     """
 
     folder: Path
     is_temporary: bool
+    last_used: float | None
     _lock: int
 
     @property
@@ -47,6 +49,11 @@ class Place:
     def contents(self) -> Path:
         """The folder of files' contents."""
         return self.folder / "files"
+
+    def touch(self, now: float) -> None:
+        """Note that it is used."""
+        with contextlib.suppress(OSError):  # the next life waits an hour before it deletes
+            os.utime(self._lock, (now, now))
 
     def close(self) -> None:
         """Let others have it."""
@@ -123,9 +130,13 @@ def _lock(folder: Path, *, is_temporary: bool = False) -> Place:
         holder = _holder(lock)
         os.close(lock)
         raise StoreError(f"the store {folder} is in use by another process{holder}") from error
+    before = os.fstat(lock)
+    last_used = before.st_mtime if before.st_size else None
     os.ftruncate(lock, 0)
     os.pwrite(lock, b"%d\n" % os.getpid(), 0)
-    place = Place(folder, is_temporary, lock)
+    place = Place(folder, is_temporary, last_used, lock)
+    if last_used is not None:  # writing has set it, by a clock that may be wrong
+        place.touch(last_used)
     try:
         # SQLite would make it for all to read; a folder that was there, such as systemd's, may be.
         os.close(os.open(place.database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))

@@ -21,7 +21,8 @@ def copy_of(fresh: Path, folder: Path) -> Path:
 @contextmanager
 def opened(folder: Path, **tables: Any) -> Iterator[Durable]:
     """One life of a store; tables of the configuration by their names."""
-    config = Config(**{**tables, "store": {"path": str(folder)}})
+    store = {**tables.pop("store", {}), "path": str(folder)}
+    config = Config(**{**tables, "store": store})
     durable = Durable(config)
     try:
         yield durable

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
 
 import httpx
 import openai
@@ -19,6 +18,7 @@ from gatewayd.http.app import build_app
 from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
+from gatewayd.metrics_store import StoreCollector
 from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
@@ -85,6 +85,8 @@ async def running(
     finished: list[RequestFinished] = []
     control = FakeControl()
     metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048, control=control)
+    if durable is not None:
+        metrics.registry.register(StoreCollector(durable.room))
     services = Services(
         fleet=fleet,
         text=text,
@@ -102,8 +104,7 @@ async def running(
     )
     sock = socket.create_server(("127.0.0.1", 0))
     port = sock.getsockname()[1]
-    options: dict[str, Any] = {"loop": "none", "timeout_graceful_shutdown": 1}
-    config = server_config(build_app(services), metrics.answered, edge or EdgeLimits(), **options)
+    config = server_config(build_app(services), metrics.answered, edge or EdgeLimits(), loop="none")
     server = uvicorn.Server(config)
     server.config.load()
     server.lifespan = server.config.lifespan_class(server.config)
@@ -122,4 +123,19 @@ async def running(
     finally:
         if durable is not None:
             await durable.stop()
-        await server.shutdown(sockets=[sock])
+        sock.close()
+        await stop(server)
+
+
+async def stop(server: uvicorn.Server) -> None:
+    """As its own ``shutdown``, which sleeps even where nothing is left to wait for."""
+    state = server.server_state
+    for listener in server.servers:
+        listener.close()
+    for connection in list(state.connections):
+        connection.shutdown()
+    try:
+        await until(lambda: not state.connections and not state.tasks, 1.0)
+    except TimeoutError:
+        for task in state.tasks:
+            task.cancel()

@@ -9,6 +9,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from prometheus_client.parser import text_string_to_metric_families
 
 from gatewayd.text.model import TextModel
+from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 
@@ -28,7 +29,7 @@ def documented() -> dict[str, Entry]:
     entries = {}
     for line in section.splitlines():
         if line.startswith("| `"):
-            name, kind, labels, meaning = (cell.strip() for cell in line.strip("| ").split(" | "))
+            name, kind, labels, meaning = (cell.strip() for cell in line.split("|")[1:-1])
             assert meaning
             assert name.strip("`") not in entries
             entries[name.strip("`")] = Entry(
@@ -49,10 +50,13 @@ def exported(page: str) -> dict[str, Entry]:
     return entries
 
 
-async def test_every_name_is_documented_and_every_documented_name_is_there(text: TextModel) -> None:
-    async with running(text, FakeFleet(says([100, 101]))) as gateway:
-        await gateway.http.post("/v1/chat/completions", json=CHAT)
-        await gateway.until_finished()
-        answer = await gateway.http.get("/metrics")
+async def test_every_name_is_documented_and_every_documented_name_is_there(
+    text: TextModel, tmp_path: Path
+) -> None:
+    with opened(tmp_path) as durable:
+        async with running(text, FakeFleet(says([100, 101])), durable=durable) as gateway:
+            await gateway.http.post("/v1/chat/completions", json=CHAT)
+            await gateway.until_finished()
+            answer = await gateway.http.get("/metrics")
     assert answer.headers["content-type"] == CONTENT_TYPE_LATEST
     assert exported(answer.text) == documented()

@@ -32,6 +32,17 @@ def test_the_database_is_the_users_alone_in_a_folder_that_is_not(tmp_path: Path)
     place.close()
 
 
+def test_when_it_was_last_used_is_what_the_last_life_has_said(tmp_path: Path) -> None:
+    place = take(str(tmp_path))
+    assert place.last_used is None
+    place.touch(1_800_000_000.0)
+    place.close()
+    for _ in range(2):  # a start says nothing: its clock may be wrong
+        place = take(str(tmp_path))
+        assert place.last_used == 1_800_000_000.0
+        place.close()
+
+
 def test_systemd_comes_before_the_users_folders(tmp_path: Path) -> None:
     environ = {"STATE_DIRECTORY": f"{tmp_path}/s:/other", "XDG_STATE_HOME": str(tmp_path)}
     assert default_folder(environ) == tmp_path / "s"

@@ -1,0 +1,39 @@
+"""What ``/metrics`` shows of the store, as it was when somebody last looked: within a minute."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.store.room import Room
+
+
+class StoreCollector(Collector):
+    """Reads what is used."""
+
+    def __init__(self, room: Room) -> None:
+        self._room = room
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all figures."""
+        room = self._room
+        used = GaugeMetricFamily("gatewayd_store_bytes", "What the store takes.", labels=["kind"])
+        for kind in ("files", "database", "log"):
+            used.add_metric([kind], getattr(room.used, kind))
+        refusals = CounterMetricFamily(
+            "gatewayd_store_refusals",
+            "Files, batches and responses that found no room, by the setting.",
+            labels=["reason"],
+        )
+        for reason, count in room.refusals.items():
+            refusals.add_metric([reason], count)
+        yield used
+        yield GaugeMetricFamily(
+            "gatewayd_store_limit_bytes", "What the store may take.", value=room.limit
+        )
+        yield GaugeMetricFamily(
+            "gatewayd_store_free_bytes", "What its disk has left.", value=room.used.free
+        )
+        yield refusals

@@ -1,0 +1,136 @@
+"""What is deleted and when, under a clock that jumps."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection, insert, select
+
+from gatewayd import expiry
+from gatewayd.expiry import Expiry
+from gatewayd.files.vault import Vault
+from gatewayd.store.clock import Clock
+from gatewayd.store.database import Database, connect
+from gatewayd.store.schema import bring_up
+from gatewayd.store.tables import files, responses
+from tests.gatewayd.store.test_clock import DAY, START, YEAR, Hands
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    engine = connect(tmp_path / "gatewayd.db")
+    bring_up(engine, tmp_path / "gatewayd.db")
+    opened = Database(engine)
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def vault(tmp_path: Path) -> Vault:
+    return Vault(tmp_path / "files")
+
+
+async def add_files(database: Database, vault: Vault, **expires_at: float) -> None:
+    for name in expires_at:
+        vault.path(name).write_bytes(b"x")
+
+    def work(connection: Connection) -> None:
+        common = {"bytes": 1, "filename": "f", "purpose": "batch"}
+        for name, when in expires_at.items():
+            row = {"id": name, "created_at": int(when - DAY), "expires_at": int(when), **common}
+            connection.execute(insert(files).values(row))
+
+    await database.write(work)
+
+
+async def add_responses(database: Database, **created_at: float) -> None:
+    def work(connection: Connection) -> None:
+        for name, when in created_at.items():
+            row = {"id": name, "created_at": int(when), "body": {}, "input": []}
+            connection.execute(insert(responses).values(status="completed", **row))
+
+    await database.write(work)
+
+
+async def left(database: Database) -> set[str]:
+    def read(connection: Connection) -> set[str]:
+        both = (select(files.c.id), select(responses.c.id))
+        return {name for query in both for name in connection.execute(query).scalars()}
+
+    return await database.read(read)
+
+
+async def test_a_year_ahead_and_back_deletes_nothing(database: Database, vault: Vault) -> None:
+    hands = Hands()
+    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY)
+    await add_files(database, vault, file=START + DAY)
+    await add_responses(database, response=START)
+    hands.wall += YEAR
+    for _ in range(10):
+        hands.pass_by(60)
+        await sweeper.sweep()
+    assert await left(database) == {"file", "response"}
+    hands.wall -= YEAR
+    await sweeper.sweep()
+    assert await left(database) == {"file", "response"}
+    hands.pass_by(DAY)
+    await sweeper.sweep()
+    assert await left(database) == {"response"}
+    assert not vault.path("file").exists()
+
+
+async def test_a_year_that_is_really_over_deletes_after_an_hour(
+    database: Database, vault: Vault
+) -> None:
+    hands = Hands()
+    hands.wall += YEAR
+    sweeper = Expiry(database, vault, hands.clock(last=START), 30 * DAY)
+    await add_files(database, vault, file=START + DAY)
+    await sweeper.sweep()
+    assert await left(database) == {"file"}
+    hands.pass_by(3600)
+    await sweeper.sweep()
+    assert await left(database) == set()
+
+
+async def test_what_was_made_by_a_clock_ahead_is_not_kept_a_year_longer(
+    database: Database, vault: Vault
+) -> None:
+    hands = Hands()
+    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY)
+    await add_files(database, vault, file=START + YEAR + DAY, soon=START + DAY)
+    await add_responses(database, response=START + YEAR)
+    await sweeper.sweep()
+    hands.pass_by(DAY)
+    await sweeper.sweep()
+    assert await left(database) == {"response"}
+    hands.pass_by(30 * DAY)
+    await sweeper.sweep()
+    assert await left(database) == set()
+
+
+async def test_many_go_in_several_transactions(
+    database: Database, vault: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(expiry, "AT_ONCE", 10)
+    now = time.time()
+    await add_files(database, vault, **{f"file-{n}": now - n for n in range(25)}, kept=now + DAY)
+    old = {f"old-{n}": now - 40 * DAY + n // 7 for n in range(35)}
+    await add_responses(database, **old, young=now - 29 * DAY)
+    sweeper = Expiry(database, vault, Clock(None), 30 * DAY)
+    transactions: list[int] = []
+    delete = sweeper._delete
+
+    def counted(connection: Connection) -> expiry.Gone:
+        gone = delete(connection)
+        transactions.append(max(len(gone.files), gone.responses))
+        return gone
+
+    monkeypatch.setattr(sweeper, "_delete", counted)
+    await sweeper.sweep()
+    assert await left(database) == {"kept", "young"}
+    assert len(transactions) >= 3
+    assert max(transactions) < 20

@@ -1,0 +1,152 @@
+"""A store that is full, and a disk that is nearly so: what is refused, and what goes on."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import openai
+import pytest
+from openai.types.responses import Response
+
+from gatewayd.durable import Durable
+from gatewayd.text.model import TextModel
+from tests.gatewayd.batching import create, jsonl, line, until_status
+from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.fake_fleet import FakeFleet, says
+from tests.gatewayd.gateway import CHAT, Gateway, running
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def folder(fresh_store: Path, tmp_path: Path) -> Path:
+    return copy_of(fresh_store, tmp_path / "store")
+
+
+class Serving(NamedTuple):
+    durable: Durable
+    gateway: Gateway
+
+
+@asynccontextmanager
+async def serving(text: TextModel, folder: Path, **store: Any) -> AsyncIterator[Serving]:
+    with opened(folder, store=store) as durable:
+        async with running(text, FakeFleet(says([300, 301])), durable=durable) as gateway:
+            yield Serving(durable, gateway)
+
+
+def disk_with(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    before = os.statvfs
+
+    def statvfs(path: Any) -> os.statvfs_result:
+        found = list(before(path))
+        found[1], found[4] = 4096, free // 4096  # f_frsize, f_bavail
+        return os.statvfs_result(found)
+
+    monkeypatch.setattr(os, "statvfs", statvfs)
+
+
+async def upload(gateway: Gateway, size: int) -> str:
+    made = await gateway.openai.files.create(file=("f", os.urandom(size)), purpose="user_data")
+    return made.id
+
+
+async def respond(gateway: Gateway, **fields: Any) -> Response:
+    made = await gateway.openai.responses.create(model="nano", input="hi", **fields)
+    assert isinstance(made, Response)
+    return made
+
+
+def code(error: openai.APIStatusError) -> tuple[int, str | None]:
+    return error.status_code, error.code
+
+
+FULL = (507, "store_full")
+
+
+async def test_a_file_beyond_the_limit_is_refused_and_leaves_nothing(
+    text: TextModel, folder: Path
+) -> None:
+    async with serving(text, folder, bytes=8 * MIB) as (durable, gateway):
+        first = await upload(gateway, 4 * MIB)
+        with pytest.raises(openai.InternalServerError, match=r"\[store\] bytes: delete") as caught:
+            await upload(gateway, 5 * MIB)
+        assert code(caught.value) == FULL
+        assert [one.name for one in (folder / "files").iterdir()] == [first]
+        assert durable.vault.bytes == 4 * MIB
+        await gateway.openai.files.delete(first)
+        assert durable.vault.bytes == 0
+        await upload(gateway, 5 * MIB)
+    with opened(folder) as durable:
+        assert durable.vault.bytes == 5 * MIB
+
+
+async def test_on_a_disk_with_little_left_the_new_is_refused_and_the_old_goes_on(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = jsonl(
+        [
+            {**line(str(n)), "url": "/v1/responses", "body": {"model": "nano", "input": "hi"}}
+            for n in range(5)
+        ]
+    )
+    async with serving(text, folder, free_bytes="256MiB") as (durable, gateway):
+        responses = {"endpoint": "/v1/responses"}
+        before = await respond(gateway)
+        batch = await create(gateway, lines, **responses)
+        disk_with(monkeypatch, 255 * MIB)
+        ended = await until_status(gateway, batch, "completed")
+        counts = ended.request_counts
+        assert counts is not None
+        assert (counts.completed, counts.failed) == (5, 0)
+        assert batch.input_file_id is not None
+        for call in (
+            lambda: upload(gateway, 1),
+            lambda: gateway.openai.batches.create(
+                input_file_id=batch.input_file_id,
+                endpoint="/v1/responses",
+                completion_window="24h",
+            ),
+            lambda: respond(gateway),
+            lambda: respond(gateway, background=True),
+        ):
+            with pytest.raises(openai.InternalServerError, match=r"\[store\] free_bytes") as caught:
+                await call()
+            assert code(caught.value) == FULL
+        assert durable.room.refusals == {"bytes": 0, "free_bytes": 4}
+        assert (await respond(gateway, store=False)).output_text
+        assert (await gateway.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
+        assert await gateway.openai.responses.retrieve(before.id) == before
+        wrong = await gateway.http.post("/v1/responses", content=b"{", headers=JSON)
+        assert wrong.status_code == 400
+        disk_with(monkeypatch, 257 * MIB)
+        assert (await respond(gateway)).output_text
+
+
+JSON = {"content-type": "application/json"}
+BIG = {f"key-{n}": "x" * 500 for n in range(16)}
+
+
+async def test_what_is_deleted_in_the_database_makes_room(text: TextModel, folder: Path) -> None:
+    async with serving(text, folder) as (durable, gateway):
+        before = (await durable.room.look()).database
+        made = [(await respond(gateway, metadata=BIG)).id for _ in range(40)]
+        full = (await durable.room.look()).database
+        assert full > before + 40 * 7000
+        for response_id in made:
+            await gateway.openai.responses.delete(response_id)
+        assert (await durable.room.look()).database < before + 40_000
+
+
+async def test_figures_are_those_of_the_files(text: TextModel, folder: Path) -> None:
+    async with serving(text, folder, bytes="1GiB") as (durable, gateway):
+        await upload(gateway, 5000)
+        await durable.room.look()
+        page = (await gateway.http.get("/metrics")).text
+    assert 'gatewayd_store_bytes{kind="files"} 5000.0' in page
+    assert "gatewayd_store_limit_bytes 1.073741824e+09" in page
+    assert 'gatewayd_store_refusals_total{reason="bytes"} 0.0' in page

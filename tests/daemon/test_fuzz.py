@@ -37,6 +37,7 @@ GOOD: dict[str, dict[str, Any]] = {
         "questions": [{"type": "predicate", "instructions": "It is short."}],
     },
     "/v1/responses": {"model": "nano", "input": "hi", "max_output_tokens": MOST_TOKENS},
+    "/v1/responses/input_tokens": {"model": "nano", "input": "hi"},
     "/v1/batches": {
         "input_file_id": "file-none",
         "endpoint": "/v1/completions",

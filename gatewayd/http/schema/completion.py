@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
 from gatewayd.http.schema.fields import (
     MAX_CHOICES,
@@ -12,41 +12,17 @@ from gatewayd.http.schema.fields import (
     MAX_PROMPTS,
     Costs,
     GenerationTable,
-    TokenIds,
     Unsupported,
 )
 from gatewayd.http.schema.nulls import OrNull
+from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 from gatewayd.http.schema.structured import StructuredTable
 
 DEFAULT_MAX_TOKENS = 16
 
-Ids = Annotated[TokenIds, Field(min_length=1)]
 Texts = Annotated[list[str], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
 TokenLists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MAX_PROMPTS)]
-
-
-def prompt_kind(value: object) -> str | None:
-    """Which kind of prompt the first entry says it is, so that errors are about that one."""
-    if isinstance(value, str):
-        return "a text"
-    if not isinstance(value, list):
-        return None
-    if value and isinstance(value[0], str):
-        return "several texts"
-    return "lists of ids" if value and isinstance(value[0], list) else "token ids"
-
-
-Prompt = Annotated[
-    Annotated[str, Tag("a text")]
-    | Annotated[Texts, Tag("several texts")]
-    | Annotated[Ids, Tag("token ids")]
-    | Annotated[TokenLists, Tag("lists of ids")],
-    Discriminator(
-        prompt_kind,
-        custom_error_type="prompt_type",
-        custom_error_message="must be a string or a list",
-    ),
-]
+Prompt = OneOrSeveral[str, Texts, TokenLists]
 
 
 class CompletionRequest(GenerationTable, StructuredTable):

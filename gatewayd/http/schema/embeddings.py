@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, Tag
+from pydantic import Field
 
-from gatewayd.http.schema.completion import Ids, prompt_kind
 from gatewayd.http.schema.fields import (
     MAX_INT,
     CacheSalt,
@@ -20,24 +19,14 @@ from gatewayd.http.schema.fields import (
     Unsupported,
 )
 from gatewayd.http.schema.nulls import OrNull
+from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 
 MAX_INPUTS = 2048
 
 InputText = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[InputText], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
 TokenLists = Annotated[list[Ids], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]
-
-Input = Annotated[
-    Annotated[InputText, Tag("a text")]
-    | Annotated[Texts, Tag("several texts")]
-    | Annotated[Ids, Tag("token ids")]
-    | Annotated[TokenLists, Tag("lists of ids")],
-    Discriminator(
-        prompt_kind,
-        custom_error_type="prompt_type",
-        custom_error_message="must be a string or a list",
-    ),
-]
+Input = OneOrSeveral[InputText, Texts, TokenLists]
 
 
 class PoolingTable(RequestTable):

@@ -1,0 +1,40 @@
+"""Texts or token ids, one or several: what completions and vectors are made of."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeVar
+
+from pydantic import Discriminator, Field, Tag
+
+from gatewayd.http.schema.fields import TokenIds
+
+TextT = TypeVar("TextT")
+TextsT = TypeVar("TextsT")
+TokenListsT = TypeVar("TokenListsT")
+
+Ids = Annotated[TokenIds, Field(min_length=1)]
+
+
+def _kind(value: object) -> str | None:
+    """Which kind the first entry says it is, so that errors are about that one."""
+    if isinstance(value, str):
+        return "a text"
+    if not isinstance(value, list):
+        return None
+    if value and isinstance(value[0], str):
+        return "several texts"
+    return "lists of ids" if value and isinstance(value[0], list) else "token ids"
+
+
+OneOrSeveral = Annotated[
+    Annotated[TextT, Tag("a text")]
+    | Annotated[TextsT, Tag("several texts")]
+    | Annotated[Ids, Tag("token ids")]
+    | Annotated[TokenListsT, Tag("lists of ids")],
+    Discriminator(
+        _kind,
+        custom_error_type="prompt_type",
+        custom_error_message="must be a string or a list",
+    ),
+]
+"""Of a text, texts and lists of token ids with bounds of their own."""

@@ -26,7 +26,8 @@ from gatewayd.http.departure import departure_of
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
 from gatewayd.http.sampling import tier_of
-from gatewayd.http.schema.fields import GenerationTable, RequestTable
+from gatewayd.http.schema.fields import RequestTable
+from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire

@@ -6,7 +6,7 @@ from typing import Any
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import encode_entries
-from gatewayd.http.schema.fields import GenerationTable
+from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.wire import finite, token_text
 from gatewayd.pipeline import Generation
 from gatewayd.text.tokenizer import Tokenizer

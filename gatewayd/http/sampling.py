@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Protocol
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
-from gatewayd.http.schema.fields import GenerationTable
+from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo, SamplingParams

@@ -11,13 +11,13 @@ from gatewayd.http.schema.fields import (
     MAX_METADATA,
     Costs,
     Finite,
-    GenerationTable,
     Ignored,
     MaxTokens,
     Noted,
     Unsupported,
     at_most,
 )
+from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.messages import Messages
 from gatewayd.http.schema.structured import StructuredTable
 from gatewayd.http.schema.tools import (

@@ -6,14 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import (
-    MAX_CHOICES,
-    MAX_LOGPROBS,
-    MAX_PROMPTS,
-    Costs,
-    GenerationTable,
-    Unsupported,
-)
+from gatewayd.http.schema.fields import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPTS, Costs, Unsupported
+from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.nulls import OrNull
 from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 from gatewayd.http.schema.structured import StructuredTable

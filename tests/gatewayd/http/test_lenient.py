@@ -12,7 +12,8 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.decisions import DecisionItem
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.http.schema.fields import KvRetention, RequestTable
+from gatewayd.http.schema.fields import RequestTable
+from gatewayd.http.schema.generation import KvRetention
 from gatewayd.http.schema.messages import Message, MessageToolCall
 from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
 from gatewayd.http.schema.responses import InputItem, ResponseRequest

@@ -22,6 +22,7 @@ from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.parsing import (
+    Bounds,
     OutputParser,
     Part,
     ReasoningParserStrategy,
@@ -156,6 +157,22 @@ class ModelParsers:
             keeps_reasoning=keeps_reasoning,
             marks=frozenset(chain.from_iterable(marks)),
         )
+
+    def bounds(self, prompt_end: str, *, continues: bool = False) -> Bounds | None:
+        """Between which marks an answer to a prompt may reason before what it must follow begins.
+
+        Args:
+            prompt_end: the last characters of the prompt.
+            continues: whether the answer goes on with a text, and so begins with no reasoning.
+        """
+        seat = self.reasoning
+        if seat is None:
+            return None
+        try:
+            found: Bounds | None = seat.call("bounds", seat.strategy.bounds, prompt_end)
+        except Exception:  # noqa: BLE001 - logged; the grammar begins with the answer
+            return None
+        return None if found is not None and found.begin and continues else found
 
     def call_id(self, unique: str) -> str:
         """The id of a call as the model's template takes it."""

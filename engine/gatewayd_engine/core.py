@@ -123,8 +123,9 @@ class EngineCore:
             raise Refused("a sequence id is in use")
         seed = message.params.seed
         sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
-        if message.params.guide is not None:
-            grammar = self.strategies.guides.want(*message.params.guide)
+        guide = message.params.guide
+        if guide is not None:
+            grammar = self.strategies.guides.want(*guide, message.params.guide_behind)
             for sequence in sequences:
                 sequence.grammar = grammar
         if not self.has_work:

@@ -56,6 +56,8 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """What the answer must follow: form and text of a ``GuideSpec``."""
     pooling: str | None = None
     """One of ``POOLINGS``: the prompt's hidden states are told, all of them or the last one's."""
+    guide_behind: tuple[str, str] | None = None
+    """The marks of the reasoning that may stand before it, as ``Bounds``; None for none."""
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):

@@ -59,6 +59,8 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
     _check_pooling(message)
     if params.guide is not None and params.guide[0] not in get_args(GuideForm):
         raise Refused(f"{params.guide[0]!r} is no form of a guide")
+    if params.guide_behind is not None and not params.guide_behind[1]:
+        raise Refused("guide_behind has no mark that ends the reasoning")
     _check_params(params, vocab_size)
     return prompt
 

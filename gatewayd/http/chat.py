@@ -87,6 +87,7 @@ async def prepare_chat(
         logprobs=(request.top_logprobs or 0) if request.logprobs else None,
         prompt_logprobs=request.prompt_logprobs,
         guide=await services.check_guide(wish),
+        behind=parsers.bounds(prompt_end, continues=continued is not None),
     )
     n = request.n or 1
     identity = identity_of(
@@ -113,8 +114,7 @@ async def prepare_chat(
         offer.tools,
         prompt_end=prompt_end,
         most_calls=offer.most_calls,
-        # Where the answer as a whole follows a grammar, its beginning is no reasoning.
-        finds_reasoning=offer.is_free and request.separate_reasoning is not False,
+        finds_reasoning=request.separate_reasoning is not False,
         keeps_reasoning=request.include_reasoning is not False,
     )
     if readers is not None:

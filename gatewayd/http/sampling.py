@@ -13,6 +13,7 @@ from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.parsing import Bounds
 from gatewayd_hooks.scheduling import Priority
 
 _CLASSES = {
@@ -142,6 +143,7 @@ def sampling_params(
     logprobs: int | None,
     prompt_logprobs: int | None = None,
     guide: GuideSpec | None = None,
+    behind: Bounds | None = None,
 ) -> SamplingParams:
     """Check the rules across fields and fill in the defaults.
 
@@ -152,6 +154,7 @@ def sampling_params(
         logprobs: see ``SamplingParams``.
         prompt_logprobs: the same.
         guide: what the answer must follow, checked.
+        behind: the marks of the reasoning behind which it must.
 
     Raises:
         InvalidRequest: two fields do not fit together, or an id is not in the vocabulary.
@@ -183,6 +186,7 @@ def sampling_params(
         prompt_logprobs=prompt_logprobs,
         extra=request.extra_args or {},
         guide=guide,
+        guide_behind=None if guide is None else behind,
     )
 
 

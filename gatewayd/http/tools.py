@@ -29,14 +29,12 @@ class Offer(NamedTuple):
         shown: to the model, as its chat template knows tools.
         tools: that it may call; of those shown, all but what ``allowed_tools`` leaves out.
         wish: what the answer must follow; None for whatever the model says.
-        is_free: whether text of any kind may come first.
         most_calls: that are told; None for all.
     """
 
     shown: Sequence[dict[str, Any]] = ()
     tools: Sequence[Tool] = ()
     wish: Wish | None = None
-    is_free: bool = True
     most_calls: int | None = None
 
 
@@ -68,7 +66,7 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
     functions, param = _functions(request)
     choice, choice_param = _choice(request)
     form = wish_of(request)
-    nothing = Offer(wish=form, is_free=form is None)
+    nothing = Offer(wish=form)
     if not functions:
         if choice.must or choice.names is not None:
             raise InvalidRequest(f"{choice_param} needs {param}", param=choice_param)
@@ -109,7 +107,6 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
         shown=[function_for_template(one) for one in functions],
         tools=tools,
         wish=wish,
-        is_free=not choice.must and form is None,
         most_calls=1 if is_single else None,
     )
 

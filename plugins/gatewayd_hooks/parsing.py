@@ -47,6 +47,18 @@ class Arguments(NamedTuple):
     text: str
 
 
+class Bounds(NamedTuple):
+    """The marks around what an answer says first, its reasoning.
+
+    Attributes:
+        begin: with which the answer begins if it reasons; empty where the prompt has begun it.
+        end: that ends it; not empty.
+    """
+
+    begin: str
+    end: str
+
+
 Part = Text | Reasoning | ToolCall | Arguments
 
 
@@ -137,4 +149,14 @@ class ReasoningParserStrategy(Strategy, Protocol):
 
         Args:
             prompt_end: the last characters of the prompt: some templates open the reasoning.
+        """
+
+    def bounds(self, prompt_end: str) -> Bounds | None:
+        """Between which marks an answer may reason: a grammar that it must follow begins behind.
+
+        Args:
+            prompt_end: as for ``parser``.
+
+        Returns:
+            None if it does not reason: the grammar then begins with the answer.
         """

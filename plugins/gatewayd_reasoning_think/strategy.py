@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.marks import MarkFinder
-from gatewayd_hooks.parsing import OutputParser, Part, Reasoning, Text
+from gatewayd_hooks.parsing import Bounds, OutputParser, Part, Reasoning, Text
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
@@ -36,6 +36,13 @@ class Think:
     def parser(self, prompt_end: str) -> OutputParser:
         """Reason from the beginning where the prompt ends in the mark."""
         return ThinkParser(is_open=prompt_end.rstrip().endswith(BEGIN))
+
+    def bounds(self, prompt_end: str) -> Bounds | None:
+        """No reasoning where the prompt has ended it already, as templates do to switch it off."""
+        end = prompt_end.rstrip()
+        if end.endswith(END):
+            return None
+        return Bounds("" if end.endswith(BEGIN) else BEGIN, END)
 
 
 class ThinkParser:

@@ -10,7 +10,11 @@ from typing import Any
 from weakref import WeakSet
 
 from gatewayd_engine.config import GuideLimits, StrategyChoice
-from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec
+from gatewayd_engine.guides.letters import Letters
+from gatewayd_engine.guides.marks import Boundary
+from gatewayd_engine.guides.thinking import Thinking
+from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec, Matcher
+from gatewayd_hooks.parsing import Bounds
 
 _AT_ONCE = 2
 """Threads that compile: what runs meanwhile wants the other cores."""
@@ -39,7 +43,9 @@ class Compiled:
     Attributes:
         spec: what is compiled.
         guide: whose it is.
+        bounds: the marks of the reasoning that may stand before it; None for none.
         grammar: None until it is there.
+        boundary: finds those marks; with the grammar.
         refusal: code and sentence for the client; None if it is not refused.
         error: what its guide raised, but for refusals.
         seconds: that it took.
@@ -50,6 +56,9 @@ class Compiled:
     __slots__ = (
         "__weakref__",
         "_is_over",
+        "_letters",
+        "boundary",
+        "bounds",
         "error",
         "grammar",
         "guide",
@@ -60,9 +69,18 @@ class Compiled:
         "until",
     )
 
-    def __init__(self, spec: GuideSpec, guide: Guide) -> None:
+    def __init__(
+        self,
+        spec: GuideSpec,
+        guide: Guide,
+        bounds: Bounds | None = None,
+        letters: Letters | None = None,
+    ) -> None:
         self.spec = spec
         self.guide = guide
+        self.bounds = bounds
+        self._letters = letters
+        self.boundary: Boundary | None = None
         self.grammar: Grammar | None = None
         self.refusal: tuple[str, str] | None = None
         self.error: BaseException | None = None
@@ -73,9 +91,22 @@ class Compiled:
         guide.users.add(self)
 
     @property
+    def key(self) -> tuple[GuideSpec, Bounds | None]:
+        """Equal ones are compiled once."""
+        return self.spec, self.bounds
+
+    @property
     def is_over(self) -> bool:
         """Whether its thread has ended, or nobody waits for it."""
         return self._is_over.is_set()
+
+    def start(self) -> Matcher | Thinking:
+        """A matcher at the beginning of an answer."""
+        if self.grammar is None:
+            raise ValueError("it was not compiled")
+        if self.boundary is None:
+            return self.grammar.start()
+        return Thinking(self.grammar, self.boundary)
 
     def work(self) -> None:
         """Compile it, in a thread."""
@@ -83,6 +114,8 @@ class Compiled:
         grammar, refusal, error = None, None, None
         try:
             grammar = self.guide.strategy.compile(self.spec)
+            if self.bounds is not None and self._letters is not None:
+                self.boundary = Boundary(self.bounds, self._letters)
         except GrammarRefused as refused:
             refusal = (INVALID, str(refused))
         except BaseException as raised:  # noqa: BLE001 - counted where strategies are known
@@ -104,11 +137,13 @@ class Compiler:
 
     Args:
         limits: on time, and on what is kept.
+        letters: of the model's tokens; None where no reasoning stands before a grammar.
     """
 
-    def __init__(self, limits: GuideLimits) -> None:
+    def __init__(self, limits: GuideLimits, letters: Letters | None = None) -> None:
         self._limits = limits
-        self._kept: OrderedDict[GuideSpec, Compiled] = OrderedDict()
+        self._letters = letters
+        self._kept: OrderedDict[tuple[GuideSpec, Bounds | None], Compiled] = OrderedDict()
         self._kept_bytes = 0
         self._waiting: deque[Compiled] = deque()
         self._working: list[Compiled] = []
@@ -118,13 +153,14 @@ class Compiler:
         """Whether anything is on its way."""
         return bool(self._working)
 
-    def want(self, spec: GuideSpec, guide: Guide) -> Compiled:
-        """What comes of a spec; begins to compile it if nobody has."""
-        found = self._kept.get(spec)
+    def want(self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None) -> Compiled:
+        """What comes of a spec, behind reasoning or not; begins to compile it if nobody has."""
+        key = spec, bounds
+        found = self._kept.get(key)
         if found is not None and found.guide is guide:
-            self._kept.move_to_end(spec)
+            self._kept.move_to_end(key)
             return found
-        made = Compiled(spec, guide)
+        made = Compiled(spec, guide, bounds, self._letters)
         self._keep(made)
         self._waiting.append(made)
         self._begin()
@@ -169,10 +205,10 @@ class Compiler:
 
     def _keep(self, made: Compiled) -> None:
         limits, size = self._limits, _size(made)
-        old = self._kept.pop(made.spec, None)
+        old = self._kept.pop(made.key, None)
         if old is not None:
             self._kept_bytes -= size
-        self._kept[made.spec] = made
+        self._kept[made.key] = made
         self._kept_bytes += size
         while len(self._kept) > limits.cached or (
             self._kept_bytes > limits.cached_bytes and len(self._kept) > 1
@@ -181,8 +217,8 @@ class Compiler:
             self._kept_bytes -= _size(least)
 
     def _forget(self, one: Compiled) -> None:
-        if self._kept.get(one.spec) is one:
-            del self._kept[one.spec]
+        if self._kept.get(one.key) is one:
+            del self._kept[one.key]
             self._kept_bytes -= _size(one)
 
 

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.faults import Fault
 from gatewayd_engine.guides.compiling import Compiled, Guide
 from gatewayd_engine.guides.pace import Pace
+from gatewayd_engine.guides.thinking import Thinking
 from gatewayd_hooks.guiding import Matcher
 
 
@@ -19,17 +20,22 @@ class Follower:
 
     Attributes:
         compiled: what it follows.
-        matcher: where it stands.
+        matcher: where it stands, in its reasoning or its grammar.
         pace: what it costs.
         has_ended: whether an end token has come: nothing is asked of the matcher any more.
         fault: why it cannot go on.
     """
 
     compiled: Compiled
-    matcher: Matcher
+    matcher: Matcher | Thinking
     pace: Pace
     has_ended: bool = False
     fault: Fault | None = None
+
+    @property
+    def guided(self) -> Matcher | None:
+        """The guide's own matcher; None while the sequence reasons."""
+        return self.matcher.guided if isinstance(self.matcher, Thinking) else self.matcher
 
     @property
     def is_lost(self) -> bool:

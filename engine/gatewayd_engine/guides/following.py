@@ -60,9 +60,7 @@ class Filler:
         return follower
 
     def _restart(self, follower: Follower, output: Sequence[int]) -> None:
-        if follower.compiled.grammar is None:
-            raise ValueError("it was not compiled")
-        follower.matcher = follower.compiled.grammar.start()
+        follower.matcher = follower.compiled.start()
         self._accept(follower, output)
 
     def accept(self, follower: Follower, tokens: Sequence[int], *, is_sure: bool = True) -> None:
@@ -219,6 +217,7 @@ class Filler:
         bad: set[int] = set()
         for guide in dict.fromkeys(one.compiled.guide for one in followers):
             theirs = [one for one in followers if one.compiled.guide is guide]
+            theirs.sort(key=lambda one: one.guided is None)
             first = len(step.line)
             for one in theirs:
                 step.place(one, depth)
@@ -241,8 +240,16 @@ class Filler:
     def _fill_together(
         self, guide: Guide, followers: list[Follower], masks: NDArray[np.int32], step: Step
     ) -> set[int]:
+        """Who still reasons is behind the others in the list, and filled by itself."""
+        guided = [one.guided for one in followers if one.guided is not None]
+        count = len(guided)
+        if count < len(followers):
+            lost, _ = self._fill_singly(followers[count:], masks[count:], step)
+            if count:
+                lost |= self._fill_together(guide, followers[:count], masks[:count], step)
+            return lost
         try:
-            guide.strategy.fill_many([one.matcher for one in followers], masks)
+            guide.strategy.fill_many(guided, masks)
         except Exception as error:  # noqa: BLE001 - each alone, to find whose fault it is
             lost, _ = self._fill_singly(followers, masks, step)
             if not (lost or isinstance(error, GuideFailed)):

@@ -9,9 +9,11 @@ from gatewayd_engine.config import GuideLimits, StrategyChoice
 from gatewayd_engine.faults import STRATEGY_ERROR
 from gatewayd_engine.guides.compiling import INVALID, Compiled, Compiler, Guide
 from gatewayd_engine.guides.following import Filler
+from gatewayd_engine.guides.letters import Letters
 from gatewayd_engine.opening import close
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.parsing import Bounds
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
@@ -47,13 +49,15 @@ class Guides:
         self._record = record
         self._ledger = ledger
         self._limits = limits
-        self._compiler = Compiler(limits)
+        ends = resources.eos_token_ids
+        letters = Letters(resources.folder, resources.vocab_size, ends)
+        self._compiler = Compiler(limits, letters)
         self._now = None if choice is None else Guide(choice, open_(choice))
         self._left: list[Guide] = []
         self._is_quarantined = False
         self.filler = Filler(
             -(-resources.vocab_size // 32),
-            resources.eos_token_ids,
+            ends,
             self._note_fault,
             self._note_call,
             limits,
@@ -65,8 +69,14 @@ class Guides:
         """What the guide that compiles now was made from; None if there is none in service."""
         return None if self._now is None or self._is_quarantined else self._now.choice
 
-    def want(self, form: str, text: str) -> Compiled:
-        """What comes of a request's grammar; begins to compile it if nobody has."""
+    def want(self, form: str, text: str, behind: tuple[str, str] | None = None) -> Compiled:
+        """What comes of a request's grammar; begins to compile it if nobody has.
+
+        Args:
+            form: see ``GuideSpec``.
+            text: the same.
+            behind: the marks of the reasoning behind which the answer follows it, as ``Bounds``.
+        """
         spec = GuideSpec(form, text)  # type: ignore[arg-type]
         guide = self._now
         if guide is None or self._is_quarantined:
@@ -82,7 +92,7 @@ class Guides:
             limit = self._limits.text_bytes
             none.refuse(INVALID, f"it has {len(text)} characters; the maximum is {limit}")
             return none
-        return self._compiler.want(spec, guide)
+        return self._compiler.want(spec, guide, behind and Bounds(*behind))
 
     @property
     def is_busy(self) -> bool:

@@ -262,6 +262,18 @@ class ReasoningParserConformance(_Opening):
             assert read(strategy.parser(prompt), in_pieces(answer, splits)) == at_once
             assert not any(isinstance(part, ToolCall | Arguments) for part in at_once)
 
+    def test_its_bounds_are_where_it_reads_reasoning(self) -> None:
+        with self.opened() as strategy:
+            opened = strategy.marks[0] if strategy.marks else ""
+            for prompt_end in ("user: hello\n", f"assistant\n{opened}\n"):
+                bounds = strategy.bounds(prompt_end)
+                if bounds is None:
+                    continue
+                assert bounds.end
+                answer = f"{bounds.begin}thought{bounds.end}answer"
+                parts = read(strategy.parser(prompt_end), [answer])
+                assert parts == [Reasoning("thought"), Text("answer")]
+
     @_few
     @given(data=st.data())
     def test_nothing_but_marks_and_space_is_lost(self, data: st.DataObject) -> None:

@@ -11,6 +11,7 @@ import pytest
 from openai import BadRequestError
 
 from gatewayd.text.model import TextModel
+from gatewayd.text.template import ChatTemplate
 from gatewayd_engine.recipe.chats import LOOKUP
 from gatewayd_hooks.parsing import OutputParser, Part, Tool
 from gatewayd_tools_hermes.config import HermesConfig
@@ -351,11 +352,54 @@ async def test_reasoning_can_be_left_out_or_in_the_text(text: TextModel) -> None
     async with running(text, fleet, parsers=parsers(reasoning=True)) as gateway:
         without = await ask(gateway, tools=None, include_reasoning=False)
         within = await ask(gateway, tools=None, separate_reasoning=False)
-        guided = await ask(gateway, tools=None, response_format={"type": "json_object"})
     message = without["choices"][0]["message"]
     assert (message["content"], "reasoning" in message) == ("Yes.", False)
     assert within["choices"][0]["message"]["content"] == THOUGHT
-    assert guided["choices"][0]["message"]["content"] == THOUGHT
+
+
+OPENS, CLOSED = ("", "</think>"), "<think>\n\n</think>\n\n"
+
+
+@pytest.mark.parametrize(
+    ("prompt_end", "bounds"), [("", ("<think>", "</think>")), ("<think>\n", OPENS), (CLOSED, None)]
+)
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": None, "response_format": {"type": "json_object"}},
+        {"tools": [STRICT]},
+        {"tool_choice": "required", "separate_reasoning": False},
+    ],
+)
+async def test_what_an_answer_must_follow_begins_behind_its_reasoning(
+    text: TextModel, prompt_end: str, bounds: tuple[str, str] | None, fields: dict[str, Any]
+) -> None:
+    """Whatever the template has opened, or closed."""
+    model = text
+    if prompt_end:
+        assert text.template is not None
+        source = f"{text.template.source}{{{{ {prompt_end!r} }}}}"
+        model = TextModel(text.tokenizer, ChatTemplate(source))
+    fleet = FakeFleet(script(text, THOUGHT if bounds is None or bounds[0] else THOUGHT[8:]))
+    async with running(model, fleet, parsers=parsers(reasoning=True)) as gateway:
+        answer = await ask(gateway, **fields)
+        params = gateway.fleet.jobs[-1].request.params
+    message = answer["choices"][0]["message"]
+    assert params.guide is not None
+    assert params.guide_behind == bounds
+    if fields.get("separate_reasoning") is None:
+        assert (message["reasoning"], message["content"]) == ("Hm, well.", "Yes.")
+
+
+async def test_an_answer_that_goes_on_with_a_text_has_no_reasoning_before_its_form(
+    text: TextModel,
+) -> None:
+    begun = {"role": "assistant", "content": "The answer:"}
+    fields = {"add_generation_prompt": False, "continue_final_message": True}
+    async with running(text, FakeFleet(says([100])), parsers=parsers(reasoning=True)) as gateway:
+        await ask(gateway, tools=None, regex="a+", messages=[*MESSAGES, begun], **fields)
+        await ask(gateway, tools=None)
+        assert [job.request.params.guide_behind for job in gateway.fleet.jobs] == [None, None]
 
 
 async def test_what_the_template_does_not_look_at_is_named(text: TextModel) -> None:

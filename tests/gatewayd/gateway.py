@@ -123,15 +123,15 @@ async def running(
     finally:
         if durable is not None:
             await durable.stop()
-        sock.close()
-        await stop(server)
+        await stop(server, sock)
 
 
-async def stop(server: uvicorn.Server) -> None:
+async def stop(server: uvicorn.Server, sock: socket.socket) -> None:
     """As its own ``shutdown``, which sleeps even where nothing is left to wait for."""
     state = server.server_state
     for listener in server.servers:
         listener.close()
+    sock.close()
     for connection in list(state.connections):
         connection.shutdown()
     try:

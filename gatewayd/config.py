@@ -6,21 +6,30 @@ name no default are optional. Nothing is silently ignored: an unknown key is an 
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
-from pydantic import (
-    BaseModel,
-    ByteSize,
-    ConfigDict,
-    Field,
-    SecretStr,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
     SettingsConfigDict,
+)
+
+from gatewayd.config_slots import (
+    DrafterTable,
+    EvictionTable,
+    ExecutorTable,
+    KvTierTable,
+    LogitsProcessorTable,
+    PreemptionTable,
+    PrefixCacheTable,
+    ProtocolTable,
+    ReasoningParserTable,
+    RouterTable,
+    SchedulerTable,
+    SpecControllerTable,
+    StrategyTable,
+    ToolParserTable,
 )
 
 ENV_PREFIX = "GATEWAYD_"
@@ -94,58 +103,6 @@ class QueueTable(Table):
     max_waiting_tokens: int = Field(default=4_000_000, ge=1)
 
 
-class SlotTable(Table):
-    """A slot for strategies, and one sub-table of settings for each strategy by name."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _refuse_stray_keys(cls, data: Any) -> Any:  # noqa: ANN401 - whatever the file holds
-        if isinstance(data, dict):
-            for key, value in data.items():
-                if key not in cls.model_fields and not isinstance(value, dict):
-                    known = ", ".join(cls.model_fields)
-                    raise ValueError(
-                        f"unknown key {key!r}; there is {known}, and one table for each strategy"
-                    )
-        return data
-
-    def settings(self, name: str) -> dict[str, Any]:
-        """What the configuration says of one strategy of this kind."""
-        return dict((self.model_extra or {}).get(name, {}))
-
-
-class StrategyTable(SlotTable):
-    """A slot with one owner."""
-
-    strategy: str = Field(pattern=r"^[a-z0-9_]+$")
-
-
-class SchedulerTable(StrategyTable):
-    """Who computes next."""
-
-    strategy: str = Field(default="fcfs", pattern=r"^[a-z0-9_]+$")
-
-
-class PrefixCacheTable(StrategyTable):
-    """How computed prompts are found again; ``none`` switches it off."""
-
-    strategy: str = Field(default="hash", pattern=r"^[a-z0-9_]+$")
-
-
-class EvictionTable(StrategyTable):
-    """Which cached page is given up."""
-
-    strategy: str = Field(default="lru", pattern=r"^[a-z0-9_]+$")
-
-
-class PreemptionTable(StrategyTable):
-    """Which sequence gives up its pages."""
-
-    strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
-
-
 class GuideTable(StrategyTable):
     """What keeps answers to schemas and grammars; ``none`` refuses requests that ask for it."""
 
@@ -153,73 +110,6 @@ class GuideTable(StrategyTable):
     compile_seconds: float = Field(default=1.0, gt=0, le=60)
     compile_memory: ByteSize = Field(default=ByteSize(512 * MIB), ge=MIB)
     processes: int = Field(default=2, ge=1, le=64)
-
-
-class DrafterTable(StrategyTable):
-    """What guesses tokens ahead; ``none`` switches speculation off."""
-
-    strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
-
-
-class SpecControllerTable(StrategyTable):
-    """How many tokens are guessed."""
-
-    strategy: str = Field(default="adaptive", pattern=r"^[a-z0-9_]+$")
-
-
-class RouterTable(StrategyTable):
-    """Which replica serves."""
-
-    strategy: str = Field(default="least_loaded", pattern=r"^[a-z0-9_]+$")
-
-
-class ExecutorTable(StrategyTable):
-    """Where engines run."""
-
-    strategy: str = Field(default="local", pattern=r"^[a-z0-9_]+$")
-
-
-class ToolParserTable(StrategyTable):
-    """What finds tool calls in answers; ``auto`` asks the model's template, ``none`` is nobody."""
-
-    strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
-
-
-class ReasoningParserTable(StrategyTable):
-    """What finds reasoning in answers; ``auto`` asks the model's template, ``none`` is nobody."""
-
-    strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
-
-
-class ChainTable(SlotTable):
-    """A slot with an ordered list of owners, each of which answers to a name of its own."""
-
-    strategies: list[str]
-
-    @field_validator("strategies")
-    @classmethod
-    def _refuse_repetition(cls, names: list[str]) -> list[str]:
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"{twice} is named twice")
-        return names
-
-
-class LogitsProcessorTable(ChainTable):
-    """What changes logits before they are sampled, in this order."""
-
-    strategies: list[str] = ["penalties", "bias", "min_tokens"]
-
-
-class KvTierTable(ChainTable):
-    """Where pages go that the KV cache gives up, nearest first."""
-
-    strategies: list[str] = []
-
-
-class ProtocolTable(ChainTable):
-    """Which other APIs are served beside OpenAI's."""
-
-    strategies: list[str] = ["anthropic", "ollama"]
 
 
 class StoreTable(Table):

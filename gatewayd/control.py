@@ -15,7 +15,8 @@ from pydantic import ValidationError
 
 from gatewayd import launch, logs
 from gatewayd.aside import aside
-from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.config import Config
+from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
 from gatewayd.plugging import Plugged, check_strategies, load_detector

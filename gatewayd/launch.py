@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 from gatewayd import logs
-from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.config import Config
+from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes

@@ -13,7 +13,8 @@ from functools import partial
 from itertools import chain
 from typing import Any, Generic, TypeVar
 
-from gatewayd.config import Config, StrategyTable
+from gatewayd.config import Config
+from gatewayd.config_slots import StrategyTable
 from gatewayd.launch import NONE
 from gatewayd.slots import AUTO
 from gatewayd.text.parts import Parsers

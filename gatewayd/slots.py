@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from gatewayd.config import Config, SlotTable, StrategyTable
+from gatewayd.config import Config
+from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.launch import NONE
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import PluginError

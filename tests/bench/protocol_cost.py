@@ -17,7 +17,7 @@ from typing import Any
 
 import uvloop
 
-from gatewayd.config import ProtocolTable
+from gatewayd.config_slots import ProtocolTable
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App, Message
 from gatewayd.http.departure import EXTENSION, ToldDeparture

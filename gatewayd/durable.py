@@ -28,13 +28,13 @@ from gatewayd.http.asgi import App
 from gatewayd.http.methods import route
 from gatewayd.http.services import Services
 from gatewayd.responses.background import Background
+from gatewayd.responses.following import ResponseOne
 from gatewayd.responses.routes import (
     ResponseCancel,
     ResponseCount,
     ResponseCreate,
     ResponseDelete,
     ResponseInput,
-    ResponseOne,
 )
 from gatewayd.responses_room import IfThereIsRoom
 from gatewayd.store import wal

@@ -8,17 +8,41 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gatewayd.errors import InvalidRequest
+from gatewayd.errors import InvalidRequest, StoreUnavailable
 from gatewayd.http.answer import Answer
 from gatewayd.http.asgi import ClientGone
 from gatewayd.responses import records
-from gatewayd.responses.body import failed
+from gatewayd.responses.events import Numbers, end_of
+from gatewayd.responses.log import Log
 from gatewayd.responses.run import Progress
 from gatewayd.store.again import until_done
 from gatewayd.store.database import Database
 from gatewayd_hooks.protocols import Refusal
 
-_log = logging.getLogger(__name__)
+_logger = logging.getLogger(__name__)
+
+_SECONDS = 5.0
+"""For the store to take the end of a response that is cancelled."""
+
+
+class _Run:
+    """One of them.
+
+    Attributes:
+        progress: of it.
+        log: what those who follow it are told.
+        numbers: of its events.
+        is_cancelled: whether a client has ended it.
+        is_ending: whether all is said and only the store is to be told.
+        task: that goes on with it.
+    """
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.log = Log()
+        self.numbers = Numbers()
+        self.is_cancelled = self.is_ending = False
+        self.task: asyncio.Task[None] | None = None
 
 
 class Background:
@@ -30,26 +54,37 @@ class Background:
 
     def __init__(self, database: Database) -> None:
         self._database = database
-        self._running: dict[str, asyncio.Task[None]] = {}
+        self._running: dict[str, _Run] = {}
 
     async def start(self) -> None:
         """What ran when the last process ended has failed."""
         if count := await self._database.write(records.fail_running):
-            _log.warning("%d responses in the background were lost with the last process", count)
+            _logger.warning("%d responses in the background were lost with the last process", count)
 
     async def stop(self) -> None:
         """End them; the next start says so of each."""
-        tasks = list(self._running.values())
+        tasks = [run.task for run in self._running.values() if run.task is not None]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def begin(self, answer: Answer, body: dict[str, Any]) -> None:
-        """Go on with a response whose row is there."""
-        progress = Progress(answer, body)
-        task = asyncio.create_task(self._run(answer, progress), name=body["id"])
-        self._running[body["id"]] = task
-        task.add_done_callback(lambda _: self._running.pop(body["id"]))
+    def begin(self, answer: Answer, body: dict[str, Any]) -> Log:
+        """Go on with a response whose row is there.
+
+        Returns:
+            What happens to it, from the first event.
+        """
+        response_id: str = body["id"]
+        run = self._running[response_id] = _Run(Progress(answer, body))
+        run.log.add(*run.numbers.first(body))
+        run.task = asyncio.create_task(self._run(answer, run), name=response_id)
+        run.task.add_done_callback(lambda _: self._over(response_id))
+        return run.log
+
+    def log_of(self, response_id: str) -> Log | None:
+        """What happens to one, from the first event; None if nobody works on it."""
+        run = self._running.get(response_id)
+        return None if run is None else run.log
 
     async def cancel(self, response_id: str) -> dict[str, Any]:
         """End one; once it is over nothing changes.
@@ -57,47 +92,63 @@ class Background:
         Raises:
             NotFound: there is no such response.
             InvalidRequest: it has a client.
+            StoreUnavailable: it has ended, and the store cannot be told yet.
         """
 
-        def end(connection: Connection) -> dict[str, Any]:
-            body = records.find(connection, response_id)
-            if not body["background"]:
-                raise InvalidRequest(
-                    f"the response {response_id} is not in the background; close its connection",
-                    param="response_id",
-                )
-            if body["status"] in records.RUNNING:
-                body = {**body, "status": "cancelled"}
-                records.replace(connection, body)
-            return body
+        def find(connection: Connection) -> dict[str, Any]:
+            return records.find(connection, response_id)
 
-        body = await self._database.write(end)
-        await self.drop(response_id)
-        return body
+        body = await self._database.read(find)
+        if not body["background"]:
+            raise InvalidRequest(
+                f"the response {response_id} is not in the background; close its connection",
+                param="response_id",
+            )
+        run = self._running.get(response_id)
+        if run is None or run.task is None:
+            return await self._database.read(find)
+        if not (run.is_cancelled or run.is_ending):
+            run.is_cancelled = True
+            run.task.cancel()
+        await asyncio.wait([run.task], timeout=_SECONDS)
+        if not run.task.done():
+            raise StoreUnavailable("the response has ended; the store cannot be told so yet")
+        return await self._database.read(find)
 
     async def drop(self, response_id: str) -> None:
-        """Stop the work on one, if there is any; its row says so, or is gone."""
-        if (task := self._running.get(response_id)) is not None:
-            task.cancel()
-            await asyncio.wait([task])
+        """Stop the work on one, if there is any; its row is gone."""
+        run = self._running.get(response_id)
+        if run is not None and run.task is not None:
+            gone = f"there is no response {response_id!r}"
+            told = {"type": "error", "code": "not_found", "message": gone, "param": "response_id"}
+            run.log.add(run.numbers.event(told))
+            run.log.close()
+            run.task.cancel()
+            await asyncio.wait([run.task])
 
-    async def wait(self, response_id: str) -> None:
-        """Until nobody works on one."""
-        if (task := self._running.get(response_id)) is not None:
-            await asyncio.wait([task])
+    def _over(self, response_id: str) -> None:
+        self._running.pop(response_id).log.close()
 
-    async def _run(self, answer: Answer, progress: Progress) -> None:
+    async def _run(self, answer: Answer, run: _Run) -> None:
+        progress = run.progress
         try:
-            await progress.finish()
+            async for event in progress.events():
+                run.log.add(run.numbers.event(event))
+        except asyncio.CancelledError:
+            if not run.is_cancelled:
+                raise
+            progress.cancel()
         except (Refusal, ClientGone):
             pass  # the body says so
-        except Exception:  # noqa: BLE001 - its row must say so
-            _log.exception("response %s failed", progress.body["id"])
-            progress.body = failed(progress.body, "the gateway made a mistake; it is logged")
+        except Exception:
+            _logger.exception("response %s failed", progress.body["id"])
+            progress.fail("the gateway made a mistake; it is logged")
         finally:
             answer.close()
+        run.is_ending = True
+        kept = progress.kept()
         await until_done(
-            lambda: self._database.write(
-                lambda connection: records.replace(connection, progress.body)
-            )
+            lambda: self._database.write(lambda connection: records.replace(connection, kept))
         )
+        # Once it is kept: whoever has read the end may go on behind it.
+        run.log.add(run.numbers.event(end_of(progress.body)))

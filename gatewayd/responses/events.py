@@ -7,6 +7,7 @@ from typing import Any
 
 from gatewayd.http.asgi import encode_json
 from gatewayd.responses.output import Event, Output
+from gatewayd.responses.records import Kept
 
 HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -27,14 +28,12 @@ class Numbers:
 
     def opening(self, body: dict[str, Any]) -> bytes:
         """The two events before all others; nothing if they are out."""
-        if self._next:
-            return b""
-        return b"".join(
-            [
-                self.event({"type": kind, "response": body})
-                for kind in ("response.created", "response.in_progress")
-            ]
-        )
+        return b"" if self._next else b"".join(self.first(body))
+
+    def first(self, body: dict[str, Any]) -> list[bytes]:
+        """The same, one by one."""
+        kinds = ("response.created", "response.in_progress")
+        return [self.event({"type": kind, "response": body}) for kind in kinds]
 
     def event(self, event: Event) -> bytes:
         """One event; nothing for one that is left out."""
@@ -45,6 +44,10 @@ class Numbers:
         numbered = encode_json({**event, "sequence_number": number})
         return b"event: %b\ndata: %b\n\n" % (event["type"].encode(), numbered)
 
+    def skip_to_last(self) -> None:
+        """Events that were lost have had their numbers."""
+        self._next = max(self._next, self._after + 1)
+
 
 def unsaid(body: dict[str, Any]) -> dict[str, Any]:
     """A response object as it began."""
@@ -52,11 +55,17 @@ def unsaid(body: dict[str, Any]) -> dict[str, Any]:
     return {**body, **nothing, "status": "in_progress", "output": []}
 
 
-def told_again(body: dict[str, Any]) -> Iterator[Event]:
-    """What happened to a response that is over, behind its opening."""
-    output = Output()
-    for item in body["output"]:
-        yield from output.again(item)
+def told_again(kept: Kept) -> Iterator[Event]:
+    """What happened to a response that is over, behind its opening, but for its end."""
+    output, said = Output(), kept.body["output"]
+    for at, item in enumerate(said):
+        is_broken = kept.is_broken and at == len(said) - 1
+        cuts = None if kept.cuts is None else kept.cuts[at]
+        yield from output.again(item, cuts, is_broken=is_broken)
+
+
+def end_of(body: dict[str, Any]) -> Event:
+    """The last event of a response that is over."""
     # Clients wait for one of three; there is none for what was cancelled.
     status = "incomplete" if body["status"] == "cancelled" else body["status"]
-    yield {"type": f"response.{status}", "response": body}
+    return {"type": f"response.{status}", "response": body}

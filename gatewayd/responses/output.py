@@ -1,7 +1,8 @@
 """What a response says, item by item, and the events that tell of it.
 
 Parts of an answer come in; each opens, continues or closes an item. The same items are the body of
-a response that is not streamed. Items that are kept are told of again as if each came in one part.
+a response that is not streamed. Where an item was cut into deltas is kept too, so that it can be
+told of again by the same events.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from gatewayd.store.ids import new_id
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
 Event = dict[str, Any]
+Cuts = list[tuple[int, int]]
+"""Of the deltas of an item: how many characters, and how many log-probabilities."""
 
 
 class Output:
@@ -20,10 +23,14 @@ class Output:
 
     Attributes:
         items: so far; the last one may be open, and has its text once it is closed.
+        cuts: of each item.
+        is_broken: whether the last item was left open.
     """
 
     def __init__(self) -> None:
         self.items: list[dict[str, Any]] = []
+        self.cuts: list[Cuts] = []
+        self.is_broken = False
         self._open: dict[str, Any] | None = None
         self._pieces: list[str] = []
         self._blank = ""
@@ -47,7 +54,7 @@ class Output:
                 case ToolCall(_, name):
                     yield from self._call(name)
                 case Arguments(_, text) if self._open is not None:
-                    self._pieces.append(text)
+                    self._add(text)
                     yield self._event("function_call_arguments.delta", delta=text)
 
     def end(self, status: str) -> Iterator[Event]:
@@ -66,22 +73,42 @@ class Output:
         """It failed: what is open stays as it is."""
         if self._open is not None:
             self._settle("incomplete")
+            self.is_broken = True
 
-    def again(self, item: dict[str, Any]) -> Iterator[Event]:
-        """Tell of an item that is whole."""
-        if item["type"] == "function_call":
+    def again(self, item: dict[str, Any], cuts: Cuts | None, *, is_broken: bool) -> Iterator[Event]:
+        """Tell of an item that is whole.
+
+        Args:
+            item: as it was kept.
+            cuts: of it; None for one delta.
+            is_broken: whether it was left open.
+        """
+        is_text, is_call = item["type"] == "message", item["type"] == "function_call"
+        part = None if is_call else item["content"][0]
+        text = item["arguments"] if part is None else part["text"]
+        logprobs = part["logprobs"] if part is not None and is_text else []
+        if part is None:
             yield from self._begin({**item, "arguments": ""}, None)
-            yield from self.take([Arguments(0, item["arguments"])], [])
         else:
-            (part,) = item["content"]
-            is_text = item["type"] == "message"
-            fresh = {**part, "text": "", **({"logprobs": []} if is_text else {})}
-            yield from self._begin({**item}, fresh)
-            if part["text"] and is_text:
-                yield from self._text(part["text"], part["logprobs"])
-            elif part["text"]:
-                yield from self._reasoning(part["text"])
-        yield from self._close(item["status"])
+            empty = {**part, "text": "", **({"logprobs": []} if is_text else {})}
+            yield from self._begin({**item}, empty)
+        at = scored = 0
+        for length, count in (
+            cuts if cuts is not None else [(len(text), len(logprobs))][: len(text)]
+        ):
+            delta = text[at : at + length]
+            at, first, scored = at + length, scored, scored + count
+            if is_call:
+                yield from self.take([Arguments(0, delta)], [])
+            elif is_text:
+                yield from self._text(delta, logprobs[first:scored])
+            else:
+                yield from self._reasoning(delta)
+        self._pieces.append(text[at:])
+        if is_broken:
+            self.break_off()
+        else:
+            yield from self._close(item["status"])
 
     def _text(self, text: str, logprobs: list[dict[str, Any]]) -> Iterator[Event]:
         if self._open is None or self._open["type"] != "message":
@@ -90,7 +117,7 @@ class Output:
                 self._blank = text
                 return
             yield from self._open_text()
-        self._pieces.append(text)
+        self._add(text, len(logprobs))
         self._part()["logprobs"] += logprobs
         yield self._event("output_text.delta", content_index=0, delta=text, logprobs=logprobs)
 
@@ -102,7 +129,7 @@ class Output:
         if self._open is None or self._open["type"] != "reasoning":
             part = {"type": "reasoning_text", "text": ""}
             yield from self._begin({"id": new_id("rs_"), "type": "reasoning", "summary": []}, part)
-        self._pieces.append(text)
+        self._add(text)
         yield self._event("reasoning_text.delta", content_index=0, delta=text)
 
     def _call(self, name: str) -> Iterator[Event]:
@@ -115,6 +142,11 @@ class Output:
         }
         yield from self._begin(call, None)
 
+    def _add(self, text: str, scored: int = 0) -> None:
+        """A delta of what is open."""
+        self._pieces.append(text)
+        self.cuts[-1].append((len(text), scored))
+
     def _begin(self, fields: dict[str, Any], part: dict[str, Any] | None) -> Iterator[Event]:
         yield from self._close("completed")
         self._blank = ""
@@ -122,6 +154,7 @@ class Output:
         if part is not None:
             item["content"] = []
         self.items.append(item)
+        self.cuts.append([])
         yield self._item_event("output_item.added", item)
         if part is not None:
             item["content"] = [part]

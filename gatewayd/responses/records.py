@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, delete, insert, select, update
 
 from gatewayd.errors import InvalidRequest, NotFound
 from gatewayd.http.schema.messages import MAX_MESSAGES
+from gatewayd.responses.output import Cuts
 from gatewayd.store.tables import responses
 
 RUNNING = ("queued", "in_progress")
@@ -17,6 +18,22 @@ _ITEM = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{32})")
 _LAST = 256
 """More are not running at once."""
 _LOST = {"code": "server_error", "message": "the daemon ended before the response was complete"}
+_TOLD = "gateway_told"
+"""Field of a kept body that is no field of responses."""
+
+
+class Kept(NamedTuple):
+    """A response that is over.
+
+    Attributes:
+        body: the response.
+        cuts: of each item of its output, as it was told; None where nobody could have followed.
+        is_broken: whether the last item was left open.
+    """
+
+    body: dict[str, Any]
+    cuts: Sequence[Cuts] | None = None
+    is_broken: bool = False
 
 
 def add(connection: Connection, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
@@ -39,17 +56,28 @@ def add(connection: Connection, body: dict[str, Any], given: list[dict[str, Any]
     )
 
 
-def replace(connection: Connection, body: dict[str, Any]) -> None:
+def replace(connection: Connection, kept: Kept) -> None:
     """What became of one that ran; no effect on one that is over, or was deleted."""
+    body = kept.body
+    told = {"cuts": kept.cuts, "is_broken": kept.is_broken}
     connection.execute(
         update(responses)
         .where(responses.c.id == body["id"], responses.c.status.in_(RUNNING))
-        .values(status=body["status"], body=body)
+        .values(status=body["status"], body={**body, _TOLD: told})
     )
 
 
 def find(connection: Connection, response_id: str) -> dict[str, Any]:
     """One of them.
+
+    Raises:
+        NotFound: there is no such response.
+    """
+    return _row(connection, response_id, "response_id")[0].body
+
+
+def find_told(connection: Connection, response_id: str) -> Kept:
+    """The same, with how it was told.
 
     Raises:
         NotFound: there is no such response.
@@ -92,7 +120,7 @@ def conversation(connection: Connection, response_id: str) -> list[dict[str, Any
     next_id: str | None = response_id
     num_items = 0
     while next_id is not None and num_items <= MAX_MESSAGES:
-        body, items = _row(connection, next_id, "previous_response_id")
+        (body, *_), items = _row(connection, next_id, "previous_response_id")
         if body["status"] not in ("completed", "incomplete"):
             raise InvalidRequest(
                 f"the response {next_id} is {body['status']}; only one that is complete goes on",
@@ -125,7 +153,7 @@ def fail_running(connection: Connection) -> int:
     running = select(responses.c.body).where(responses.c.status.in_(RUNNING))
     bodies = connection.execute(running).scalars().all()
     for body in bodies:
-        replace(connection, {**body, "status": "failed", "error": _LOST})
+        replace(connection, Kept({**body, "status": "failed", "error": _LOST}))
     return len(bodies)
 
 
@@ -145,11 +173,11 @@ def _item(connection: Connection, item_id: str, param: str) -> dict[str, Any]:
     )
 
 
-def _row(
-    connection: Connection, response_id: str, param: str
-) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def _row(connection: Connection, response_id: str, param: str) -> tuple[Kept, list[dict[str, Any]]]:
     query = select(responses.c.body, responses.c.input).where(responses.c.id == response_id)
     found = connection.execute(query).one_or_none()
     if found is None:
         raise NotFound(f"there is no response {response_id[:128]!r}", param=param)
-    return found.body, found.input
+    body = found.body
+    told = body.pop(_TOLD, {})
+    return Kept(body, told.get("cuts"), told.get("is_broken", False)), found.input

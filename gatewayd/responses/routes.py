@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from typing import Any
 
 from sqlalchemy import Connection
@@ -33,7 +33,9 @@ from gatewayd.responses.asked import asked_of
 from gatewayd.responses.background import Background
 from gatewayd.responses.body import begun
 from gatewayd.responses.events import HEADERS as STREAM_HEADERS
-from gatewayd.responses.events import Numbers, told_again, unsaid
+from gatewayd.responses.events import Numbers
+from gatewayd.responses.following import follow
+from gatewayd.responses.log import Reader
 from gatewayd.responses.run import Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
@@ -66,8 +68,13 @@ class ResponseCreate:
             except BaseException:
                 answer.close()
                 raise
-            self._background.begin(answer, body)
-            await send_json(send, body, headers=ignored_header(ignored))
+            log = self._background.begin(answer, body)
+            headers = ignored_header(ignored)
+            if request.stream:
+                seconds = services.limits.ping_seconds
+                await follow(Reader(log, -1), headers, seconds, scope, receive, send)
+            else:
+                await send_json(send, body, headers=headers)
             return
         progress = Progress(answer, begun(request, response_id, "in_progress"))
         departure = departure_of(scope, receive)
@@ -155,48 +162,6 @@ class ResponseCount:
         await send_json(send, told, headers=ignored_header(ignored))
 
 
-class ResponseOne:
-    """``GET /v1/responses/{response_id}``."""
-
-    def __init__(self, services: Services, database: Database, background: Background) -> None:
-        self._services = services
-        self._database = database
-        self._background = background
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Show it, or tell its events again; of one that runs, once it is over."""
-        query = query_of(scope)
-        body = await self._find(scope["path_params"]["response_id"])
-        if query.get("stream") != "true":
-            await send_json(send, body)
-            return
-        pieces = Pieces(
-            send,
-            200,
-            lambda: STREAM_HEADERS,
-            keepalive=PING,
-            seconds=self._services.limits.ping_seconds,
-        )
-        await pieces.write(self._events(body, Numbers(_after(query, body))))
-
-    async def _events(self, body: dict[str, Any], numbers: Numbers) -> AsyncIterator[bytes]:
-        yield numbers.opening(unsaid(body))
-        if body["status"] in records.RUNNING:
-            await self._background.wait(body["id"])
-            try:
-                body = await self._find(body["id"])
-            except GatewayError as error:
-                told = {"code": error.code, "message": error.message, "param": error.param}
-                yield numbers.event({"type": "error", **told})
-                return
-        if body["status"] not in records.RUNNING:  # else the daemon ends
-            for event in told_again(body):
-                yield numbers.event(event)
-
-    async def _find(self, response_id: str) -> dict[str, Any]:
-        return await self._database.read(lambda connection: records.find(connection, response_id))
-
-
 class ResponseDelete:
     """``DELETE /v1/responses/{response_id}``."""
 
@@ -247,29 +212,6 @@ class ResponseInput:
         await send_json(send, listed(found[first : first + page.limit + 1], page))
 
 
-def _after(query: Mapping[str, str], body: dict[str, Any]) -> int:
-    """The number of the last event that the client has."""
-    text = query.get("starting_after")
-    if text is None:
-        return -1
-    if not body["background"]:
-        raise InvalidRequest(
-            f"the response {body['id']} was streamed to its client, in other pieces; leave "
-            "starting_after out to get it from its beginning",
-            param="starting_after",
-        )
-    if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise InvalidRequest(
-            f"starting_after is {text[:32]!r}; it must be the number of an event",
-            param="starting_after",
-        )
-    return int(text)
-
-
 def _check(request: ResponseRequest) -> None:
-    if request.background and request.stream:
-        raise InvalidRequest(
-            "background and stream do not go together; ask for the response later", param="stream"
-        )
     if request.background and request.store is False:
         raise InvalidRequest("background needs store to be true", param="store")

@@ -19,6 +19,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
 from gatewayd.responses.body import chat_body, ended, failed, in_our_words, input_body
 from gatewayd.responses.output import Event, Output
+from gatewayd.responses.records import Kept
 from gatewayd.responses.truncation import most_that_fits
 from gatewayd_hooks.protocols import Refusal
 
@@ -138,8 +139,7 @@ class Progress:
                 for event in self._output.take(delta.parts, delta.logprobs):
                     yield event
         except Refusal as refusal:
-            self._output.break_off()
-            self.body = {**failed(self.body, refusal.message), "output": self._output.items}
+            self.fail(refusal.message)
             raise
         is_cut = reason == "length"
         for event in self._output.end("incomplete" if is_cut else "completed"):
@@ -151,6 +151,20 @@ class Progress:
             self._answer.reasoning_tokens,
             is_cut=is_cut,
         )
+
+    def kept(self) -> Kept:
+        """What there is of it, and how it was told."""
+        return Kept(self.body, self._output.cuts, self._output.is_broken)
+
+    def cancel(self) -> None:
+        """It ends with what has been said."""
+        self._output.break_off()
+        self.body = {**self.body, "status": "cancelled", "output": self._output.items}
+
+    def fail(self, message: str) -> None:
+        """The same, because something went wrong."""
+        self._output.break_off()
+        self.body = {**failed(self.body, message), "output": self._output.items}
 
     async def finish(self) -> None:
         """Go to the end.

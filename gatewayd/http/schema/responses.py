@@ -190,7 +190,7 @@ class ResponseRequest(InputTable):
     stream_options: Annotated[ResponseStreamOptions | None, Noted()] = None
     background: Annotated[
         bool | None,
-        Field(description="Answer at once, go on, be asked later; needs `store`, not `stream`."),
+        Field(description="Go on without the client, who may come back; needs `store`."),
     ] = None
     max_output_tokens: Annotated[
         Annotated[int, Field(ge=1, le=2**63 - 1)] | None,

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterable
 from typing import Any
 
+import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
@@ -138,7 +140,8 @@ def test_items_are_told_again_as_they_were() -> None:
     for items in (output.items, empty):
         again, events = Output(), list[dict[str, Any]]()
         for item in items:
-            events += [json.loads(json.dumps(event)) for event in again.again(item)]
+            found = again.again(item, None, is_broken=False)
+            events += [json.loads(json.dumps(event)) for event in found]
         assert again.items == items
         for number, event in enumerate(events):
             STRICT.validate_python({**event, "sequence_number": number})
@@ -147,6 +150,41 @@ def test_items_are_told_again_as_they_were() -> None:
         added = [one["item"] for one in events if one["type"] == "response.output_item.added"]
         assert {one["status"] for one in added} == {"in_progress"}
         assert all(not one.get("content") and not one.get("arguments") for one in added)
+
+
+def recorded(events: Iterable[dict[str, Any]]) -> list[str]:
+    """As they are sent: what they hold goes on changing."""
+    return [json.dumps(event) for event in events]
+
+
+@pytest.mark.parametrize("end", ["completed", "incomplete", None])
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [],
+        [Text(" "), Text("\n")],
+        [Text(" "), Text("a"), Text(""), Text("bcd"), Text("\U0001f469 e")],
+        [Reasoning("a"), Reasoning("bc"), Text("\n"), Text("d"), Text("ef")],
+        [Text("x"), ToolCall(0, "f"), Arguments(0, "{"), Arguments(0, "}"), ToolCall(1, "g")],
+    ],
+)
+def test_an_answer_is_told_again_by_the_same_events(parts: list[Part], end: str | None) -> None:
+    output, first = Output(), list[str]()
+    for at, part in enumerate(parts):
+        scored = [{"token": part.text, "at": at}] if isinstance(part, Text) else []
+        first += recorded(output.take([part], scored * (at % 3)))
+    if end is None:
+        output.break_off()
+    else:
+        first += recorded(output.end(end))
+    items = json.loads(json.dumps(output.items))
+    cuts = json.loads(json.dumps(output.cuts))
+    again, second = Output(), list[str]()
+    for at, (item, cut) in enumerate(zip(items, cuts, strict=True)):
+        is_broken = output.is_broken and at == len(items) - 1
+        second += recorded(again.again(item, cut, is_broken=is_broken))
+    assert second == first
+    assert again.items == items
 
 
 def test_a_long_answer_is_not_copied_with_each_piece() -> None:

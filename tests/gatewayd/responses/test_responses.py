@@ -186,7 +186,6 @@ async def test_a_client_that_leaves_stops_the_engine_and_leaves_nothing(
         ({"truncation": "auto", "max_output_tokens": 1 << 20}, "max_output_tokens"),
         ({"conversation": "conv_1"}, "conversation"),
         ({"background": True, "store": False}, "store"),
-        ({"background": True, "stream": True}, "stream"),
         ({"text": {"format": {"type": "json_schema", "name": "n"}}}, "text.format.schema"),
     ],
 )

@@ -65,8 +65,8 @@ def build_router(services: Services, protocols: Protocols) -> Router:
     ready = Ready(services)
     kept = () if services.durable is None else DURABLE
     operations = [*kept, *protocols.operations]
-    openapi = Document("/openapi.json", document(services.version, operations))
-    compat = Document("/v1/gateway/compat", compatibility(services.version, kept))
+    openapi = Document("/openapi.json", lambda: document(services.version, operations))
+    compat = Document("/v1/gateway/compat", lambda: compatibility(services.version, kept))
     own = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/chat/completions/render", Render(services, chat), methods=["POST"]),

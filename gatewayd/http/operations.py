@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
@@ -88,17 +90,20 @@ class MetricsPage:
 
 
 class Document:
-    """A description of the API, made once.
+    """A description of the API, made when it is first asked for: a start need not wait for it.
 
     Args:
         label: its path.
-        document: what it says.
+        make: says what it says; called in a thread.
     """
 
-    def __init__(self, label: str, document: dict[str, Any]) -> None:
+    def __init__(self, label: str, make: Callable[[], dict[str, Any]]) -> None:
         self.label = label
-        self._body = encode_json(document)
+        self._make = make
+        self._body: bytes | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
+        if self._body is None:
+            self._body = await asyncio.to_thread(lambda: encode_json(self._make()))
         await send_body(send, self._body)

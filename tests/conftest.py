@@ -1,9 +1,11 @@
 """What all tests need: interrupts that reach the processes they start, and stores of their own."""
 
 import atexit
+import functools
 import os
 import shutil
 import signal
+import ssl
 import tempfile
 from pathlib import Path
 
@@ -18,6 +20,9 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # No test writes to the home of whoever runs it.
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gatewayd-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
+
+# Each HTTP client reads the certificates of all authorities, 30 ms; no test uses TLS.
+ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 
 
 @pytest.fixture(scope="session")

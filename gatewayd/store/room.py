@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from gatewayd.errors import StoreFull
 from gatewayd.files.vault import Vault
 from gatewayd.store.database import Database
+from gatewayd.store.faults import raise_for_client
 from gatewayd.store.wal import size_of
 
 
@@ -75,7 +76,10 @@ class Room:
             StoreUnavailable: the store cannot be read.
         """
         pages = await self._database.read(_bytes_used)
-        log, free = await asyncio.to_thread(self._look)
+        try:
+            log, free = await asyncio.to_thread(self._look)
+        except OSError as error:
+            raise_for_client(error)
         self.used = Used(self._vault.bytes, pages, log, free)
         return self.used
 

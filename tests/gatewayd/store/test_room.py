@@ -142,6 +142,21 @@ async def test_what_is_deleted_in_the_database_makes_room(text: TextModel, folde
         assert (await durable.room.look()).database < before + 40_000
 
 
+async def test_a_disk_that_does_not_answer_is_503_and_is_asked_again(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(path: object) -> os.statvfs_result:
+        raise OSError(5, os.strerror(5))
+
+    async with serving(text, folder) as (_, gateway):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "statvfs", broken)
+            with pytest.raises(openai.InternalServerError, match="Input/output") as caught:
+                await respond(gateway)
+        assert code(caught.value) == (503, "store_unavailable")
+        await respond(gateway)
+
+
 async def test_figures_are_those_of_the_files(text: TextModel, folder: Path) -> None:
     async with serving(text, folder, bytes="1GiB") as (durable, gateway):
         await upload(gateway, 5000)

@@ -164,10 +164,11 @@ class ProtocolRoute:
 
         def headers() -> list[Header]:
             """When the answer begins, and more is known of where its time went."""
-            ignored = ignored_header([*response.ignored, *exchange.ignored])
+            ours = [response.names.get(name, name) for name in exchange.ignored]
+            ignored = dict.fromkeys([*response.ignored, *ours])
             return [
                 *response_headers(response),
-                *ignored,
+                *ignored_header(list(ignored)),
                 *exchange.headers(),
             ]
 

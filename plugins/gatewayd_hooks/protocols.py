@@ -120,6 +120,8 @@ class HttpResponse:
         headers: others.
         ignored: fields of the request that were taken and not acted on; the gateway names them in
             ``x-gateway-ignored-params``.
+        names: what this API calls fields of the bodies that the gateway was given, for those that
+            the gateway ignores.
         keepalive: written while pieces do not come; empty for nothing.
     """
 
@@ -128,6 +130,7 @@ class HttpResponse:
     content_type: str = "application/json"
     headers: Mapping[str, str] = field(default_factory=dict)
     ignored: Sequence[str] = ()
+    names: Mapping[str, str] = field(default_factory=dict)
     keepalive: bytes = b""
 
 

@@ -36,6 +36,7 @@ _RENAMED = {
     "stop": "stop_sequences",
     "user": "metadata.user_id",
     "reasoning_effort": "output_config.effort",
+    "enable_thinking": "thinking",
     "response_format": "output_config.format",
 }
 """Fields that a chat completion calls otherwise."""
@@ -63,10 +64,13 @@ class Anthropic:
                     content_type="text/event-stream; charset=utf-8",
                     headers={**headers, "cache-control": "no-cache"},
                     ignored=asked.ignored,
+                    names=_RENAMED,
                     keepalive=PING,
                 )
             body = await _whole(answer, asked, is_cut=is_cut)
-            return HttpResponse(msgspec.json.encode(body), headers=headers, ignored=asked.ignored)
+            return HttpResponse(
+                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=_RENAMED
+            )
 
         async def count(request: HttpRequest) -> HttpResponse:
             asked = asked_of(request.json(), counts=True)
@@ -155,4 +159,7 @@ def _error(refusal: Refusal, request_id: str) -> dict[str, Any]:
     for theirs, ours in _RENAMED.items():
         if param.startswith(theirs) and message.startswith(theirs):
             message = ours + message.removeprefix(theirs)
+    if refusal.code == "context_length_exceeded":
+        # Agents look for these words of Anthropic's, to make the conversation shorter.
+        message = f"prompt is too long: {message}"
     return {"error": {"type": kind, "message": message}, "request_id": request_id}

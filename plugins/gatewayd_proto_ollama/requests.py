@@ -29,6 +29,8 @@ RENAMED = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {
     "max_tokens": "options.num_predict",
     "stop": "options.stop",
     "response_format": "format",
+    "reasoning_effort": "think",
+    "enable_thinking": "think",
 }
 """Fields of a chat completion and what they are called here."""
 

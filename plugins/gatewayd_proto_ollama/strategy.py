@@ -118,8 +118,9 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
                 content_type="application/x-ndjson",
                 headers={"cache-control": "no-cache"},
                 ignored=asked.ignored,
+                names=RENAMED,
             )
-        return HttpResponse(await _whole(answer, lines), ignored=asked.ignored)
+        return HttpResponse(await _whole(answer, lines), ignored=asked.ignored, names=RENAMED)
 
     return answered
 

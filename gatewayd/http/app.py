@@ -40,7 +40,12 @@ class Routes:
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Pass a request on; not a coroutine of its own, which each chunk would pay for."""
-        app = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
+        path = scope.get("path", "")
+        app = self._fixed.get((scope.get("method", ""), path))
+        if app is None and path.endswith("/") and path != "/":
+            # Many put a slash behind their base URL, or behind all. Keys were checked before.
+            scope["path"] = path = path[:-1]
+            app = self._fixed.get((scope.get("method", ""), path))
         if app is None:
             return self._router(scope, receive, send)
         scope["endpoint"] = app

@@ -36,12 +36,17 @@ def event(kind: str, **fields: Any) -> bytes:  # noqa: ANN401 - JSON
 
 def message_id(answer: ChatAnswer) -> str:
     """As Anthropic's look."""
-    return f"msg_{answer.id.rpartition('-')[2]}"
+    return f"msg_{_own(answer)}"
 
 
 def call_id(answer: ChatAnswer, call: int) -> str:
     """Of a call of a tool: no other answer has it."""
-    return f"toolu_{answer.id.rpartition('-')[2]}{call:02d}"
+    return f"toolu_{_own(answer)}{call:02d}"
+
+
+def _own(answer: ChatAnswer) -> str:
+    """What no other answer has; behind its prefix an answer's id may have hyphens of its own."""
+    return answer.id.partition("-")[2].replace("-", "_")
 
 
 def usage_of(usage: Usage) -> dict[str, int]:

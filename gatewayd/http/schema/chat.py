@@ -102,8 +102,8 @@ class ChatRequest(GenerationTable, StructuredTable):
         ToolChoice | None,
         Costs("all but `none` and `auto` keep answers to a grammar"),
         Field(
-            description="`none`, `auto`, `required`, a tool by name, or `allowed_tools`; default: "
-            "`auto` where there are tools."
+            description="`none`, `auto`, `required` (also `any`), a tool by name, or "
+            "`allowed_tools`; default: `auto` where there are tools."
         ),
     ] = None
     parallel_tool_calls: Annotated[

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
 
 from gatewayd.http.schema.fields import RequestTable
 
@@ -77,8 +77,16 @@ class AllowedTools(RequestTable):
     allowed_tools: AllowedList
 
 
-ToolChoice = (
+def _spelled(value: object) -> object:
+    """Spellings of other APIs: ``any``, and an object around one word."""
+    if isinstance(value, dict) and value.keys() == {"type"}:
+        value = value["type"]
+    return "required" if value == "any" else value
+
+
+ToolChoice = Annotated[
     Literal["none", "auto", "required"]
-    | Annotated[NamedTool | AllowedTools, Field(discriminator="type")]
-)
+    | Annotated[NamedTool | AllowedTools, Field(discriminator="type")],
+    BeforeValidator(_spelled),
+]
 FunctionChoice = Literal["none", "auto"] | NamedFunction

@@ -6,9 +6,9 @@ name no default are optional. Nothing is silently ignored: an unknown key is an 
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, model_validator
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -46,12 +46,17 @@ class Table(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, validate_default=True)
 
 
+Origin = Annotated[str, Field(pattern=r"^(\*|https?://[A-Za-z0-9._\[\]:-]+)$", max_length=300)]
+"""Of a page, as browsers send it: no path, no slash at the end."""
+
+
 class ServerTable(Table):
     """Where clients connect and what a connection may cost."""
 
     host: str = "127.0.0.1"
     port: int = Field(default=8000, ge=0, le=65_535)
     api_key: SecretStr | None = Field(default=None, min_length=8)
+    allowed_origins: list[Origin] = []
     drain_seconds: float = Field(default=30.0, ge=0, le=3600)
     body_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=KIB, le=GIB)
     body_seconds: Seconds = 30.0
@@ -62,6 +67,12 @@ class ServerTable(Table):
     stall_seconds: Seconds = 30.0
     connections: int = Field(default=2048, ge=1, le=1_000_000)
     peer_connections: int = Field(default=1024, ge=1, le=1_000_000)
+
+    @model_validator(mode="after")
+    def _every_page_needs_a_key(self) -> Self:
+        if "*" in self.allowed_origins and self.api_key is None:
+            raise ValueError("allowed_origins has '*' without an api_key: name the origins")
+        return self
 
 
 class ModelTable(Table):

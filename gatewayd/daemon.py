@@ -143,6 +143,7 @@ class Daemon:
             metrics=metrics,
             version=__version__,
             api_key=None if key is None else key.get_secret_value(),
+            allowed_origins=tuple(config.server.allowed_origins),
             only_local_hosts=key is None and is_loopback(self._listener),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,

@@ -9,6 +9,7 @@ from starlette.routing import Route, Router
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.chat import ChatRoute
 from gatewayd.http.completions import CompletionRoute
+from gatewayd.http.cross_origin import shared_with
 from gatewayd.http.decisions import Decisions
 from gatewayd.http.embeddings import Embeddings
 from gatewayd.http.front import Front
@@ -59,7 +60,7 @@ def build_app(services: Services) -> App:
     if services.durable is not None:
         services.durable.answer_with(Front(routes, services.metrics))
     guard = Guard(routes, KeyCheck(services.api_key), only_local_hosts=services.only_local_hosts)
-    return Front(guard, services.metrics, protocols.shape)
+    return shared_with(services.allowed_origins, Front(guard, services.metrics, protocols.shape))
 
 
 def build_router(services: Services, protocols: Protocols) -> Router:

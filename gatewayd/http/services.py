@@ -57,6 +57,7 @@ class Services:
         metrics: what ``/metrics`` shows.
         version: of the daemon.
         api_key: asked of every request but health checks; None for an open server.
+        allowed_origins: of pages in browsers that may call; ``*`` for all.
         only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
@@ -75,6 +76,7 @@ class Services:
     metrics: Metrics
     version: str
     api_key: str | None = None
+    allowed_origins: tuple[str, ...] = ()
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)

@@ -8,18 +8,13 @@ from typing import Any
 import msgspec
 
 from gatewayd.errors import InvalidRequest
+from gatewayd_hooks.formats import TYPES
 from gatewayd_hooks.guiding import GuideSpec
 
-_TYPES = (
-    "triggered_tags",
-    "tags_with_separator",
-    "tag",
-    "json_schema",
-    "const_string",
-    "or",
-    "regex",
-    "grammar",
-)
+MAX_DEPTH = 16
+"""Formats within formats."""
+_LIMITS = ("excludes", "max_tokens", "max_chars", "any_order", "max_whitespace_cnt")
+"""Fields of XGrammar's that restrict a format further."""
 
 
 def spec_of_format(found: object, param: str) -> GuideSpec:
@@ -32,57 +27,135 @@ def spec_of_format(found: object, param: str) -> GuideSpec:
     Raises:
         InvalidRequest: it is none, or none that is known.
     """
+    return _simplest(_read(found, param, 1))
+
+
+def either(one: GuideSpec, other: GuideSpec) -> GuideSpec:
+    """What an answer follows that follows one of two specs.
+
+    Raises:
+        ValueError, RecursionError: one of them is no JSON where it should be.
+    """
+    elements = [_format_of(one), _format_of(other)]
+    return GuideSpec("format", _spelled({"type": "or", "elements": elements}))
+
+
+def _format_of(spec: GuideSpec) -> dict[str, Any]:
+    match spec.form:
+        case "json_object":
+            return {"type": "json_schema", "json_schema": {"type": "object"}}
+        case "json_schema":
+            return {"type": "json_schema", "json_schema": msgspec.json.decode(spec.text)}
+        case "regex":
+            return {"type": "regex", "pattern": spec.text}
+        case "grammar":
+            return {"type": "grammar", "grammar": spec.text}
+        case "choice":
+            choices = msgspec.json.decode(spec.text)
+            elements = [{"type": "const_string", "value": one} for one in choices]
+            return {"type": "or", "elements": elements}
+    found: dict[str, Any] = msgspec.json.decode(spec.text)
+    if spec.form == "format":
+        return found
+    tags = [
+        {
+            "type": "tag",
+            "begin": one["begin"],
+            "content": {"type": "json_schema", "json_schema": one.get("schema", True)},
+            "end": one.get("end", ""),
+        }
+        for one in found.pop("structures")
+    ]
+    kind = "tags_with_separator" if "separator" in found else "triggered_tags"
+    return {"type": kind, **found, "tags": tags}
+
+
+def _simplest(found: dict[str, Any]) -> GuideSpec:
+    """The form that says the same in fewer words."""
+    match found:
+        case {"type": "json_schema", "json_schema": schema}:
+            return GuideSpec("json_schema", _spelled(schema))
+        case {"type": "regex", "pattern": text}:
+            return GuideSpec("regex", text)
+        case {"type": "grammar", "grammar": text}:
+            return GuideSpec("grammar", text)
+        case {"type": "const_string", "value": text}:
+            return GuideSpec("choice", _spelled([text]))
+        case {"type": "or", "elements": elements} if _are(elements, "const_string"):
+            return GuideSpec("choice", _spelled([one["value"] for one in elements]))
+        case {"type": "triggered_tags" | "tags_with_separator", "tags": tags} if _are(
+            [tag["content"] for tag in tags], "json_schema"
+        ):
+            told = {key: found[key] for key in found if key not in ("type", "tags")}
+            told.setdefault("triggers", list(dict.fromkeys(tag["begin"] for tag in tags)))
+            told["structures"] = [
+                {"begin": t["begin"], "schema": t["content"]["json_schema"], "end": t["end"]}
+                for t in tags
+            ]
+            return GuideSpec("structural_tag", _spelled(told))
+    return GuideSpec("format", _spelled(found))
+
+
+def _are(found: Sequence[dict[str, Any]], kind: str) -> bool:
+    return all(one["type"] == kind for one in found)
+
+
+def _read(found: object, param: str, depth: int) -> dict[str, Any]:
+    """The same, checked, and without what says nothing."""
     kind = found.get("type") if isinstance(found, dict) else None
-    if not isinstance(found, dict) or kind not in _TYPES:
+    if not isinstance(found, dict) or kind not in TYPES:
         raise InvalidRequest(
-            f"{param} must be an object whose type is one of {', '.join(_TYPES)}", param=param
+            f"{param} must be an object whose type is one of {', '.join(TYPES)}", param=param
         )
+    if depth > MAX_DEPTH:
+        raise InvalidRequest(f"{param} is deeper than {MAX_DEPTH} formats", param=param)
+    for limit in _LIMITS:
+        if found.get(limit):
+            raise InvalidRequest(f"{param}.{limit} is not supported", param=f"{param}.{limit}")
+    if found.get("style", "json") != "json":
+        raise InvalidRequest(f"{param}.style must be json", param=f"{param}.style")
+    read: dict[str, Any] = {"type": kind}
     match kind:
         case "json_schema":
-            return GuideSpec("json_schema", _spelled(_schema(found, param)))
+            read["json_schema"] = _schema(found, param)
         case "regex":
-            return GuideSpec("regex", _string(found, "pattern", param))
+            read["pattern"] = _string(found, "pattern", param)
         case "grammar":
-            return GuideSpec("grammar", _string(found, "grammar", param))
+            read["grammar"] = _string(found, "grammar", param)
         case "const_string":
-            return GuideSpec("choice", _spelled([_string(found, "value", param)]))
-        case "or":
-            return GuideSpec("choice", _spelled(_strings(found, param)))
+            read["value"] = _string(found, "value", param)
+        case "sequence" | "or":
+            read["elements"] = [
+                _read(one, f"{param}.elements[{i}]", depth + 1)
+                for i, one in enumerate(_list(found, "elements", param))
+            ]
         case "tag":
-            told = {"separator": "", "at_least_one": True, "stop_after_first": True}
-            return _tags([_structure(found, param)], told)
-    structures = [
-        _structure(one, f"{param}.tags[{i}]") for i, one in enumerate(_list(found, "tags", param))
-    ]
-    told = {key: found.get(key, False) for key in ("at_least_one", "stop_after_first")}
+            read |= _tag(found, param, depth)
+        case "triggered_tags" | "tags_with_separator":
+            read |= _tags(found, kind, param, depth)
+    return read
+
+
+def _tags(found: Mapping[str, Any], kind: str, param: str, depth: int) -> dict[str, Any]:
+    tags = []
+    for i, one in enumerate(_list(found, "tags", param)):
+        here = f"{param}.tags[{i}]"
+        if not isinstance(one, dict):
+            raise InvalidRequest(f"{here} must be an object", param=here)
+        tags.append({"type": "tag", **_tag(one, here, depth + 1)})
+    read = {key: found.get(key, False) for key in ("at_least_one", "stop_after_first")}
     if kind == "tags_with_separator":
-        return _tags(structures, {**told, "separator": _string(found, "separator", param)})
-    if found.get("excludes"):
-        raise InvalidRequest(f"{param}.excludes is not supported", param=f"{param}.excludes")
-    return _tags(structures, {**told, "triggers": _list(found, "triggers", param)})
+        return {**read, "tags": tags, "separator": _string(found, "separator", param)}
+    return {**read, "tags": tags, "triggers": _list(found, "triggers", param)}
 
 
-def _tags(structures: Sequence[Mapping[str, Any]], told: Mapping[str, Any]) -> GuideSpec:
-    begins = list(dict.fromkeys(one["begin"] for one in structures))
-    spec = {"triggers": begins, "structures": structures, **told}
-    return GuideSpec("structural_tag", _spelled(spec))
-
-
-def _structure(found: object, param: str) -> dict[str, Any]:
-    if not isinstance(found, dict):
-        raise InvalidRequest(f"{param} must be an object", param=param)
-    content = found.get("content")
-    if not isinstance(content, dict) or content.get("type") != "json_schema":
-        raise InvalidRequest(
-            f"{param}.content must be an object whose type is json_schema",
-            param=f"{param}.content",
-        )
+def _tag(found: Mapping[str, Any], param: str, depth: int) -> dict[str, Any]:
     ends = found.get("end", "")
     end = ends[0] if isinstance(ends, list) and len(ends) == 1 else ends
     if not isinstance(end, str):
         raise InvalidRequest(f"{param}.end must be one string", param=f"{param}.end")
-    schema = _schema(content, f"{param}.content")
-    return {"begin": _string(found, "begin", param), "schema": schema, "end": end}
+    content = _read(found.get("content"), f"{param}.content", depth + 1)
+    return {"begin": _string(found, "begin", param), "content": content, "end": end}
 
 
 def _schema(found: Mapping[str, Any], param: str) -> dict[str, Any] | bool:
@@ -90,17 +163,6 @@ def _schema(found: Mapping[str, Any], param: str) -> dict[str, Any] | bool:
     if not isinstance(schema, dict | bool):
         raise InvalidRequest(f"{param}.json_schema must be a schema", param=f"{param}.json_schema")
     return schema
-
-
-def _strings(found: Mapping[str, Any], param: str) -> list[str]:
-    """The strings of an ``or`` of constant strings."""
-    strings = []
-    for i, one in enumerate(_list(found, "elements", param)):
-        here = f"{param}.elements[{i}]"
-        if not isinstance(one, dict) or one.get("type") != "const_string":
-            raise InvalidRequest(f"{here} must be an object whose type is const_string", param=here)
-        strings.append(_string(one, "value", here))
-    return strings
 
 
 def _string(found: Mapping[str, Any], key: str, param: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -16,6 +15,7 @@ from gatewayd.http.schema.tools import (
     NamedTool,
     function_for_template,
 )
+from gatewayd.http.structural import either
 from gatewayd.http.structured import Wish, wish_of
 from gatewayd.parsing import ModelParsers, Seat
 from gatewayd_hooks.guiding import GuideSpec
@@ -130,15 +130,11 @@ def _guide(
 
 
 def _calls_or(form: Wish, calls: GuideSpec) -> Wish:
-    """Calls, or a text in its form; the form alone where the two cannot be put together."""
-    if calls.form != "structural_tag" or form.spec.form not in ("json_object", "json_schema"):
-        return form
+    """Calls, or a text in its form; a guide that cannot put the two together refuses it."""
     try:
-        schema = json.loads(form.spec.text or '{"type": "object"}')
+        return Wish(either(form.spec, calls), form.param)
     except (ValueError, RecursionError):
         return form  # which is refused
-    both = {**json.loads(calls.text), "otherwise": schema}
-    return Wish(GuideSpec("structural_tag", json.dumps(both)), form.param)
 
 
 def _functions(request: ChatRequest) -> tuple[Sequence[FunctionSpec], str]:

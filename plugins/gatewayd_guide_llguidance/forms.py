@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from llguidance import LLMatcher, regex_to_lark
 
-from gatewayd_guide_llguidance import ebnf, ebnf_lark, tags
+from gatewayd_guide_llguidance import ebnf, ebnf_lark
 from gatewayd_guide_llguidance.expressions import portable
 from gatewayd_guide_llguidance.forcing import NOTHING, header, strings_in
+from gatewayd_guide_llguidance.tags import Writer
+from gatewayd_hooks.formats import read_format, tags_of
 from gatewayd_hooks.grammars import check_size, read_choices, read_schema, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused
 from gatewayd_hooks.schemas import STANDARD, check_schema, without_remarks
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gatewayd_guide_llguidance.config import LlguidanceConfig
+    from gatewayd_hooks.formats import Format
     from gatewayd_hooks.guiding import GuideSpec
 
 FORMATS = frozenset(
@@ -66,25 +69,29 @@ class Forms:
             GrammarRefused: it is wrong or too large.
         """
         check_size(spec.form, spec.text, self._config.text_bytes)
+        depth = self._config.depth
         match spec.form:
             case "json_object":
                 return self._json({"type": "object"})
             case "json_schema":
-                return self._json(self._schema(read_schema(spec.text, self._config.depth)))
+                return self._json(self._schema(read_schema(spec.text, depth)))
             case "regex":
-                expression = regex_to_lark(portable(spec.text), "")
-                return _lark(f"start: /{expression}/", [spec.text])
+                return _lark(f"start: {_expression(spec.text)}", [spec.text])
             case "choice":
                 choices = read_choices(spec.text)
                 return _lark(_one_of(choices), choices)
             case "grammar":
                 return self._grammar(spec.text)
             case "structural_tag":
-                return self._structural_tag(spec.text)
+                return self._format(tags_of(read_structural_tag(spec.text, depth)), spec.text)
+            case "format":
+                return self._format(read_format(spec.text, depth), spec.text)
 
     def _json(self, schema: dict[str, Any]) -> str:
-        inner = json.dumps({**schema, "x-guidance": self._options})
-        return _lark(f"start: %json {inner}", strings_in(schema))
+        return _lark(f"start: {self._inner_json(schema)}", strings_in(schema))
+
+    def _inner_json(self, schema: dict[str, Any]) -> str:
+        return f"%json {json.dumps({**schema, 'x-guidance': self._options})}"
 
     def _schema(self, schema: dict[str, Any] | bool) -> dict[str, Any]:
         """The same schema, all of which is kept."""
@@ -104,24 +111,52 @@ class Forms:
         return found
 
     def _grammar(self, text: str) -> str:
+        return _lark(self._rules(text), None)
+
+    def _rules(self, text: str) -> str:
+        """The Lark of a grammar."""
         if ebnf.is_ebnf(text):
-            return _lark(ebnf_lark.lark_of(ebnf.read(text)), None)
+            return ebnf_lark.lark_of(ebnf.read(text))
         if len(_LARK_RULE.findall(text)) > _RULES:
             raise GrammarRefused(f"grammar has more than {_RULES:,} rules")
-        return _lark(_LARK_PART.sub(self._by_id, _DIRECTIVE.sub("", text)), None)
+        return _LARK_PART.sub(self._by_id, _DIRECTIVE.sub("", text))
 
     def _by_id(self, part: re.Match[str]) -> str:
         """A special token that is named by its content, as llguidance's Lark allows."""
         token = self._special.get(part[0])
         return part[0] if token is None else f"<[{token}]>"
 
-    def _structural_tag(self, text: str) -> str:
-        tag = read_structural_tag(text, self._config.depth)
-        structures = tuple(one._replace(schema=self._schema(one.schema)) for one in tag.structures)
-        otherwise = None if tag.otherwise is None else self._schema(tag.otherwise)
-        tag = tag._replace(structures=structures, otherwise=otherwise)
-        written = tags.lark_of(tag, self._special, self._options)
-        return _lark(written, strings_in(json.loads(text)))
+    def _format(self, found: Format, text: str) -> str:
+        """Grammars of clients become grammars beside it: their names are their own."""
+        grammars: list[str] = []
+
+        def rule(spec: GuideSpec) -> str:
+            if spec.form == "grammar":
+                grammars.append(self._rules(spec.text))
+                return f"@part_{len(grammars)}"
+            return self._inner_json(self._schema(read_schema(spec.text, self._config.depth)))
+
+        written = Writer(self._special, rule, _terminal).grammar_of(found)
+        if not grammars:
+            return _lark(written, strings_in(json.loads(text)))
+        parts = [{"lark_grammar": f"{NOTHING}\n{one}"} for one in (written, *grammars)]
+        names = ["format", *(f"part_{i + 1}" for i in range(len(grammars)))]
+        return json.dumps(
+            {"grammars": [{"name": n, **part} for n, part in zip(names, parts, strict=True)]}
+        )
+
+
+def _terminal(spec: GuideSpec) -> str | None:
+    """What is a regular language, as a part of a terminal."""
+    if spec.form == "regex":
+        return _expression(spec.text)
+    if spec.form == "choice":
+        return " | ".join(json.dumps(one, ensure_ascii=False) for one in read_choices(spec.text))
+    return None
+
+
+def _expression(text: str) -> str:
+    return f"/{regex_to_lark(portable(text), '')}/"
 
 
 def _lark(text: str, texts: Iterable[str] | None) -> str:

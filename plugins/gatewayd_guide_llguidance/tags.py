@@ -1,103 +1,225 @@
-"""Structural tags as Lark: free text, and structures that a trigger begins."""
+"""Formats as Lark: one form after the other, free text, and what a trigger begins.
+
+llguidance cuts a text into lexemes, the longest that fits. An expression therefore becomes one
+terminal with the text that ends it, and free text ends where that is met first.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping
 
-if TYPE_CHECKING:
-    from gatewayd_hooks.grammars import StructuralTag, Structure
+from gatewayd_hooks.formats import AnyText, Either, Form, Format, Sequence, Tag, Tags
+from gatewayd_hooks.grammars import StructuralTag, read_choices
+from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 
 _OTHER = r"[^a-zA-Z0-9 _=<>:;,]"
+_ANY = "/(?s:.*)/"
 
 
-def lark_of(tag: StructuralTag, special: Mapping[str, int], options: Mapping[str, object]) -> str:
-    """Write it.
-
-    A mark that is a special token may be that token, or be spelled by others.
+class Writer:
+    """Writes one grammar.
 
     Args:
-        tag: it.
-        special: contents of special tokens, and their ids.
-        options: of JSON within it.
+        special: contents of special tokens, and their ids. One in a text may be that token, or be
+            spelled by others.
+        rule: writes what another spec says as a part of a rule.
+        terminal: the same as a part of a terminal; None for what is no regular language.
     """
-    letters = "|".join(_escaped(trigger) for trigger in tag.triggers)
-    # The shortest trigger that begins a structure is met first.
-    triggers = [
-        one
-        for one in tag.triggers
-        if not any(one != other and one.startswith(other) for other in tag.triggers)
-    ]
-    lines, items = [], []
-    for number, trigger in enumerate(triggers):
-        inner, heads = [], list[str]()
-        for structure in tag.structures:
-            if not structure.begin.startswith(trigger):
+
+    def __init__(
+        self,
+        special: Mapping[str, int],
+        rule: Callable[[GuideSpec], str],
+        terminal: Callable[[GuideSpec], str | None],
+    ) -> None:
+        self._special = special
+        self._rule = rule
+        self._terminal = terminal
+        self._lines: list[str] = []
+
+    def grammar_of(self, found: Format) -> str:
+        """Write it.
+
+        Raises:
+            GrammarRefused: nobody could say where free text in it ends.
+        """
+        start = self._written(found, "")
+        return "\n".join([f"start: {start}", *self._lines])
+
+    def _line(self, name: str, body: str) -> str:
+        """A rule or terminal of its own; ``name`` is completed by a number."""
+        place = len(self._lines)
+        name = name.replace("#", str(place))
+        self._lines.append(f"{name}: {body}")
+        return name.removesuffix("[lazy]")
+
+    def _written(self, found: Format, stop: str) -> str:
+        """A part of a rule: something, and behind it a text that ends it."""
+        match found:
+            case Form(spec):
+                terminal = self._terminal(spec)
+                if terminal is None:
+                    return f"{self._rule(spec)} {self._spelled(stop)}"
+                return self._closed(terminal, stop)
+            case AnyText():
+                return self._text(stop)
+            case Sequence(elements):
+                return self._sequence(elements, stop)
+            case Either(elements):
+                return f"({' | '.join(self._written(one, stop) for one in elements)})"
+            case Tag(begin, content, end):
+                return f"{self._spelled(begin)} {self._written(content, end + stop)}"
+            case Tags(tags, frame) if frame.separator is None:
+                if stop:
+                    raise GrammarRefused("triggered_tags must stand at the end of the format")
+                return self._triggered(tags, frame)
+            case Tags(tags, frame):
+                return f"{self._separated(tags, frame)} {self._spelled(stop)}"
+
+    def _closed(self, terminal: str, stop: str) -> str:
+        whole = f"({terminal}) {_quoted(stop)}" if stop else terminal
+        first = self._line("TERM_#", whole)
+        if not (mark := self._mark(stop)):
+            return first
+        bare = self._line("TERM_#", terminal)
+        return f"({first} | {bare} <[{self._special[mark]}]> {self._spelled(stop[len(mark) :])})"
+
+    def _text(self, stop: str) -> str:
+        if not stop:
+            return self._line("TEXT_#", _ANY)
+        first = self._line("text_#[lazy]", f"{_ANY} {_quoted(stop)}")
+        if not (mark := self._mark(stop)):
+            return first
+        free = self._line("TEXT_#", _without([stop]))
+        return f"({first} | {free} <[{self._special[mark]}]> {self._spelled(stop[len(mark) :])})"
+
+    def _sequence(self, elements: tuple[Format, ...], stop: str) -> str:
+        parts: list[str] = []
+        at = 0
+        while at < len(elements):
+            one, at = elements[at], at + 1
+            terminals = []
+            if isinstance(one, Form) and (terminal := self._terminal(one.spec)) is not None:
+                terminals.append(terminal)
+                while at < len(elements) and (more := self._regular(elements[at])) is not None:
+                    terminals.append(more)
+                    at += 1
+            end = stop if at == len(elements) else ""
+            if terminals:
+                parts.append(self._closed(" ".join(f"({part})" for part in terminals), end))
                 continue
-            body = _body(structure, special, options)
-            inner.append(f"{_spelled(structure.begin[len(trigger) :], special)} {body}")
-            if mark := _mark(structure.begin, trigger, special):
-                rest = _spelled(structure.begin[len(mark) :], special)
-                heads.append(f"<[{special[mark]}]> {rest} {body}")
-        lines.append(f"head_{number}[lazy]: /(?s:.*)/ {json.dumps(trigger)}")
-        lines.append(f"inner_{number}: {' | '.join(inner)}")
-        items.append((f"head_{number} inner_{number}", f"{json.dumps(trigger)} inner_{number}"))
-        items += [(f"TEXT {head}", head) for head in heads]
-    behind = " | ".join(free for free, _ in items)
-    first = " | ".join(bare for _, bare in items)
-    begin = f"({first if tag.at_least_one else behind})"
-    match tag.at_least_one, tag.stop_after_first:
-        case must, single if tag.separator is not None:
-            between = _spelled(tag.separator, special)
-            more = "" if single else f" ({between} ({first}))*"
-            start = f"(({first}){more}){'' if must else '?'}"
-        case True, True:
-            start = begin
-        case True, False:
-            start = f"{begin} (item)* TEXT"
-        case False, True:
-            start = f"{begin} | TEXT"
+            if at < len(elements):
+                if constant := _constant(elements[at]):
+                    at += 1
+                    end = constant + (stop if at == len(elements) else "")
+                elif _is_open(one):
+                    raise GrammarRefused(
+                        "any_text must stand at the end of the format, before a const_string, or "
+                        "before the end of its tag"
+                    )
+            parts.append(self._written(one, end))
+        return " ".join(parts)
+
+    def _regular(self, found: Format) -> str | None:
+        return self._terminal(found.spec) if isinstance(found, Form) else None
+
+    # Tags
+
+    def _separated(self, tags: tuple[Tag, ...], frame: StructuralTag) -> str:
+        first = self._line("tag_#", " | ".join(self._written(tag, "") for tag in tags))
+        more = (
+            "" if frame.stop_after_first else f" ({self._spelled(frame.separator or '')} {first})*"
+        )
+        return f"({first}{more}){'' if frame.at_least_one else '?'}"
+
+    def _triggered(self, tags: tuple[Tag, ...], frame: StructuralTag) -> str:
+        text = self._line("TEXT_#", _without(frame.triggers))
+        # The shortest trigger that begins a structure is met first.
+        triggers = [
+            one
+            for one in frame.triggers
+            if not any(one != other and one.startswith(other) for other in frame.triggers)
+        ]
+        items: list[tuple[str, str]] = []
+        for trigger in triggers:
+            inner, heads = [], list[str]()
+            for tag in tags:
+                if not tag.begin.startswith(trigger):
+                    continue
+                body = self._line("body_#", self._written(tag.content, tag.end))
+                inner.append(f"{self._spelled(tag.begin[len(trigger) :])} {body}")
+                if (mark := self._mark(tag.begin)) and mark.startswith(trigger):
+                    rest = self._spelled(tag.begin[len(mark) :])
+                    heads.append(f"<[{self._special[mark]}]> {rest} {body}")
+            head = self._line("head_#[lazy]", f"{_ANY} {_quoted(trigger)}")
+            behind = self._line("inner_#", " | ".join(inner))
+            items.append((f"{head} {behind}", f"{_quoted(trigger)} {behind}"))
+            items += [(f"{text} {one}", one) for one in heads]
+        item = self._line("item_#", " | ".join(free for free, _ in items))
+        first = f"({' | '.join(bare for _, bare in items)})"
+        match frame.at_least_one, frame.stop_after_first:
+            case True, True:
+                return first
+            case True, False:
+                return f"{first} ({item})* {text}"
+            case False, True:
+                return f"({item} | {text})"
+            case _:
+                return f"({item})* {text}"
+
+    # Texts
+
+    def _mark(self, text: str) -> str:
+        """The special token that a text begins with."""
+        return max((one for one in self._special if text.startswith(one)), key=len, default="")
+
+    def _spelled(self, text: str) -> str:
+        """A text in which special tokens may stand for their contents."""
+        contents = sorted((one for one in self._special if one in text), key=len, reverse=True)
+        if not contents:
+            return _quoted(text) if text else ""
+        parts = re.split(f"({'|'.join(map(re.escape, contents))})", text)
+        return " ".join(
+            f"({_quoted(part)} | <[{self._special[part]}]>)"
+            if part in self._special
+            else _quoted(part)
+            for part in parts
+            if part
+        )
+
+
+def _is_open(found: Format) -> bool:
+    """Whether only what stands behind it says where it ends."""
+    match found:
+        case AnyText():
+            return True
+        case Sequence(elements):
+            return _is_open(elements[-1])
+        case Either(elements):
+            return any(map(_is_open, elements))
+        case Tag(_, content, end):
+            return not end and _is_open(content)
+        case Tags(_, frame):
+            return frame.separator is None
         case _:
-            start = "(item)* TEXT"
-    if "item" in start:
-        lines.append(f"item: {behind}")
-    if tag.otherwise is not None:
-        start = f"{start} | otherwise"
-        lines.append(f"otherwise: {_json(tag.otherwise, options)}")
-    lines.append(f"TEXT: /(?s:.*)/ & ~/(?s:.*)({letters})(?s:.*)/")
-    return "\n".join([f"start: {start}", *lines])
+            return False
 
 
-def _body(structure: Structure, special: Mapping[str, int], options: Mapping[str, object]) -> str:
-    return f"{_json(structure.schema, options)} {_spelled(structure.end, special)}"
+def _constant(found: Format) -> str:
+    """The text that a form always is; empty for others."""
+    if not (isinstance(found, Form) and found.spec.form == "choice"):
+        return ""
+    first, *others = read_choices(found.spec.text)
+    return "" if others else first
 
 
-def _json(schema: dict[str, Any] | bool, options: Mapping[str, object]) -> str:
-    inner = {**(schema if isinstance(schema, dict) else {}), "x-guidance": options}
-    return f"%json {json.dumps(inner)}"
+def _without(texts: tuple[str, ...] | list[str]) -> str:
+    """A terminal: what has none of some texts in it."""
+    letters = "|".join(re.sub(_OTHER, lambda c: f"\\x{{{ord(c[0]):x}}}", one) for one in texts)
+    return f"{_ANY} & ~/(?s:.*)({letters})(?s:.*)/"
 
 
-def _mark(begin: str, trigger: str, special: Mapping[str, int]) -> str:
-    """The special token that begins a structure and is met no later than its trigger."""
-    found = [one for one in special if begin.startswith(one) and one.startswith(trigger)]
-    return max(found, key=len, default="")
-
-
-def _spelled(text: str, special: Mapping[str, int]) -> str:
-    """A text in which special tokens may stand for their contents."""
-    contents = sorted((one for one in special if one in text), key=len, reverse=True)
-    if not contents:
-        return json.dumps(text, ensure_ascii=False) if text else ""
-    parts = re.split(f"({'|'.join(map(re.escape, contents))})", text)
-    return " ".join(
-        f"({json.dumps(part)} | <[{special[part]}]>)" if part in special else json.dumps(part)
-        for part in parts
-        if part
-    )
-
-
-def _escaped(text: str) -> str:
-    """A text as an expression, for Lark."""
-    return re.sub(_OTHER, lambda found: f"\\x{{{ord(found[0]):x}}}", text)
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any, cast
 from xgrammar import BatchGrammarMatcher
 
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
+from gatewayd_guide_xgrammar.formats import marked_texts, write
 from gatewayd_guide_xgrammar.matching import XgGrammar, XgMatcher
 from gatewayd_guide_xgrammar.schemas import kept
 from gatewayd_guide_xgrammar.vocabulary import Vocabulary
 from gatewayd_hooks.bounded import Bounded
+from gatewayd_hooks.formats import read_format, tags_of
 from gatewayd_hooks.grammars import check_size, read_choices, read_schema, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused
 
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
 
     from gatewayd_guide_xgrammar.config import XgrammarConfig
+    from gatewayd_hooks.formats import Format
     from gatewayd_hooks.guiding import Grammar, GuideSpec, Matcher
     from gatewayd_hooks.resources import EngineResources
 
@@ -94,37 +97,24 @@ class Xgrammar:
                     return compiler.compile_grammar(spec.text)
                 return compiler.compile_lark(spec.text)
             case "structural_tag":
-                return self._structural_tag(spec.text, vocabulary)
+                found = tags_of(read_structural_tag(spec.text, config.depth))
+                return self._format(found, vocabulary)
+            case "format":
+                return self._format(read_format(spec.text, config.depth), vocabulary)
 
-    def _structural_tag(self, text: str, vocabulary: Vocabulary) -> CompiledGrammar:
-        tag = read_structural_tag(text, self._config.depth)
-        marks = vocabulary.marks_in([m for one in tag.structures for m in (one.begin, one.end)])
-        compiler = vocabulary.compiler(marks)
+    def _format(self, found: Format, vocabulary: Vocabulary) -> CompiledGrammar:
+        compiler = vocabulary.compiler(vocabulary.marks_in(marked_texts(found)))
 
-        def json_of(schema: dict[str, Any] | bool) -> dict[str, Any]:
+        def schema_of(text: str) -> dict[str, Any]:
+            schema = read_schema(text, self._config.depth)
             return {
                 "type": "json_schema",
                 "json_schema": kept(schema, self._config.schemas, compiler.compile_regex),
                 "max_whitespace_cnt": self._config.whitespace,
             }
 
-        tags = [
-            {"type": "tag", "begin": one.begin, "content": json_of(one.schema), "end": one.end}
-            for one in tag.structures
-        ]
-        found: dict[str, Any] = {
-            "tags": tags,
-            "at_least_one": tag.at_least_one,
-            "stop_after_first": tag.stop_after_first,
-        }
-        if tag.separator is not None:
-            found |= {"type": "tags_with_separator", "separator": tag.separator}
-        else:
-            # XGrammar wants one trigger for each structure: the shorter comes first anyway.
-            found |= {"type": "triggered_tags", "triggers": _shortest(tag.triggers)}
-        if tag.otherwise is not None:
-            found = {"type": "or", "elements": [json_of(tag.otherwise), found]}
-        return compiler.compile_structural_tag({"type": "structural_tag", "format": found})
+        written = write(found, schema_of)
+        return compiler.compile_structural_tag({"type": "structural_tag", "format": written})
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
         """In threads where there are several of both."""
@@ -137,15 +127,6 @@ class Xgrammar:
         for i, one in enumerate(ours):
             if one.has_ended:
                 one.fill(masks[i])
-
-
-def _shortest(triggers: Sequence[str]) -> list[str]:
-    """Those that begin with no other."""
-    return [
-        one
-        for one in triggers
-        if not any(one != other and one.startswith(other) for other in triggers)
-    ]
 
 
 def _quoted(text: str) -> str:

@@ -38,7 +38,6 @@ class StructuralTag(NamedTuple):
         at_least_one: whether text without a structure is not enough.
         stop_after_first: whether all ends with the first structure.
         separator: what stands between structures, beside which there is no text; None for any.
-        otherwise: schema of what the whole may be instead; None for nothing else.
     """
 
     triggers: tuple[str, ...]
@@ -46,7 +45,6 @@ class StructuralTag(NamedTuple):
     at_least_one: bool
     stop_after_first: bool
     separator: str | None = None
-    otherwise: dict[str, Any] | bool | None = None
 
 
 def check_size(what: str, text: str, most: int) -> None:
@@ -120,7 +118,7 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
     if not isinstance(found, dict):
         raise GrammarRefused("structural_tag must be an object")
     known = {"triggers", "structures", "at_least_one", "stop_after_first"}
-    known |= {"separator", "otherwise"}
+    known.add("separator")
     if strange := sorted(found.keys() - known):
         raise GrammarRefused(f"structural_tag has no {strange[0]!r}; it has {', '.join(known)}")
     must, stops = found.get("at_least_one", False), found.get("stop_after_first", False)
@@ -135,12 +133,10 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
     for trigger in triggers:
         if not any(structure.begin.startswith(trigger) for structure in read):
             raise GrammarRefused(f"structural_tag: no structure begins with trigger {trigger!r}")
-    separator, otherwise = found.get("separator"), found.get("otherwise")
+    separator = found.get("separator")
     if not isinstance(separator, str | None):
         raise GrammarRefused("structural_tag.separator must be a string")
-    if otherwise is not None:
-        otherwise = _schema("structural_tag.otherwise", otherwise)
-    return StructuralTag(tuple(dict.fromkeys(triggers)), read, must, stops, separator, otherwise)
+    return StructuralTag(tuple(dict.fromkeys(triggers)), read, must, stops, separator)
 
 
 def _structure(index: int, found: object, triggers: list[str]) -> Structure:

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from gatewayd_hooks.resources import EngineResources
 
-GuideForm = Literal["json_object", "json_schema", "regex", "choice", "grammar", "structural_tag"]
+GuideForm = Literal[
+    "json_object", "json_schema", "regex", "choice", "grammar", "structural_tag", "format"
+]
 """What ``GuideSpec.text`` is.
 
 * ``json_object``: empty; any JSON object.
@@ -29,8 +31,8 @@ GuideForm = Literal["json_object", "json_schema", "regex", "choice", "grammar", 
 * ``structural_tag``: a JSON object ``{"triggers": [str], "structures": [{"begin": str, "schema":
   object, "end": str}], "at_least_one": bool, "stop_after_first": bool}``: free text, in which a
   trigger begins one of the structures; the last two keys are false where they are missing. With
-  a ``"separator"``, a string, that stands between structures, and nothing else beside them. With
-  an ``"otherwise"``, a JSON Schema, the answer may as a whole be a value of that instead.
+  a ``"separator"``, a string, that stands between structures, and nothing else beside them.
+* ``format``: several of the others put together, a JSON object that ``formats.read_format`` reads.
 """
 
 

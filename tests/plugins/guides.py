@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,11 @@ from jsonschema import Draft202012Validator, FormatChecker
 from numpy.typing import NDArray
 
 from gatewayd_engine import embedded
-from gatewayd_hooks.guiding import Grammar, GuideSpec, GuideStrategy, Matcher
+from gatewayd_guide_llguidance.config import LlguidanceConfig
+from gatewayd_guide_llguidance.strategy import Llguidance
+from gatewayd_guide_xgrammar.config import XgrammarConfig
+from gatewayd_guide_xgrammar.strategy import Xgrammar
+from gatewayd_hooks.guiding import Grammar, GuideForm, GuideSpec, GuideStrategy, Matcher
 from gatewayd_hooks.testing.fakes import engine_resources
 
 CORPUS = json.loads(Path(__file__).with_name("guide_corpus.json").read_text("utf-8"))
@@ -111,3 +115,22 @@ def opened(guide: GuideStrategy) -> Iterator[GuideStrategy]:
         yield guide
     finally:
         guide.close()
+
+
+TOKENS = Tokens()
+_MARKS = {"«": TOOL_CALL, "»": TOOL_CALL_END}
+MAKERS: dict[str, Callable[[], GuideStrategy]] = {
+    "llguidance": lambda: Llguidance(LlguidanceConfig()),
+    "xgrammar": lambda: Xgrammar(XgrammarConfig()),
+}
+
+
+def tokens_of(text: str) -> list[int]:
+    """A text in which « and » stand for the special tokens <tool_call> and </tool_call>."""
+    parts = re.split("([«»])", text)
+    return [t for part in parts for t in ([_MARKS[part]] if part in _MARKS else TOKENS.of(part))]
+
+
+def takes(guide: GuideStrategy, form: GuideForm, grammar: str, text: str) -> bool:
+    tokens = [*tokens_of(text), ENDS[1]]
+    return guide.compile(GuideSpec(form, grammar)).start().accept(tokens) == len(tokens)

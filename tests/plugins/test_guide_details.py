@@ -3,45 +3,31 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
-from gatewayd_guide_xgrammar.config import XgrammarConfig
-from gatewayd_guide_xgrammar.strategy import Xgrammar
 from gatewayd_hooks.guiding import GuideForm, GuideSpec, GuideStrategy, Matcher
-from tests.plugins.guides import ENDS, TOOL_CALL, TOOL_CALL_END, VOCAB, Tokens, allowed, opened
+from tests.plugins.guides import (
+    ENDS,
+    MAKERS,
+    TOKENS,
+    VOCAB,
+    allowed,
+    opened,
+    takes,
+)
 
-_TOKENS = Tokens()
-_MARKS = {"«": TOOL_CALL, "»": TOOL_CALL_END}
 _TRUE = {"const": True}
-
-
-MAKERS: dict[str, Callable[[], GuideStrategy]] = {
-    "llguidance": lambda: Llguidance(LlguidanceConfig()),
-    "xgrammar": lambda: Xgrammar(XgrammarConfig()),
-}
 
 
 @pytest.fixture(scope="module", params=MAKERS)
 def guide(request: pytest.FixtureRequest) -> Iterator[GuideStrategy]:
     with opened(MAKERS[request.param]()) as strategy:
         yield strategy
-
-
-def tokens_of(text: str) -> list[int]:
-    """A text in which « and » stand for the special tokens <tool_call> and </tool_call>."""
-    parts = re.split("([«»])", text)
-    return [t for part in parts for t in ([_MARKS[part]] if part in _MARKS else _TOKENS.of(part))]
-
-
-def takes(guide: GuideStrategy, form: GuideForm, grammar: str, text: str) -> bool:
-    tokens = [*tokens_of(text), ENDS[1]]
-    return guide.compile(GuideSpec(form, grammar)).start().accept(tokens) == len(tokens)
 
 
 def tag(**changes: Any) -> str:
@@ -126,27 +112,6 @@ def test_nothing_but_structures(guide: GuideStrategy) -> None:
         assert takes(guide, "structural_tag", only, "") != must
 
 
-def test_the_whole_may_be_a_value_instead(guide: GuideStrategy) -> None:
-    schema = {
-        "type": "object",
-        "properties": {"a": {"$ref": "#/$defs/number"}},
-        "required": ["a"],
-        "additionalProperties": False,
-        "$defs": {"number": {"type": "integer"}},
-    }
-    for is_single in (False, True):
-        both = json.dumps(
-            {
-                **json.loads(tag(at_least_one=True, stop_after_first=is_single)),
-                "otherwise": schema,
-            }
-        )
-        for text in ('{"a": 1}', "<f=a>1</f>", "«\ntrue\n»"):
-            assert takes(guide, "structural_tag", both, text), text
-        for text in ("", "text", '{"a": "1"}', "{}", '{"a": 1}<f=a>1</f>', '<f=b>1</f>{"a": 1}'):
-            assert not takes(guide, "structural_tag", both, text), text
-
-
 def test_a_trigger_that_begins_another(guide: GuideStrategy) -> None:
     nested = json.dumps(
         {
@@ -180,36 +145,36 @@ def test_letters_of_special_tokens_are_spelled_by_others(
         assert choices.isdisjoint(range(6))
         found.append(min(choices))
         assert matcher.accept(found[-1:]) == 1
-    assert _TOKENS.text(found).strip('"') == "say <tool_call> or <|im_end|>"
+    assert TOKENS.text(found).strip('"') == "say <tool_call> or <|im_end|>"
 
 
 def test_no_text_is_spelled_by_special_tokens_or_by_none(guide: GuideStrategy) -> None:
     for form, grammar in (("regex", r"(.|\n)*"), ("json_schema", '{"type": "string"}')):
         matcher = guide.compile(GuideSpec(form, grammar)).start()  # type: ignore[arg-type]
-        matcher.accept(_TOKENS.of('"'))
+        matcher.accept(TOKENS.of('"'))
         choices = allowed(matcher) - {*ENDS}
         assert len(choices) > 3000
         assert min(choices) > 5
-        assert max(choices) < len(_TOKENS.spelled)
+        assert max(choices) < len(TOKENS.spelled)
 
 
 def test_every_end_token_ends_and_only_where_it_may(guide: GuideStrategy) -> None:
     for end in ENDS:
         matcher = guide.compile(GuideSpec("regex", "ab")).start()
         assert matcher.accept([end]) == 0
-        assert matcher.accept([*_TOKENS.of("ab"), end, *_TOKENS.of("a")]) == 3
+        assert matcher.accept([*TOKENS.of("ab"), end, *TOKENS.of("a")]) == 3
         assert allowed(matcher) == {*ENDS}
         assert list(matcher.forced()) == []
         matcher.rollback(2)
         assert not allowed(matcher) & {*ENDS}
-        assert matcher.accept([*_TOKENS.of("b"), end, end]) == 3
+        assert matcher.accept([*TOKENS.of("b"), end, end]) == 3
 
 
 @pytest.mark.parametrize("token", [-1, VOCAB, VOCAB - 1, 1 << 31])
 def test_a_token_that_does_not_exist_is_not_accepted(guide: GuideStrategy, token: int) -> None:
     matcher = guide.compile(GuideSpec("regex", r"(.|\n)*")).start()
-    assert matcher.accept([*_TOKENS.of("a"), token]) == 1
-    assert matcher.accept(_TOKENS.of("b")) == 1
+    assert matcher.accept([*TOKENS.of("a"), token]) == 1
+    assert matcher.accept(TOKENS.of("b")) == 1
 
 
 def test_whitespace_of_json_is_free_and_bounded(guide: GuideStrategy) -> None:
@@ -295,4 +260,4 @@ def test_choices_of_which_one_begins_another(guide: GuideStrategy) -> None:
 def test_a_matcher_lives_on_when_the_guide_is_closed() -> None:
     with opened(Llguidance(LlguidanceConfig())) as strategy:
         matcher: Matcher = strategy.compile(GuideSpec("regex", "ab")).start()
-    assert matcher.accept([*_TOKENS.of("ab"), ENDS[0]]) == 3
+    assert matcher.accept([*TOKENS.of("ab"), ENDS[0]]) == 3

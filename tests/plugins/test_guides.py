@@ -14,7 +14,7 @@ class TestLlguidance(GuideConformance):
 
     def test_it_knows_every_form(self) -> None:
         with self.opened() as guide:
-            assert len(self.known(guide)) == len(SAMPLES) == 6
+            assert len(self.known(guide)) == len(SAMPLES) == 7
 
 
 class TestXgrammar(GuideConformance):

@@ -38,6 +38,19 @@ _TAGS = {
 }
 
 
+_TAG = {"type": "tag", "begin": "<p>", "content": {"type": "any_text"}, "end": "</p>"}
+_FORMAT = {
+    "type": "or",
+    "elements": [
+        {
+            "type": "sequence",
+            "elements": [_TAG, {"type": "json_schema", "json_schema": {"type": "boolean"}}],
+        },
+        {"type": "regex", "pattern": "[0-9]{2}"},
+    ],
+}
+
+
 def _is_object(text: str) -> bool:
     return isinstance(json.loads(text), dict)
 
@@ -85,6 +98,12 @@ SAMPLES = (
         ("<f=b>true</f>", "<f=a>1</f>", "<f=a>true"),
         _matches(r"(?:(?!<f).)*(?:<f=a>(?:true|false)</f>(?:(?!<f).)*)*"),
     ),
+    Sample(
+        GuideSpec("format", json.dumps(_FORMAT)),
+        ("<p>so it is</p>true", "<p></p>false", "12"),
+        ("", "<p>so", "<p>so</p>", "<p>so</p>1", "1", "12true"),
+        _matches(r"<p>(?:(?!</p>).)*</p>(?:true|false)|[0-9]{2}"),
+    ),
 )
 """One grammar of each form."""
 
@@ -102,6 +121,7 @@ WRONG = (
     GuideSpec("grammar", "root ::= nowhere"),
     GuideSpec("grammar", "("),
     GuideSpec("structural_tag", "{}"),
+    GuideSpec("format", '{"type": "sequence"}'),
     GuideSpec("structural_tag", '{"triggers": ["<f"], "structures": []}'),
 )
 """What no guide takes."""

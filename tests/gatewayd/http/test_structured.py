@@ -172,6 +172,13 @@ TAG = {
     "content": {"type": "json_schema", "json_schema": {"type": "null"}},
     "end": "</f>",
 }
+
+
+def nested(levels: int) -> dict[str, Any]:
+    """A tag within a tag, and so on."""
+    return {**TAG, "content": nested(levels - 1)} if levels else TAG
+
+
 FORMATS: list[tuple[dict[str, Any], str, Any]] = [
     (
         {"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG], "at_least_one": True},
@@ -189,16 +196,21 @@ FORMATS: list[tuple[dict[str, Any], str, Any]] = [
             "stop_after_first": False,
         },
     ),
+    ({**TAG, "end": ["</f>"]}, "format", TAG),
     (
-        {**TAG, "end": ["</f>"]},
-        "structural_tag",
-        {
-            **TAGS,
-            "triggers": ["<f=a>"],
-            "separator": "",
-            "at_least_one": True,
-            "stop_after_first": True,
-        },
+        {"type": "sequence", "elements": [TAG, {"type": "any_text", "excludes": []}]},
+        "format",
+        {"type": "sequence", "elements": [TAG, {"type": "any_text"}]},
+    ),
+    (
+        {"type": "or", "elements": [{"type": "regex", "pattern": "a+"}, TAG]},
+        "format",
+        {"type": "or", "elements": [{"type": "regex", "pattern": "a+"}, TAG]},
+    ),
+    (
+        {**TAG, "content": {"type": "any_text"}},
+        "format",
+        {**TAG, "content": {"type": "any_text"}},
     ),
     ({"type": "json_schema", "json_schema": SCHEMA}, "json_schema", SCHEMA),
     ({"type": "const_string", "value": "yes"}, "choice", ["yes"]),
@@ -227,15 +239,19 @@ def test_structural_tags_as_xgrammar_writes_them(
     ("format_", "place"),
     [
         ("x", ""),
-        ({"type": "sequence", "elements": [TAG]}, ""),
+        ({"type": "sequence", "elements": []}, ".elements"),
+        ({"type": "sequence", "elements": [TAG, {"type": "token"}]}, ".elements[1]"),
+        ({"type": "any_text", "max_tokens": 5}, ".max_tokens"),
+        ({"type": "json_schema", "json_schema": {}, "style": "qwen_xml"}, ".style"),
+        (nested(20), ".content" * 16),
         ({"type": "regex"}, ".pattern"),
-        ({"type": "or", "elements": [TAG]}, ".elements[0]"),
+        ({"type": "or", "elements": [TAG, 1]}, ".elements[1]"),
         ({"type": "triggered_tags", "tags": [TAG]}, ".triggers"),
         (
             {"type": "triggered_tags", "triggers": ["<f"], "tags": [TAG], "excludes": ["x"]},
             ".excludes",
         ),
-        ({**TAG, "content": {"type": "any_text"}}, ".content"),
+        ({**TAG, "content": {"type": "any"}}, ".content"),
         ({**TAG, "end": ["a", "b"]}, ".end"),
         ({"type": "json_schema", "json_schema": "x"}, ".json_schema"),
     ],

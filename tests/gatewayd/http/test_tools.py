@@ -11,7 +11,6 @@ import pytest
 from openai import BadRequestError
 
 from gatewayd.text.model import TextModel
-from gatewayd.text.template import ChatTemplate
 from gatewayd_engine.recipe.chats import LOOKUP
 from gatewayd_hooks.parsing import OutputParser, Part, Tool
 from gatewayd_tools_hermes.config import HermesConfig
@@ -25,7 +24,6 @@ TOOLS: Any = [LOOKUP]
 CALL = '<tool_call>\n{"name": "lookup", "arguments": {"symbol": "a.b"}}\n</tool_call>'
 TWO = f"Let me see.\n{CALL}\n{CALL.replace('a.b', 'c')}"
 OTHER = {"type": "function", "function": {"name": "other"}}
-STRICT = {"type": "function", "function": {"name": "keep", "strict": True}}
 
 
 def script(text: TextModel, answer: str) -> Any:
@@ -182,87 +180,6 @@ async def test_ids_are_what_the_template_takes(text: TextModel) -> None:
     assert call["id"].isalnum()
 
 
-def guide(gateway: Gateway) -> dict[str, Any]:
-    spec = gateway.fleet.jobs[-1].request.params.guide
-    assert spec is not None
-    assert spec[0] == "structural_tag"
-    told: dict[str, Any] = json.loads(spec[1])
-    return told
-
-
-ALLOWED = {
-    "type": "allowed_tools",
-    "allowed_tools": {
-        "mode": "auto",
-        "tools": [{"type": "function", "function": {"name": "other"}}],
-    },
-}
-
-
-@pytest.mark.parametrize(
-    ("fields", "names", "must", "single"),
-    [
-        ({"tool_choice": "required"}, ["lookup", "other"], True, False),
-        (
-            {"tool_choice": "required", "parallel_tool_calls": False},
-            ["lookup", "other"],
-            True,
-            True,
-        ),
-        (
-            {"tool_choice": {"type": "function", "function": {"name": "other"}}},
-            ["other"],
-            True,
-            True,
-        ),
-        ({"tool_choice": ALLOWED}, ["other"], False, False),
-        ({"tools": [LOOKUP, STRICT]}, ["lookup", "keep"], False, False),
-    ],
-)
-async def test_what_must_be_called_is_what_the_answer_follows(
-    text: TextModel, fields: dict[str, Any], names: list[str], must: bool, single: bool
-) -> None:
-    async with running(text, FakeFleet(script(text, CALL)), parsers=parsers()) as gateway:
-        await ask(gateway, **{"tools": [LOOKUP, OTHER], **fields})
-        told = guide(gateway)
-    begins = [one["begin"] for one in told["structures"]]
-    assert begins == [f'<tool_call>\n{{"name": "{name}", "arguments": ' for name in names]
-    assert (told["at_least_one"], told["stop_after_first"]) == (must, single)
-
-
-SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
-FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
-
-
-@pytest.mark.parametrize(
-    ("form", "schema"), [(FORM, SCHEMA), ({"type": "json_object"}, {"type": "object"})]
-)
-async def test_beside_a_form_an_answer_is_calls_or_a_text_in_it(
-    text: TextModel, form: dict[str, Any], schema: dict[str, Any]
-) -> None:
-    async with running(text, FakeFleet(script(text, CALL)), parsers=parsers()) as gateway:
-        answer = await ask(gateway, response_format=form)
-        told = guide(gateway)
-    assert answer["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "lookup"
-    assert (told["at_least_one"], told["otherwise"]) == (True, schema)
-
-
-async def test_where_there_must_be_a_call_a_form_says_nothing(text: TextModel) -> None:
-    async with running(text, FakeFleet(script(text, CALL)), parsers=parsers()) as gateway:
-        await ask(gateway, tool_choice="required")
-        alone = guide(gateway)
-        await ask(gateway, tool_choice="required", response_format=FORM)
-        assert guide(gateway) == alone
-
-
-async def test_tools_that_are_off_leave_the_form(text: TextModel) -> None:
-    async with running(text, FakeFleet(script(text, CALL)), parsers=parsers()) as gateway:
-        await ask(gateway, tool_choice="none", response_format=FORM)
-        await ask(gateway, guided_regex="a+")
-        guides = [job.request.params.guide for job in gateway.fleet.jobs]
-    assert [one and one[0] for one in guides] == ["json_schema", "regex"]
-
-
 async def test_none_shows_no_tools_and_reads_no_calls(text: TextModel) -> None:
     async with running(text, FakeFleet(script(text, CALL)), parsers=parsers()) as gateway:
         answer = await ask(gateway, tool_choice="none")
@@ -355,51 +272,6 @@ async def test_reasoning_can_be_left_out_or_in_the_text(text: TextModel) -> None
     message = without["choices"][0]["message"]
     assert (message["content"], "reasoning" in message) == ("Yes.", False)
     assert within["choices"][0]["message"]["content"] == THOUGHT
-
-
-OPENS, CLOSED = ("", "</think>"), "<think>\n\n</think>\n\n"
-
-
-@pytest.mark.parametrize(
-    ("prompt_end", "bounds"), [("", ("<think>", "</think>")), ("<think>\n", OPENS), (CLOSED, None)]
-)
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"tools": None, "response_format": {"type": "json_object"}},
-        {"tools": [STRICT]},
-        {"tool_choice": "required", "separate_reasoning": False},
-    ],
-)
-async def test_what_an_answer_must_follow_begins_behind_its_reasoning(
-    text: TextModel, prompt_end: str, bounds: tuple[str, str] | None, fields: dict[str, Any]
-) -> None:
-    """Whatever the template has opened, or closed."""
-    model = text
-    if prompt_end:
-        assert text.template is not None
-        source = f"{text.template.source}{{{{ {prompt_end!r} }}}}"
-        model = TextModel(text.tokenizer, ChatTemplate(source))
-    fleet = FakeFleet(script(text, THOUGHT if bounds is None or bounds[0] else THOUGHT[8:]))
-    async with running(model, fleet, parsers=parsers(reasoning=True)) as gateway:
-        answer = await ask(gateway, **fields)
-        params = gateway.fleet.jobs[-1].request.params
-    message = answer["choices"][0]["message"]
-    assert params.guide is not None
-    assert params.guide_behind == bounds
-    if fields.get("separate_reasoning") is None:
-        assert (message["reasoning"], message["content"]) == ("Hm, well.", "Yes.")
-
-
-async def test_an_answer_that_goes_on_with_a_text_has_no_reasoning_before_its_form(
-    text: TextModel,
-) -> None:
-    begun = {"role": "assistant", "content": "The answer:"}
-    fields = {"add_generation_prompt": False, "continue_final_message": True}
-    async with running(text, FakeFleet(says([100])), parsers=parsers(reasoning=True)) as gateway:
-        await ask(gateway, tools=None, regex="a+", messages=[*MESSAGES, begun], **fields)
-        await ask(gateway, tools=None)
-        assert [job.request.params.guide_behind for job in gateway.fleet.jobs] == [None, None]
 
 
 async def test_what_the_template_does_not_look_at_is_named(text: TextModel) -> None:

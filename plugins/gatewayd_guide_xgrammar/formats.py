@@ -1,0 +1,82 @@
+"""Formats as XGrammar writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gatewayd_guide_xgrammar.expressions import check_counts, whole
+from gatewayd_hooks import formats
+from gatewayd_hooks.formats import AnyText, Either, Form, Format, Tag, Tags
+from gatewayd_hooks.grammars import read_choices
+from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
+
+Schema = Callable[[str], dict[str, Any]]
+"""Writes a JSON Schema, of which XGrammar keeps all."""
+
+
+def write(found: Format, schema_of: Schema) -> dict[str, Any]:
+    """Write it.
+
+    Raises:
+        GrammarRefused: XGrammar does not know a part of it.
+    """
+    match found:
+        case Form(spec):
+            return _form(spec, schema_of)
+        case AnyText():
+            return {"type": "any_text"}
+        case formats.Sequence(elements):
+            return {"type": "sequence", "elements": [write(one, schema_of) for one in elements]}
+        case Either(elements):
+            return {"type": "or", "elements": [write(one, schema_of) for one in elements]}
+        case Tag(begin, content, end):
+            return {"type": "tag", "begin": begin, "content": write(content, schema_of), "end": end}
+        case Tags(tags, frame):
+            told: dict[str, Any] = {
+                "tags": [write(tag, schema_of) for tag in tags],
+                "at_least_one": frame.at_least_one,
+                "stop_after_first": frame.stop_after_first,
+            }
+            if frame.separator is not None:
+                return {"type": "tags_with_separator", "separator": frame.separator, **told}
+            # XGrammar wants one trigger for each structure: the shorter comes first anyway.
+            return {"type": "triggered_tags", "triggers": _shortest(frame.triggers), **told}
+
+
+def marked_texts(found: Format) -> list[str]:
+    """The texts around things, in which special tokens may stand for their contents."""
+    match found:
+        case formats.Sequence(elements) | Either(elements):
+            return [text for one in elements for text in marked_texts(one)]
+        case Tag(begin, content, end):
+            return [begin, end, *marked_texts(content)]
+        case Tags(tags, _):
+            return [text for one in tags for text in marked_texts(one)]
+        case _:
+            return []
+
+
+def _form(spec: GuideSpec, schema_of: Schema) -> dict[str, Any]:
+    match spec.form:
+        case "json_schema":
+            return schema_of(spec.text)
+        case "regex":
+            check_counts(spec.text)
+            return {"type": "regex", "pattern": whole(spec.text)}
+        case "choice":
+            choices = [{"type": "const_string", "value": one} for one in read_choices(spec.text)]
+            return choices[0] if len(choices) == 1 else {"type": "or", "elements": choices}
+    if "::=" not in spec.text:
+        raise GrammarRefused("xgrammar supports no Lark within a format; write the grammar in EBNF")
+    check_counts(spec.text)
+    return {"type": "grammar", "grammar": spec.text}
+
+
+def _shortest(triggers: Sequence[str]) -> list[str]:
+    """Those that begin with no other."""
+    return [
+        one
+        for one in triggers
+        if not any(one != other and one.startswith(other) for other in triggers)
+    ]

@@ -1,0 +1,175 @@
+"""Reads a ``GuideSpec`` that is made of others: one after the other, one or the other, within tags.
+
+The words are those of XGrammar's structural tags.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from gatewayd_hooks.grammars import StructuralTag, Structure, read_json, read_structural_tag
+from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
+
+
+class Form(NamedTuple):
+    """What another spec says: ``json_schema``, ``regex``, ``choice`` or ``grammar``."""
+
+    spec: GuideSpec
+
+
+class AnyText(NamedTuple):
+    """Any text, up to the first place where what stands behind it may begin."""
+
+
+class Sequence(NamedTuple):
+    """One after the other."""
+
+    elements: tuple[Format, ...]
+
+
+class Either(NamedTuple):
+    """One of them."""
+
+    elements: tuple[Format, ...]
+
+
+class Tag(NamedTuple):
+    """Something between two texts.
+
+    Attributes:
+        begin: what stands before it.
+        content: it.
+        end: what stands behind it; may be empty.
+    """
+
+    begin: str
+    content: Format
+    end: str
+
+
+class Tags(NamedTuple):
+    """Free text in which triggers begin tags, or tags alone.
+
+    Attributes:
+        tags: at least one for each trigger.
+        frame: all else of a ``StructuralTag``; its structures have no schemas.
+    """
+
+    tags: tuple[Tag, ...]
+    frame: StructuralTag
+
+
+Format = Form | AnyText | Sequence | Either | Tag | Tags
+
+
+def read_format(text: str, depth: int) -> Format:
+    """Read a spec of the form ``format``.
+
+    Args:
+        text: of it.
+        depth: objects and arrays in each other that it may have.
+
+    Raises:
+        GrammarRefused: it is none, or too deep.
+    """
+    return _read("format", read_json("format", text, depth))
+
+
+def tags_of(tag: StructuralTag) -> Tags:
+    """What a spec of the form ``structural_tag`` says, as a format."""
+    tags = [
+        Tag(one.begin, Form(GuideSpec("json_schema", json.dumps(one.schema))), one.end)
+        for one in tag.structures
+    ]
+    return Tags(tuple(tags), tag)
+
+
+def _read(where: str, found: object) -> Format:
+    if not isinstance(found, dict) or found.get("type") not in _READERS:
+        raise GrammarRefused(f"{where} must be an object whose type is one of {', '.join(TYPES)}")
+    return _READERS[found["type"]](where, found)
+
+
+def _form(where: str, found: dict[str, Any]) -> Form:
+    kind: Any = found["type"]
+    if kind == "json_schema":
+        schema = found.get("json_schema")
+        if not isinstance(schema, dict | bool):
+            raise GrammarRefused(f"{where}.json_schema must be an object")
+        return Form(GuideSpec(kind, json.dumps(schema)))
+    if kind == "const_string":
+        return Form(GuideSpec("choice", json.dumps([_string(where, found, "value")])))
+    return Form(GuideSpec(kind, _string(where, found, "pattern" if kind == "regex" else kind)))
+
+
+def _any_text(where: str, found: dict[str, Any]) -> AnyText:
+    return AnyText()
+
+
+def _sequence(where: str, found: dict[str, Any]) -> Sequence:
+    return Sequence(_elements(where, found, "elements"))
+
+
+def _either(where: str, found: dict[str, Any]) -> Either:
+    return Either(_elements(where, found, "elements"))
+
+
+def _tag(where: str, found: dict[str, Any]) -> Tag:
+    content = _read(f"{where}.content", found.get("content"))
+    return Tag(_string(where, found, "begin"), content, _string(where, found, "end"))
+
+
+def _tags(where: str, found: dict[str, Any]) -> Tags:
+    tags = []
+    for i, one in enumerate(_list(where, found, "tags")):
+        here = f"{where}.tags[{i}]"
+        if not isinstance(one, dict) or one.get("type") != "tag":
+            raise GrammarRefused(f"{here} must be an object whose type is tag")
+        tags.append(_tag(here, one))
+    frame: dict[str, Any] = {
+        key: found[key] for key in ("at_least_one", "stop_after_first") if key in found
+    }
+    if found["type"] == "tags_with_separator":
+        frame["separator"] = _string(where, found, "separator")
+        frame["triggers"] = [tag.begin for tag in tags]
+    else:
+        frame["triggers"] = found.get("triggers")
+    frame["structures"] = [Structure(tag.begin, True, tag.end)._asdict() for tag in tags]
+    return Tags(tuple(tags), read_structural_tag(json.dumps(frame), 3))
+
+
+def _elements(where: str, found: dict[str, Any], key: str) -> tuple[Format, ...]:
+    elements = enumerate(_list(where, found, key))
+    return tuple(_read(f"{where}.{key}[{i}]", one) for i, one in elements)
+
+
+def _list(where: str, found: dict[str, Any], key: str) -> list[Any]:
+    value = found.get(key)
+    if not isinstance(value, list) or not value:
+        raise GrammarRefused(f"{where}.{key} must be a list, not empty")
+    return value
+
+
+def _string(where: str, found: dict[str, Any], key: str) -> str:
+    value = found.get(key)
+    if not isinstance(value, str):
+        raise GrammarRefused(f"{where}.{key} must be a string")
+    return value
+
+
+_READERS: dict[str, Callable[[str, dict[str, Any]], Format]] = {
+    "json_schema": _form,
+    "regex": _form,
+    "grammar": _form,
+    "const_string": _form,
+    "any_text": _any_text,
+    "sequence": _sequence,
+    "or": _either,
+    "tag": _tag,
+    "triggered_tags": _tags,
+    "tags_with_separator": _tags,
+}
+TYPES = tuple(_READERS)
+"""What a format may be."""

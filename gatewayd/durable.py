@@ -36,7 +36,6 @@ from gatewayd.responses.routes import (
     ResponseDelete,
     ResponseInput,
 )
-from gatewayd.responses_room import IfThereIsRoom
 from gatewayd.store import wal
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database, connect
@@ -109,7 +108,7 @@ class Durable:
     def _response_routes(self, services: Services) -> list[Route]:
         database, background = self.database, self._background
         one = "/v1/responses/{response_id}"
-        create = IfThereIsRoom(ResponseCreate(services, database, background), self.room)
+        create = ResponseCreate(services, database, background, self.room)
         return [
             route("/v1/responses", POST=create),
             route("/v1/responses/input_tokens", POST=ResponseCount(services, database)),

@@ -6,9 +6,7 @@ from typing import NamedTuple
 
 from gatewayd.http.asgi import App, Message, Scope
 from gatewayd.http.departure import EXTENSION, ToldDeparture
-
-ACCEPTED = "gatewayd.accepted"
-"""An extension of the scope: the request is part of what was taken on, room or not."""
+from gatewayd.store.room import ACCEPTED
 
 
 class Answer(NamedTuple):

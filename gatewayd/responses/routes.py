@@ -39,6 +39,7 @@ from gatewayd.responses.log import Reader
 from gatewayd.responses.run import Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
+from gatewayd.store.room import ACCEPTED, Room
 from gatewayd_hooks.protocols import Refusal
 
 _DEFAULT_LIMIT, _MOST = 20, 100
@@ -47,10 +48,13 @@ _DEFAULT_LIMIT, _MOST = 20, 100
 class ResponseCreate:
     """``POST /v1/responses``."""
 
-    def __init__(self, services: Services, database: Database, background: Background) -> None:
+    def __init__(
+        self, services: Services, database: Database, background: Background, room: Room
+    ) -> None:
         self._services = services
         self._database = database
         self._background = background
+        self._room = room
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -58,6 +62,8 @@ class ResponseCreate:
         arrival = services.clock()
         request, ignored = await receive_request(services, ResponseRequest, scope, receive)
         _check(request)
+        if request.store is not False and ACCEPTED not in scope.get("extensions", ()):
+            await self._room.check()
         given, conversation = await asked_of(self._database, request)
         answer = await begin(services, request, conversation, scope["request_id"], arrival)
         response_id = new_id("resp_")

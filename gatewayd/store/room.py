@@ -19,6 +19,9 @@ from gatewayd.store.database import Database
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.wal import size_of
 
+ACCEPTED = "gatewayd.accepted"
+"""The extension of a scope whose request was taken on before, as a line of a batch."""
+
 
 class Used(NamedTuple):
     """What the store takes, in bytes.

@@ -35,6 +35,8 @@ class GuideLimits(msgspec.Struct, frozen=True):
     """What following a grammar may take for each token of a sequence; all wait for it."""
     ahead_seconds: float = 0.5
     """What a sequence may have taken beyond that: first tokens cost more than others."""
+    step_seconds: float = 0.05
+    """What all of them may take of a step together, before the costliest are ended."""
 
 
 CHAINS = {Kind.LOGITS_PROCESSOR: "logits_processors", Kind.KV_TIER: "kv_tiers"}

@@ -13,7 +13,7 @@ from gatewayd_engine.faults import Fault, StrategyHang
 from gatewayd_engine.guides.beside import Beside
 from gatewayd_engine.guides.compiling import INVALID, Compiled, Guide
 from gatewayd_engine.guides.follower import Follower, Step
-from gatewayd_engine.guides.pace import Pace, Suspicion
+from gatewayd_engine.guides.pace import Pace, Share, Suspicion, too_many, too_slow
 from gatewayd_hooks.guiding import GuideFailed
 from gatewayd_hooks.strategy import Kind
 
@@ -44,6 +44,7 @@ class Filler:
         self._note = note
         self._limits = limits
         self._suspicion = Suspicion()
+        self._share = Share(limits.step_seconds)
         self._hang_seconds = hang_seconds
         self._beside = Beside("guide masks")
         self._room = np.zeros((0, words), np.int32)
@@ -98,8 +99,8 @@ class Filler:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._lose(follower, error)
         else:
-            if follower.pace.spend(time.thread_time() - began):
-                self._lose(follower, self._too_slow())
+            if self._spends(follower, time.thread_time() - began):
+                self._lose(follower, too_slow(self._limits))
 
     def _lose(self, follower: Follower, error: BaseException) -> None:
         """A follower cannot go on; the first reason counts."""
@@ -111,9 +112,10 @@ class Filler:
         follower.fault = _failure(follower.compiled.guide)
         self._record(follower.compiled.guide, error)
 
-    def _too_slow(self) -> GuideFailed:
-        most = f"{1000 * self._limits.token_seconds:g}"
-        return GuideFailed(f"the grammar takes longer than {most} ms a token; make it simpler")
+    def _spends(self, follower: Follower, seconds: float) -> bool:
+        """Whether it is too much for one of them."""
+        self._share.spend(seconds)
+        return follower.pace.spend(seconds)
 
     # Masks
 
@@ -201,10 +203,11 @@ class Filler:
                         going.append(i)
                 except Exception as error:  # noqa: BLE001 - a plugin may raise anything
                     step.faults.append((one, error))
-                if one.pace.spend(time.thread_time() - began):
-                    step.faults.append((one, self._too_slow()))
+                if self._spends(one, time.thread_time() - began):
+                    step.faults.append((one, too_slow(self._limits)))
             alive = going
             depth += 1
+        self._share.renew()
         for i in np.flatnonzero(accepted).tolist():
             one = step.followers[i]
             try:
@@ -223,7 +226,7 @@ class Filler:
                 step.place(one, depth)
             masks = step.masks[first : first + len(theirs)]
             began, longest = time.perf_counter(), 0.0
-            if self._suspicion.is_any:
+            if self._suspicion.is_any or self._share.is_over:
                 lost, longest = self._fill_singly(theirs, masks, step)
                 bad |= lost
             else:
@@ -260,9 +263,17 @@ class Filler:
     def _fill_singly(
         self, followers: list[Follower], masks: NDArray[np.int32], step: Step
     ) -> tuple[set[int], float]:
-        """One by one: who has none, by ``id``, and the seconds of the slowest."""
+        """One by one: who has none, by ``id``, and the seconds of the slowest.
+
+        The costliest come last, and not at all where the others have taken all that a step may.
+        """
         bad, longest = set(), 0.0
-        for one, mask in zip(followers, masks, strict=True):
+        pairs = sorted(zip(followers, masks, strict=True), key=lambda pair: pair[0].pace.cost)
+        for one, mask in pairs:
+            if self._share.is_over and one.pace.is_costly:
+                bad.add(id(one))
+                step.faults.append((one, too_many(self._limits)))
+                continue
             began = time.thread_time()
             try:
                 one.matcher.fill(mask)
@@ -272,8 +283,8 @@ class Filler:
                 continue
             spent = time.thread_time() - began
             longest = max(longest, spent)
-            if one.pace.spend(spent):
-                step.faults.append((one, self._too_slow()))
+            if self._spends(one, spent):
+                step.faults.append((one, too_slow(self._limits)))
         return bad, longest
 
 

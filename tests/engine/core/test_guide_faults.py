@@ -19,6 +19,7 @@ from tests.engine.core.guiding import (
     LISTS,
     PROMPT,
     Listed,
+    ListedMatcher,
     allowed,
     choice_of,
     text_of,
@@ -170,6 +171,51 @@ def test_a_grammar_that_holds_up_the_steps_ends_its_own_request(
     assert "1 ms a token" in sentence
     assert len(done[bad].tokens) < 10
     assert all(text_of(done[one].tokens) in LISTS[1] for one in others)
+    assert engine.core.stats.faults == 0
+
+
+@pytest.mark.parametrize("method", ["fill", "accept"])
+def test_many_grammars_that_are_slow_together_do_not_hold_up_others(
+    make_engine: Make, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each alone is within its limits: 24 of 20 ms, of which a bystander saw 40 s."""
+    guide, spent = Listed(), [0.0]
+    limits = GuideLimits(ahead_seconds=0.25)
+    engine = with_guide(make_engine(max_running=32, guide_limits=limits), guide)
+    slow = ("x" * 200,)
+    monkeypatch.setattr(ListedMatcher, "forced", lambda self: ())
+    for length in range(30):
+        allowed(slow, "x" * length)
+
+    def called(name: str, matcher: Any) -> None:
+        if name == method and matcher.strings == slow:
+            began = time.thread_time()
+            while time.thread_time() < began + 0.02:
+                pass
+            spent[0] += 0.02
+
+    guide.called = called
+    good = submit(engine, 0)
+    free = engine.submit(PROMPTS[1], max_tokens=12, ignore_eos=True)[0]
+    hostile = [submit(engine, i % 8, slow) for i in range(24)]
+    gaps: list[float] = []
+    while engine.answers[free].finished is None:
+        before, spent[0] = len(engine.answers[free].tokens), spent[0]
+        engine.step()
+        if len(engine.answers[free].tokens) > before:
+            gaps.append(spent[0])
+            spent[0] = 0.0
+    done = engine.run()
+    # Until it is known who is slow; then a share of 50 ms, and one who is over it.
+    whole = len(hostile) * 0.02
+    assert max(gaps) < 2 * whole
+    assert sum(gap for gap in gaps if gap > 0.08) < 4 * whole, gaps
+    assert max(gaps[4:]) < 0.08
+    errors = [done[one].finished.error for one in hostile if done[one].finished.error]
+    assert len(errors) >= len(hostile) - 3
+    assert all(code == "invalid_grammar" for code, _ in errors)
+    assert any("all requests together" in sentence for _, sentence in errors)
+    assert text_of(done[good].tokens) in LISTS[1]
     assert engine.core.stats.faults == 0
 
 

@@ -15,6 +15,7 @@ from pydantic_settings import (
     SettingsConfigDict,
 )
 
+from gatewayd.config_slo import SloTable
 from gatewayd.config_slots import (
     DrafterTable,
     EvictionTable,
@@ -201,6 +202,7 @@ class Config(BaseSettings):
     files: FilesTable = FilesTable()
     batches: BatchesTable = BatchesTable()
     responses: ResponsesTable = ResponsesTable()
+    slo: SloTable = SloTable()
     plugins: PluginsTable = PluginsTable()
     admin: AdminTable = AdminTable()
     log: LogTable = LogTable()

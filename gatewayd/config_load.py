@@ -193,12 +193,13 @@ def _explain(error: Any, origins: Mapping[str, str]) -> str:  # noqa: ANN401
 
 def _fields(path: Path_) -> list[str]:
     """Names of the keys of a table; of the tables for the empty path."""
-    if not path:
-        return list(Config.model_fields)
-    table = Config.model_fields[path[0]].annotation if path[0] in Config.model_fields else None
-    if isinstance(table, type) and issubclass(table, BaseModel):
-        return list(table.model_fields)
-    return []
+    table: Any = Config
+    for part in path:
+        field = table.model_fields.get(part)
+        table = None if field is None else field.annotation
+        if not (isinstance(table, type) and issubclass(table, BaseModel)):
+            return []
+    return list(table.model_fields)
 
 
 def _nearest(name: str, known: Any, path: Path_ = ()) -> str:  # noqa: ANN401

@@ -1,0 +1,32 @@
+"""The tables of service level objectives: for each class of requests, what it is promised."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+_FIXED = ConfigDict(extra="forbid", frozen=True, validate_default=True)
+
+Milliseconds = Annotated[float, Field(gt=0, le=86_400_000)]
+
+
+class ClassTargets(BaseModel):
+    """What requests of one class are promised; None is no promise."""
+
+    model_config = _FIXED
+
+    ttft_ms: Milliseconds | None = None
+    tpot_ms: Milliseconds | None = None
+    e2e_ms: Milliseconds | None = None
+    objective: float = Field(default=0.99, ge=0.5, lt=1)
+
+
+class SloTable(BaseModel):
+    """A table for each class."""
+
+    model_config = _FIXED
+
+    realtime: ClassTargets = ClassTargets(ttft_ms=500.0, tpot_ms=50.0)
+    standard: ClassTargets = ClassTargets(ttft_ms=2000.0, tpot_ms=100.0)
+    batch: ClassTargets = ClassTargets()

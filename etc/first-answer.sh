@@ -9,37 +9,35 @@ question="What does shutil.copytree do?"
 # The daemon itself says when it is ready: what answers at the port may be another server.
 notices=$(mktemp -d)
 "$bin/python" -c '
-import socket, sys
+import pathlib, socket, sys
 with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
     systemd.bind(sys.argv[1])
-    sys.exit(not systemd.recv(4096).startswith(b"READY=1"))' "$notices/socket" &
-ready=$!
+    while True:  # it says more, before and after
+        if b"READY=1" in systemd.recv(4096).splitlines():
+            pathlib.Path(sys.argv[2]).touch()' "$notices/socket" "$notices/ready" &
+listening=$!
 daemon=
 stop() {
-  kill "$ready" 2>/dev/null || true
-  rm -rf "$notices"
   if [ -n "$daemon" ]; then
     kill "$daemon" 2>/dev/null || true # while it starts it does not hear SIGINT
     wait "$daemon" || true
   fi
+  kill "$listening" 2>/dev/null || true
+  rm -rf "$notices"
 }
 trap stop EXIT # whatever ends this script ends the daemon
 trap 'exit 0' INT TERM
 
-while [ ! -S "$notices/socket" ] && kill -0 "$ready"; do sleep 0.05; done
+while [ ! -S "$notices/socket" ] && kill -0 "$listening"; do sleep 0.05; done
 NOTIFY_SOCKET="$notices/socket" "$bin/gatewayd" serve --port "${PORT:-8000}" &
 daemon=$!
-while kill -0 "$ready" 2>/dev/null; do
+while [ ! -e "$notices/ready" ]; do
   if ! kill -0 "$daemon" 2>/dev/null; then
     wait "$daemon"
     exit
   fi
   sleep 0.1
 done
-if ! wait "$ready"; then
-  wait "$daemon"
-  exit
-fi
 
 # chat takes its key from OPENAI_API_KEY by default; the daemon's own is the right one here.
 key=()

@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import BaseModel, SecretStr, ValidationError
 from pydantic_settings import EnvSettingsSource
 
+from gatewayd import credentials
 from gatewayd.config import ENV_DELIMITER, ENV_PREFIX, Config
 
 DEFAULT = "default"
@@ -51,10 +52,17 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A configuration and where its values come from."""
+    """A configuration and where its values come from.
+
+    Attributes:
+        config: the values.
+        origins: of those that are no defaults, by their dotted keys.
+        secrets: keys whose values are credentials.
+    """
 
     config: Config
     origins: Mapping[str, str]
+    secrets: frozenset[str] = frozenset()
 
     def settings(self) -> list[Setting]:
         """Every value, in the order of the tables."""
@@ -62,7 +70,7 @@ class Loaded:
         from gatewayd.slots import hidden_settings
 
         dumped = self.config.model_dump(mode="python")
-        hidden = hidden_settings(self.config)
+        hidden = hidden_settings(self.config) | self.secrets
         return [
             Setting(
                 key,
@@ -77,6 +85,8 @@ def load(
     file: Path | None = None,
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
+    *,
+    needs_secrets: bool = True,
 ) -> Loaded:
     """Read, merge and check the configuration.
 
@@ -84,6 +94,7 @@ def load(
         file: a TOML file; None takes ``GATEWAYD_CONFIG``, or no file at all.
         flags: dotted keys to values that the command line has set.
         environ: the environment; None takes the process's own.
+        needs_secrets: whether a credential that is not there is an error; otherwise its name stays.
 
     Raises:
         ConfigError: a file that cannot be read, an unknown key, a value out of bounds.
@@ -102,10 +113,14 @@ def load(
             nested = {part: nested}
         flag = "--" + key.rpartition(".")[2].replace("_", "-")
         _merge(merged, nested, origins, lambda _, flag=flag: f"flag {flag}")
+    secrets = credentials.named(merged)
+    missing = credentials.fill(merged, credentials.Credentials(environ, file))
+    if missing and needs_secrets:
+        raise ConfigError([f"{origins[key]}: {key}: {why}" for key, why in missing.items()])
     try:
-        return Loaded(Config(**merged), origins)
+        return Loaded(Config(**merged), origins, frozenset(secrets))
     except ValidationError as error:
-        raise ConfigError([_explain(e, origins) for e in error.errors()]) from None
+        raise ConfigError([_explain(e, origins, secrets) for e in error.errors()]) from None
 
 
 def _read_file(file: Path) -> dict[str, Any]:
@@ -175,7 +190,7 @@ def _is_under(key: str, prefixes: Collection[str]) -> bool:
     return any(key == prefix or key.startswith(prefix + ".") for prefix in prefixes)
 
 
-def _explain(error: Any, origins: Mapping[str, str]) -> str:  # noqa: ANN401
+def _explain(error: Any, origins: Mapping[str, str], secrets: Collection[str]) -> str:  # noqa: ANN401
     """One problem as a sentence: the key, its origin, what is wrong, what to write instead."""
     path = tuple(str(part) for part in error["loc"])
     key = ".".join(path)
@@ -186,7 +201,8 @@ def _explain(error: Any, origins: Mapping[str, str]) -> str:  # noqa: ANN401
         siblings = _fields(path[:-1])
         return f"{origin}: unknown key {key}{_nearest(path[-1], siblings, path[:-1])}"
     value = error["input"]
-    shown = "" if isinstance(value, dict) or key == "server.api_key" else f" = {value!r}"
+    is_secret = key == "server.api_key" or key in secrets
+    shown = "" if isinstance(value, dict) or is_secret else f" = {value!r}"
     message = error["msg"].removeprefix("Value error, ")
     return f"{origin}: {key}{shown}: {message[0].lower()}{message[1:]}"
 

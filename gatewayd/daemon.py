@@ -25,8 +25,7 @@ from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.server import AdminServer
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
-from gatewayd.config_load import ConfigError
-from gatewayd.control import Control, Refused
+from gatewayd.control import Control
 from gatewayd.durable import Durable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.setup import Launch
@@ -34,10 +33,14 @@ from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
+from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
-from gatewayd.notify import notify
 from gatewayd.plugging import Plugged
-from gatewayd.server import ListenError, Server, is_loopback, listen, url_of
+from gatewayd.reloading import Reloading
+from gatewayd.server import ListenError, Server, is_loopback, listeners, url_of
+from gatewayd.service.descriptors import make_room
+from gatewayd.service.manager import Manager
+from gatewayd.service.watchdog import Progress
 from gatewayd.store.faults import StoreError
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.loading import PluginError
@@ -84,19 +87,20 @@ class Daemon:
         self._stop_reason = ""
         self._stop = asyncio.Event()
         self._hurry = asyncio.Event()
-        self._reloading: asyncio.Task[None] | None = None  # kept, or it may be collected
         try:
             self._context_len = launch.checked_context_len(config)
             self._text = TextModel.from_folder(launch.model_folder(config))
-            self._listener = listen(config.server.host, config.server.port)
+            self._listeners, self._is_held = listeners(config.server.host, config.server.port)
         except (OSError, ValueError, ListenError) as error:
             raise StartError(str(error)) from error
+        self._url = url_of(self._listeners[0])
+        make_room(config.server.connections)
         try:
             self._compose()
         except (PluginError, ListenError, StoreError) as error:
-            self._listener.close()
+            for listener in self._listeners:
+                listener.close()
             raise StartError(str(error)) from error
-        self._url = url_of(self._listener)
 
     def _compose(self) -> None:
         config = self._config
@@ -134,6 +138,10 @@ class Daemon:
         key = config.server.api_key
         self._durable = Durable(config)
         metrics.registry.register(StoreCollector(self._durable.room))
+        self._progress = Progress(self._fleet.troubles, self._durable.database.move)
+        self._manager = Manager(name, self._fleet, self._progress)
+        self._reloading = Reloading(self._options.reload, self._control, self._manager)
+        metrics.registry.register(ReloadCollector(self._reloading.outcomes))
         folder = str(launch.model_folder(config))
         self._guides = GuideChecks(lambda: self._control.config.guide, folder, self._fleet)
         services = Services(
@@ -144,7 +152,7 @@ class Daemon:
             version=__version__,
             api_key=None if key is None else key.get_secret_value(),
             allowed_origins=tuple(config.server.allowed_origins),
-            only_local_hosts=key is None and is_loopback(self._listener),
+            only_local_hosts=key is None and all(map(is_loopback, self._listeners)),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
             parsers=plugged.parsers,
@@ -156,7 +164,7 @@ class Daemon:
         self._server = Server(build_app(services), metrics.answered, config.server)
         self._welcome = Welcome(
             model=name,
-            url=url_of(self._listener),
+            url=self._url,
             can_chat=self._text.template is not None,
             needs_key=key is not None,
         )
@@ -169,7 +177,8 @@ class Daemon:
         """
         self._fleet.start()
         await self._durable.start()
-        serving = asyncio.create_task(self._server.serve([self._listener]), name="http")
+        managing = asyncio.create_task(self._manager.run(), name="service manager")
+        serving = asyncio.create_task(self._server.serve(self._listeners), name="http")
         failing = asyncio.create_task(self._fleet.wait_failed(), name="engines")
         admin = None
         if self._admin is not None:
@@ -191,7 +200,7 @@ class Daemon:
         if self._admin is not None and admin is not None:
             self._admin.should_exit = True
             await admin
-        for task in (failing, stopping):
+        for task in (failing, stopping, managing):
             task.cancel()
         return status
 
@@ -210,17 +219,17 @@ class Daemon:
         _log.info("serving %s at %s, ready after %.2f s", self._welcome.model, self._url, seconds)
         if console.is_terminal:
             self._welcome.show(console, seconds)
-        notify(f"READY=1\nSTATUS=serving {self._welcome.model}")
+        self._manager.ready()
         self._plugged.started(version=__version__, model=self._welcome.model)
 
     async def _end(self, serving: asyncio.Task[None]) -> None:
         """Let requests finish, cut what is left, end the engines."""
-        notify("STOPPING=1")
-        self._plugged.stopping(self._stop_reason)
-        await self._guides.close()
-        await self._durable.stop()  # lines of batches are run again after the next start
-        self._fleet.drain()
         seconds = self._config.server.drain_seconds
+        self._manager.stopping(seconds)
+        self._plugged.stopping(self._stop_reason)
+        await self._durable.stop()  # lines of batches are run again after the next start
+        if not self._is_held:
+            self._fleet.drain()
         deadline = time.monotonic() + seconds
         if not await self._finished(serving, seconds):
             _log.warning("cutting %d sequences", self._fleet.num_unfinished)
@@ -230,6 +239,8 @@ class Daemon:
         left = 0.0 if self._hurry.is_set() else max(0.0, deadline - time.monotonic())
         await self._fleet.stop(left)
         await serving
+        await self._guides.close()
+        self._progress.close()
         self._durable.close()
         self._plugged.close()
         _log.info("stopped")
@@ -248,8 +259,11 @@ class Daemon:
     async def _finish(self, serving: asyncio.Task[None]) -> None:
         """Wait for the requests, then close the port and wait for the connections.
 
-        Until then whoever asks is told: load balancers by ``/readyz``, clients by 503.
+        Until then whoever asks is told: load balancers by ``/readyz``, clients by 503. Where
+        systemd holds the port, nobody can ask: the next daemon will answer.
         """
+        if self._is_held:
+            await self._server.hand_over()
         while self._fleet.num_unfinished and not serving.done():
             await asyncio.wait([serving], timeout=_POLL_SECONDS)
         self._server.should_exit = True
@@ -259,7 +273,7 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number.name)
-        loop.add_signal_handler(signal.SIGHUP, self._on_reload)
+        loop.add_signal_handler(signal.SIGHUP, self._reloading.ask)
 
     def _on_stop(self, name: str) -> None:
         if self._stop.is_set():
@@ -271,21 +285,6 @@ class Daemon:
         _log.info("%s: finishing requests for at most %.0f s", name, seconds)
         self._stop_reason = name
         self._stop.set()
-
-    def _on_reload(self) -> None:
-        """SIGHUP: strategies, limits and the log level change; the rest is named."""
-        self._reloading = asyncio.create_task(self._reload(), name="reload")
-
-    async def _reload(self) -> None:
-        try:
-            await self._control.reload(self._options.reload(), "SIGHUP")
-        except (ConfigError, Refused) as error:
-            _log.error("the configuration stays as it is: %s", error)
-            return
-        except Exception:  # noqa: BLE001 - whatever is wrong, the old one stays
-            _log.exception("the configuration could not be read again")
-            return
-        _log.info("the log level is %s", self._control.config.log.level)
 
 
 def run(config: Config, options: Options) -> int:

@@ -1,7 +1,7 @@
 """Logging of the daemon process: structlog in front of the standard library's loggers.
 
-Everything goes to standard error, one event a line. Nothing that a client sent is logged but
-its request id.
+Everything goes to standard error, one event a line; where that is systemd's journal, with how
+urgent it is. Nothing that a client sent is logged but its request id.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TextIO
 import structlog
 
 from gatewayd.config import LogTable
+from gatewayd_engine.journal import Urgent, is_journal
 
 
 def configure(table: LogTable, stream: TextIO | None = None) -> None:
@@ -26,15 +27,15 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         stamp,
         structlog.processors.format_exc_info,
     ]
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                _text_renderer(stream) if is_text else structlog.processors.JSONRenderer(),
-            ],
-        )
+    lines = structlog.stdlib.ProcessorFormatter(
+        foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+        processors=[
+            structlog.stdlib.ProcessorFormatter.remove_processors_meta,
+            _text_renderer(stream) if is_text else structlog.processors.JSONRenderer(),
+        ],
     )
+    is_told_apart = stream is sys.stderr and is_journal()
+    handler.setFormatter(Urgent(lines) if is_told_apart else lines)
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)

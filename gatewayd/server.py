@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import socket
@@ -16,8 +17,12 @@ from gatewayd.http.asgi import App
 from gatewayd.http.edge import edge_protocol
 from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.refusal import Answered
+from gatewayd.service.activation import ActivationError, inherited
 
 _BACKLOG = 2048
+
+_ACCEPTED_SECONDS = 0.25
+"""For what was accepted last to say what it wants."""
 
 
 class ListenError(Exception):
@@ -50,6 +55,19 @@ def listen(host: str, port: int) -> socket.socket:
         raise ListenError(reason) from error
     listener.setblocking(False)
     return listener
+
+
+def listeners(host: str, port: int) -> tuple[list[socket.socket], bool]:
+    """The sockets to serve on, and whether systemd holds them, too, and goes on listening.
+
+    Raises:
+        ListenError: those that systemd passes cannot be served; or see ``listen``.
+    """
+    try:
+        held = inherited()
+    except ActivationError as error:
+        raise ListenError(str(error)) from error
+    return (held, True) if held else ([listen(host, port)], False)
 
 
 def url_of(listener: socket.socket) -> str:
@@ -113,6 +131,16 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: App, answered: Answered, table: ServerTable) -> None:
         super().__init__(server_config(app, answered, edge_limits(table), backlog=_BACKLOG))
+
+    async def hand_over(self) -> None:
+        """Accept nothing more, finish what was accepted; whoever else holds the sockets is next.
+
+        What connects from now on waits there, so nobody is refused and nobody is told to go away.
+        """
+        for each in self.servers if self.started else []:
+            each.close()
+        await asyncio.sleep(_ACCEPTED_SECONDS)
+        self.should_exit = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

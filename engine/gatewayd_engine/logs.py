@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any
 
 from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.journal import Urgent, is_journal
 
 _QUIET_SECONDS = 60.0
 
@@ -76,7 +77,8 @@ class Lines(logging.Formatter):
 def configure(config: EngineConfig) -> None:
     """Send every logger's records, warnings and what ends the process to standard error."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines(config.replica, is_json=config.log_json))
+    lines = Lines(config.replica, is_json=config.log_json)
+    handler.setFormatter(Urgent(lines) if is_journal() else lines)
     logging.basicConfig(level=config.log_level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     sys.excepthook = _last_words

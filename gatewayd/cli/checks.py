@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import importlib.metadata
 import importlib.util
 import json
@@ -29,7 +30,6 @@ ARCHITECTURES = frozenset(
     }
 )
 _MIN_PYTHON = (3, 11)
-_SPARE_DESCRIPTORS = 256
 _GIB = 1 << 30
 _CPU_KV_BYTES = _GIB
 
@@ -86,25 +86,47 @@ def memory(config: Config) -> Finding:
 
 
 def descriptors(config: Config) -> Finding:
-    """File descriptors against the connections allowed."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = config.server.connections + _SPARE_DESCRIPTORS
-    if soft < needed:
-        text = f"{soft} allowed, {needed} needed for [server] connections; raise ulimit -n"
+    """File descriptors against the connections allowed; the daemon raises its own soft limit."""
+    from gatewayd.service.descriptors import needed
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = needed(config.server.connections)
+    if hard != resource.RLIM_INFINITY and hard < wanted:
+        text = (
+            f"{hard} allowed, {wanted} needed for [server] connections; raise ulimit -Hn, or "
+            "LimitNOFILE= of the unit"
+        )
         return Finding("descriptors", "warning", text)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        return Finding("descriptors", "ok", f"{soft} allowed; the daemon takes {wanted}")
     return Finding("descriptors", "ok", f"{soft} allowed")
 
 
 def port(config: Config) -> Finding:
-    """The port is free."""
+    """The port is free, or a gatewayd answers there."""
     from gatewayd.server import ListenError, listen
 
     host, number = config.server.host, config.server.port
     try:
         listen(host, number).close()
     except ListenError as error:
+        if _is_ours(host, number):
+            return Finding("port", "ok", f"a gatewayd answers on {number} of {host}")
         return Finding("port", "failure", str(error))
     return Finding("port", "ok", f"{number} of {host} is free")
+
+
+def _is_ours(host: str, number: int) -> bool:
+    """Whether a gatewayd listens there."""
+    connection = http.client.HTTPConnection(host, number, timeout=1)
+    try:
+        connection.request("GET", "/readyz")
+        answer = json.loads(connection.getresponse().read(4096))
+        return answer["status"] in ("ready", "not_ready")
+    except (OSError, http.client.HTTPException, ValueError, KeyError, TypeError):
+        return False
+    finally:
+        connection.close()
 
 
 def model(config: Config) -> Finding:

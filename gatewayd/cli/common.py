@@ -30,10 +30,15 @@ def fail(message: str, code: int = FAILURE) -> NoReturn:
     raise typer.Exit(code)
 
 
-def load_config(file: Path | None, flags: Mapping[str, Any] | None = None) -> Loaded:
-    """Load the configuration or end with what is wrong with it."""
+def load_config(
+    file: Path | None, flags: Mapping[str, Any] | None = None, *, needs_secrets: bool = False
+) -> Loaded:
+    """Load the configuration or end with what is wrong with it.
+
+    Most commands do without credentials, which only the service may be able to read.
+    """
     try:
-        return load(file, flags)
+        return load(file, flags, needs_secrets=needs_secrets)
     except ConfigError as error:
         for problem in error.problems[:-1]:
             typer.secho(f"gatewayd: {problem}", fg="red", err=True)

@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 
-from gatewayd.cli import checks
+from gatewayd.cli import checks, checks_gpu, checks_service
 from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
 from gatewayd.config import Config
 
@@ -16,8 +16,12 @@ CHECKS: tuple[Callable[[Config], checks.Finding], ...] = (
     checks.python,
     checks.torch,
     checks.cpu,
+    checks_gpu.gpu,
     checks.memory,
     checks.descriptors,
+    checks_service.disk,
+    checks_service.sqlite,
+    checks_service.unit,
     checks.port,
     checks.model,
     checks.plugins,

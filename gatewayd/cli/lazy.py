@@ -22,6 +22,8 @@ class LazyCommand(NamedTuple):
 
 COMMANDS = {
     "serve": LazyCommand("gatewayd.cli.serve", "serve", "Serve a model over the OpenAI API."),
+    "init": LazyCommand("gatewayd.cli.init", "init", "Make a configuration and a key."),
+    "install": LazyCommand("gatewayd.cli.install", "install", "Make the daemon a service."),
     "chat": LazyCommand("gatewayd.chat.cli", "chat", "Chat with a running daemon."),
     "bench": LazyCommand("gatewayd.bench.app", "app", "Measure a server, or this engine."),
     "plugin": LazyCommand("gatewayd.cli.plugins", "app", "List, write, test and check plugins."),

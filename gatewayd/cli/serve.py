@@ -65,15 +65,17 @@ def serve(
 
         return load(config, flags).config
 
-    loaded = load_config(config, flags).config
+    loaded = load_config(config, flags, needs_secrets=True).config
 
     # Late: the rest of the daemon takes half a second to import.
     from gatewayd import logs
     from gatewayd.daemon import Options, StartError, run
+    from gatewayd.notify import notify
 
     logs.configure(loaded.log)
     try:
         status = run(loaded, Options(reload=reload))
     except StartError as error:
+        notify(f"STATUS=it cannot start: {error}")
         fail(str(error))
     raise typer.Exit(status)

@@ -37,7 +37,7 @@ def detect(
     from gatewayd.text.tokenizer import Tokenizer
     from gatewayd_hooks.loading import PluginError
 
-    settings = load_config(config).config
+    settings = load_config(config, needs_secrets=True).config
     try:
         detector = load_detector(settings)
     except PluginError as error:

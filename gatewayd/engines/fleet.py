@@ -23,6 +23,7 @@ from gatewayd.engines.seam import EngineRequest, ReplicaStatus, Room, TokenSink
 from gatewayd.engines.setup import Launch
 from gatewayd.engines.suspicion import Suspicion
 from gatewayd.engines.swapping import EngineSwaps
+from gatewayd.engines.trouble import trouble_of
 from gatewayd.errors import (
     EngineLost,
     EngineUnavailable,
@@ -178,6 +179,10 @@ class EngineFleet:
     def is_ready(self) -> bool:
         """See ``seam.Fleet``."""
         return not self._is_draining and any(r.is_responsive for r in self._replicas)
+
+    def troubles(self) -> list[str]:
+        """What nobody does anything about, a sentence each."""
+        return [found for replica in self._replicas if (found := trouble_of(replica))]
 
     @property
     def num_pending(self) -> int:

@@ -68,7 +68,7 @@ class Replica:
         self._process: FencedProcess | None = None
         self._client: EngineClient | None = None
         self._loss: asyncio.Future[str] | None = None
-        self._pulse = Pulse(launch.patience)
+        self.pulse = Pulse(launch.patience)
         self._is_final = False  # the engine has said that no restart will help
         self._stop = asyncio.Event()
         self._save_seconds = 0.0
@@ -86,7 +86,7 @@ class Replica:
     @property
     def is_responsive(self) -> bool:
         """Whether it serves and has spoken lately."""
-        return self.can_serve and not self._pulse.is_doubtful(self.model)
+        return self.can_serve and not self.pulse.is_doubtful(self.model)
 
     def status(self) -> ReplicaStatus:
         """A snapshot."""
@@ -94,7 +94,7 @@ class Replica:
             index=self.index,
             state=self.state,
             pid=self._process.pid if self._process is not None else None,
-            uptime_seconds=self._pulse.uptime if self.can_serve else 0.0,
+            uptime_seconds=self.pulse.uptime if self.can_serve else 0.0,
             restarts=self.restarts,
             detail=self.detail,
             model=self.model,
@@ -182,7 +182,7 @@ class Replica:
         """One engine's life: returns why it ended, and for how long it served, if ever."""
         launch = self._launch
         self.detail, self.stats = "starting", EngineStats()
-        self._pulse.begin()
+        self.pulse.begin()
         loss = self._loss = asyncio.get_running_loop().create_future()
         self.rows = []
         config = self.setup.begin()
@@ -205,10 +205,10 @@ class Replica:
                 # Its last words may still be in the socket; the stream's end follows them.
                 await asyncio.wait([loss], timeout=_TICK_SECONDS)
                 self._lose("ended")
-            if self._pulse.is_gone(self.model):
+            if self.pulse.is_gone(self.model):
                 is_hung = True
-                self._lose(f"gave no sign of life for {self._pulse.silence:.0f} s")
-        uptime = self._pulse.uptime if self._pulse.has_served else None
+                self._lose(f"gave no sign of life for {self.pulse.silence:.0f} s")
+        uptime = self.pulse.uptime if self.pulse.has_served else None
         if self._stop.is_set():
             client.send(Shutdown(self._save_seconds))
         reason = loss.result()
@@ -227,9 +227,10 @@ class Replica:
     def _on_event(self, event: Event) -> None:
         if self._loss is None or self._loss.done():
             return  # the last words of an engine that is being buried
-        self._pulse.hear()
+        self.pulse.hear()
         if isinstance(event, StepOutput):
             self.stats = event.stats
+            self.pulse.step(event.stats)
             try:
                 self._owner.on_step(self, event)
             except FrameError as error:
@@ -260,7 +261,7 @@ class Replica:
         self.model = event.model
         self.state = ReplicaState.READY
         self.detail = f"loaded in {event.load_seconds:.1f} s"
-        self._pulse.ready()
+        self.pulse.ready()
         _log.info("engine %d: ready, pid %d, %s", self.index, event.pid, self.detail)
         self._tell_news()
         self._owner.on_ready(self)
@@ -290,7 +291,7 @@ class Replica:
         if not self._stop.is_set():
             return Ending.LOST
         # One that still loads reads no command.
-        return Ending.ASKED if self._pulse.has_served else Ending.LOADING
+        return Ending.ASKED if self.pulse.has_served else Ending.LOADING
 
     async def _sleep(self, seconds: float) -> None:
         try:

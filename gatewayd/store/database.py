@@ -93,6 +93,14 @@ class Database:
         except DBAPIError as error:
             raise_for_client(error)
 
+    async def move(self) -> None:
+        """Have the writer do nothing, after all that waits: it is alive when this returns.
+
+        Raises:
+            StoreUnavailable: see ``write``; it is alive then, too.
+        """
+        await self.write(lambda _: None)
+
     def close(self) -> None:
         """Write what is left and close all connections."""
         self._writer.close()

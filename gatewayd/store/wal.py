@@ -90,9 +90,14 @@ def _begin_anew(connection: Connection) -> bool:
     return not is_busy
 
 
+def has_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> bool:
+    """Whether SQLite is older than the mended one."""
+    return version < _MENDED
+
+
 def warn_of_bug(version: tuple[int, int, int] = sqlite3.sqlite_version_info) -> None:
     """Say at the start if SQLite has the bug."""
-    if version < _MENDED:
+    if has_bug(version):
         _log.warning(
             "SQLite %s may damage a database that two programs write to at once (mended in %s, or "
             "by your distribution): let nothing but gatewayd write to its store",

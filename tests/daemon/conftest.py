@@ -89,6 +89,7 @@ def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
         command: tuple[str, ...] = (str(FAKE_DAEMON),),
         env: dict[str, str] | None = None,
         wait: bool = True,
+        pass_fds: tuple[int, ...] = (),
         **settings: object,
     ) -> Running:
         arguments = list(command)
@@ -104,6 +105,7 @@ def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
                 env={**os.environ, "XDG_STATE_HOME": str(state), **(env or {})},
                 stdout=subprocess.DEVNULL,
                 stderr=stderr,
+                pass_fds=pass_fds,
             )
         daemon = Running(process, log)
         started.append(daemon)

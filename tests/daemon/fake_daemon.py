@@ -1,11 +1,14 @@
 """The real daemon over fake engines: ``python fake_daemon.py KEY=VALUE...``.
 
-Each argument is a dotted key of the configuration; ``FAKE_*`` variables reach the engines.
+Each argument is a dotted key of the configuration; ``FAKE_*`` variables reach the engines. SIGUSR1
+blocks the event loop for ``test.block`` seconds.
 """
 
 from __future__ import annotations
 
+import signal
 import sys
+import time
 from pathlib import Path
 
 import gatewayd.engines.starting as starting
@@ -21,6 +24,8 @@ def main() -> int:
     flags = dict(argument.split("=", 1) for argument in sys.argv[1:])
     if "test.backoff" in flags:
         starting._BACKOFF_SECONDS = (float(flags.pop("test.backoff")),)  # type: ignore[assignment]
+    block = float(flags.pop("test.block", 0))
+    signal.signal(signal.SIGUSR1, lambda *_: time.sleep(block))
     loaded = load(None, flags).config
     logs.configure(loaded.log)
     command = (sys.executable, str(FAKE_ENGINE), "--fd", "{fd}")

@@ -5,9 +5,9 @@
 
 - ``FAKE_FAULTS``: comma-separated ``name@step`` with ``exit``, ``kill``, ``hang``, ``garbage``,
   ``short`` (columns that contradict each other), ``stranger`` (a token for an unknown sequence),
-  ``nan`` (the first sequence fails); or ``load_exit``, ``load_fatal``, ``load_hang``,
-  ``version``, ``hold`` (nothing is ever admitted), ``die_admitting`` (it exits when a prompt
-  begins with token 666).
+  ``nan`` (the first sequence fails), ``stall`` (it speaks and computes no more); or ``load_exit``,
+  ``load_fatal``, ``load_hang``, ``version``, ``hold`` (nothing is ever admitted), ``die_admitting``
+  (it exits when a prompt begins with token 666).
 - ``FAKE_LIVES``: ``path:n``; the faults act only in the first ``n`` lives, counted in that file.
 - ``FAKE_STEP_MS``, ``FAKE_LOAD_MS``: how long a step and loading take.
 - ``FAKE_MAX_RUNNING``, ``FAKE_VOCAB``, ``FAKE_MAX_LEN``: what it pretends to be.
@@ -77,6 +77,7 @@ class FakeEngine:
     max_len: int
     fd: int
     step: int = 0
+    computed: int = 0
     waiting: list[tuple[Submit, float]] = field(default_factory=list)
     running: dict[int, Running] = field(default_factory=dict)
     shutdown: bool = False
@@ -114,6 +115,10 @@ class FakeEngine:
     def run(self) -> None:
         """Serve until told to stop."""
         while not self.shutdown:
+            if self.step and self.step == self.faults.get("stall"):
+                self.stream.send(StepOutput(self._stats()))
+                time.sleep(0.1)
+                continue
             if not self.running and not self.stream.wait_readable(0.5):
                 self.stream.send(StepOutput(self._stats()))
             for command in self.stream.read_available():
@@ -178,6 +183,7 @@ class FakeEngine:
             tokens.pop()
         for end in finished:
             self.running.pop(end.sequence, None)
+        self.computed += len(tokens)
         return StepOutput(
             stats=self._stats(),
             sequences=sequences.tobytes(),
@@ -207,6 +213,7 @@ class FakeEngine:
             num_waiting=len(self.waiting),
             free_pages=NUM_PAGES - held,
             held_pages=held,
+            computed_tokens=self.computed,
         )
 
 

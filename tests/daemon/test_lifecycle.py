@@ -139,17 +139,6 @@ def test_a_model_folder_that_is_none_is_one_sentence(start_daemon: Start, tmp_pa
     assert not daemon.said("Traceback")
 
 
-def test_systemd_is_told_when_the_model_is_ready(start_daemon: Start, tmp_path: Path) -> None:
-    path = tmp_path / "notify"
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-        systemd.bind(str(path))
-        systemd.settimeout(10)
-        daemon = start_daemon(env={"NOTIFY_SOCKET": str(path), "FAKE_LOAD_MS": "300"})
-        assert systemd.recv(1000).startswith(b"READY=1\n")
-        daemon.stop()
-        assert systemd.recv(1000) == b"STOPPING=1"
-
-
 def test_a_bad_configuration_ends_with_78(tmp_path: Path) -> None:
     file = tmp_path / "g.toml"
     file.write_text("[server]\nprot = 1\n")

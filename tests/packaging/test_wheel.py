@@ -79,6 +79,18 @@ def test_the_manual_of_the_configuration_is_installed(wheel: Path) -> None:
     assert shipped == (ROOT / "etc" / "gatewayd.toml").read_bytes()
 
 
+def test_the_units_are_installed(wheel: Path) -> None:
+    folder = ROOT / "systemd"
+    with ZipFile(wheel) as archive:
+        shipped = {
+            name.removeprefix(f"{DATA}/share/gatewayd/systemd/"): archive.read(name)
+            for name in archive.namelist()
+            if name.startswith(f"{DATA}/share/gatewayd/systemd/")
+        }
+    files = [file for file in folder.rglob("*") if file.is_file()]
+    assert {file.relative_to(folder).as_posix(): file.read_bytes() for file in files} == shipped
+
+
 def test_it_offers_what_the_project_says(wheel: Path) -> None:
     parser = configparser.RawConfigParser(delimiters="=")
     parser.optionxform = str  # type: ignore[assignment,method-assign]  # names keep their case

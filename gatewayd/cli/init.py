@@ -1,0 +1,93 @@
+"""``gatewayd init``: a configuration to begin with, and the first question to ask."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.common import fail, load_config
+from gatewayd.service.beginning import BeginError, of_system, of_user
+
+USAGE = 2
+_NAME = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def init(
+    config: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it here, the key beside it.")
+    ] = None,
+    state: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="For files, batches and responses.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="A Hugging Face checkpoint. Default: nano."),
+    ] = None,
+    port: Annotated[int, typer.Option(metavar="N", min=1, max=65_535)] = 8000,
+    system: Annotated[
+        bool, typer.Option("--system", help="For the service: /etc/gatewayd, /var/lib/gatewayd.")
+    ] = False,
+    instance: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For the service gatewayd@NAME.")
+    ] = None,
+) -> None:
+    """Make a configuration, a key for clients and a folder for what is kept.
+
+    What is there already is kept. It ends with a command that asks the daemon something.
+    """
+    if instance is not None and not _NAME.fullmatch(instance):
+        fail(f"{instance!r} is no name: letters, digits, - and _", USAGE)
+    system = system or instance is not None
+    unit = "gatewayd" if instance is None else f"gatewayd@{instance}"
+    place = of_system(instance) if system else of_user(os.environ)
+    if config is not None:
+        place = replace(place, config=config.expanduser().absolute())
+    if state is not None:
+        folder = state.expanduser().absolute()
+        place = replace(place, state=folder)
+        if not system:
+            place = replace(place, admin=folder / "admin.sock")
+    try:
+        said = place.make(model and model.expanduser(), port)
+    except BeginError as error:
+        fail(str(error))
+    if system:
+        # systemd gives it to the service's user again at each start; until then it is root's.
+        with suppress(LookupError, PermissionError):
+            shutil.chown(place.state, "gatewayd", "gatewayd")
+    for sentence in said:
+        typer.echo(sentence)
+    start = (
+        f"systemctl start {unit}" if system else f"gatewayd serve --config {_quoted(place.config)}"
+    )
+    typer.echo(f"\nStart it:\n\n  {start}\n\nAsk it:\n")
+    typer.echo(_curl(place.config, place.key))
+
+
+def _curl(config: Path, key: Path) -> str:
+    from gatewayd import launch
+    from gatewayd.banner import Welcome
+    from gatewayd.text.model import TextModel
+
+    loaded = load_config(config).config
+    can_chat = False
+    # One that cannot be read is told of by `gatewayd doctor`.
+    with suppress(OSError, ValueError):
+        can_chat = TextModel.from_folder(launch.model_folder(loaded)).template is not None
+    server = loaded.server
+    host = f"[{server.host}]" if ":" in server.host else server.host
+    url = f"http://{host}:{server.port}"
+    welcome = Welcome(launch.served_name(loaded), url, can_chat, needs_key=True)
+    return welcome.curl().replace("$GATEWAYD_API_KEY", f"$(cat {_quoted(key)})")
+
+
+def _quoted(path: Path) -> str:
+    return shlex.quote(str(path))

@@ -1,0 +1,68 @@
+"""``gatewayd install``: the daemon as a service of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gatewayd.cli.common import fail
+from gatewayd.service.installing import Installer, InstallError
+from gatewayd.service.units import (
+    UNITS,
+    UnitsMissing,
+    every_path,
+    own_program,
+    unit_files,
+    why_unseen,
+)
+
+_GPU = Path("/dev/nvidiactl")
+_NEXT = """
+Next:
+  gatewayd init --system                        a configuration and a key
+  systemctl enable --now gatewayd.socket        holds the port across restarts; leave it out to have
+                                                the daemon open [server] host and port itself
+  systemctl enable --now gatewayd.service
+  systemctl status gatewayd; journalctl -u gatewayd -o cat"""
+_KEPT = "Kept: /etc/gatewayd, /var/lib/gatewayd, /var/cache/gatewayd and the user gatewayd."
+
+
+def install(
+    root: Annotated[
+        Path, typer.Option(metavar="DIR", help="Write below this folder, as for an image.")
+    ] = Path("/"),
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only say what would be done.")
+    ] = False,
+    uninstall: Annotated[
+        bool, typer.Option("--uninstall", help="Stop it and delete them.")
+    ] = False,
+    gpu: Annotated[
+        bool | None,
+        typer.Option("--gpu/--no-gpu", help="For NVIDIA GPUs. Default: if there is one here."),
+    ] = None,
+    program: Annotated[
+        str | None, typer.Option(metavar="PATH", help="The gatewayd to run. Default: this one.")
+    ] = None,
+) -> None:
+    """Write the units, the user and the folders of the service, and say what was done.
+
+    Files that somebody else has written are neither replaced nor deleted.
+    """
+    installer = Installer(root.absolute(), dry_run, typer.echo)
+    chosen = program or own_program()
+    try:
+        if uninstall:
+            installer.uninstall(every_path(), UNITS)
+            typer.echo(_KEPT)
+            return
+        if why := why_unseen(chosen):
+            if installer.root == Path("/") and not dry_run:
+                fail(why)
+            typer.secho(f"gatewayd: {why}", fg="yellow", err=True)
+        installer.install(unit_files(chosen, gpu=_GPU.exists() if gpu is None else gpu))
+    except (InstallError, UnitsMissing) as error:
+        fail(str(error))
+    typer.echo(_NEXT)

@@ -1,0 +1,25 @@
+"""What ``/metrics`` shows of the service: how often its configuration was read again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+
+from prometheus_client.core import CounterMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+
+class ReloadCollector(Collector):
+    """Reads what has come of reloads."""
+
+    def __init__(self, outcomes: Counter[str]) -> None:
+        self._outcomes = outcomes
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all figures."""
+        reloads = CounterMetricFamily(
+            "gatewayd_config_reloads", "Configurations read again.", labels=["outcome"]
+        )
+        for outcome, count in self._outcomes.items():
+            reloads.add_metric([outcome], count)
+        yield reloads

@@ -1,0 +1,282 @@
+"""The daemon as a service manager sees it, over a real notify socket and real listening sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+Start = Callable[..., Any]
+FAKE_DAEMON = str(Path(__file__).with_name("fake_daemon.py"))
+# The variables name a process, so whoever becomes the daemon writes them.
+AS_SYSTEMD = """
+import os, sys
+fd, *argv = sys.argv[1:]
+os.dup2(int(fd), 3, inheritable=True)
+os.environ.update(LISTEN_PID=str(os.getpid()), LISTEN_FDS="1", LISTEN_FDNAMES="http")
+os.execv(sys.executable, [sys.executable, *argv])
+"""
+
+
+class Systemd:
+    """The other end of ``NOTIFY_SOCKET``: what was said, and when."""
+
+    def __init__(self, path: Path) -> None:
+        self.env = {"NOTIFY_SOCKET": str(path)}
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._socket.bind(str(path))
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def watch(self, seconds: float) -> dict[str, str]:
+        """Also wait for signs of life, this often."""
+        return {**self.env, "WATCHDOG_USEC": str(int(seconds * 1e6))}
+
+    def next(self, seconds: float = 10) -> list[str]:
+        """The lines of one message."""
+        self._socket.settimeout(seconds)
+        return self._socket.recv(4096).decode().splitlines()
+
+    def wait(self, line: str, seconds: float = 15) -> list[str]:
+        """The next message with a line that begins so."""
+        deadline = time.monotonic() + seconds
+        while True:
+            lines = self.next(max(0.01, deadline - time.monotonic()))
+            if any(each.startswith(line) for each in lines):
+                return lines
+
+    def gap(self, seconds: float) -> float:
+        """The longest time without a sign of life from now on."""
+        last, longest, end = time.monotonic(), 0.0, time.monotonic() + seconds
+        while (now := time.monotonic()) < end:
+            try:
+                lines = self.next(end - now)
+            except TimeoutError:
+                lines = []
+            now = time.monotonic()
+            longest = max(longest, now - last)
+            if "WATCHDOG=1" in lines:
+                last = now
+        return longest
+
+    def skip(self) -> None:
+        """Forget what was said so far."""
+        self._socket.setblocking(False)
+        try:
+            while True:
+                self._socket.recv(4096)
+        except BlockingIOError:
+            return
+
+
+@pytest.fixture
+def systemd(tmp_path: Path) -> Iterator[Systemd]:
+    found = Systemd(tmp_path / "notify")
+    yield found
+    found.close()
+
+
+def test_systemd_is_told_from_loading_to_the_end(start_daemon: Start, systemd: Systemd) -> None:
+    env = {**systemd.env, "FAKE_LOAD_MS": "300"}
+    daemon = start_daemon(env=env, **{"server.drain_seconds": 7})
+    loading = systemd.next()
+    assert loading[0] == "EXTEND_TIMEOUT_USEC=30000000"
+    assert loading[1].startswith("STATUS=loading nano; engine 0 starting: ")
+    assert systemd.wait("READY=1") == ["READY=1", "STATUS=serving nano, 0 running, 0 waiting"]
+    daemon.stop()
+    stopping = systemd.wait("STOPPING=1")
+    # Seven for the requests, the rest for the engines and the store.
+    assert stopping == ["STOPPING=1", "EXTEND_TIMEOUT_USEC=22000000", "STATUS=finishing 0 requests"]
+
+
+def test_a_daemon_that_is_well_feeds_the_watchdog(start_daemon: Start, systemd: Systemd) -> None:
+    start_daemon(env=systemd.watch(0.8))
+    systemd.skip()
+    assert systemd.gap(1.5) < 0.8
+
+
+def test_a_watchdog_of_another_process_is_not_fed(start_daemon: Start, systemd: Systemd) -> None:
+    start_daemon(env={**systemd.watch(0.4), "WATCHDOG_PID": "1"})
+    systemd.skip()
+    assert systemd.gap(1.0) > 0.9
+
+
+def test_a_blocked_loop_feeds_nobody(start_daemon: Start, systemd: Systemd) -> None:
+    daemon = start_daemon(env=systemd.watch(0.8), **{"test.block": 2.5})
+    systemd.skip()
+    daemon.process.send_signal(signal.SIGUSR1)
+    assert systemd.gap(4) > 2.3
+    assert daemon.said("no sign of life for the service manager: the event loop was blocked")
+    assert systemd.gap(1) < 0.8
+
+
+async def test_a_hung_engine_is_no_life_until_it_is_declared_lost(
+    start_daemon: Start, client: Any, systemd: Systemd
+) -> None:
+    settings = {"engine.hang_seconds": 3}
+    lives = {"FAKE_FAULTS": "hang@2", "FAKE_LIVES": f"{systemd.env['NOTIFY_SOCKET']}.lives:1"}
+    daemon = start_daemon(env={**systemd.watch(0.8), **lives}, **settings)
+    systemd.skip()
+    asking = asyncio.create_task(client.complete(daemon, "x", 8, stream=False))
+    # Doubt begins after half of the three seconds.
+    silence = await asyncio.to_thread(systemd.gap, 4.5)
+    assert 1.0 < silence < 3.0
+    assert (await asking).is_complete  # by the next engine
+    assert daemon.said("engine 0 has been silent for")
+    systemd.skip()
+    assert await asyncio.to_thread(systemd.gap, 1) < 0.8
+
+
+async def test_an_engine_that_speaks_and_computes_nothing_is_no_life(
+    start_daemon: Start, client: Any, systemd: Systemd
+) -> None:
+    settings = {"engine.hang_seconds": 1, "server.drain_seconds": 0.1}
+    daemon = start_daemon(env={**systemd.watch(0.8), "FAKE_FAULTS": "stall@2"}, **settings)
+    asking = asyncio.create_task(client.complete(daemon, "x", 8, stream=False))
+    await asyncio.sleep(3)  # twice the patience is over
+    systemd.skip()
+    assert await asyncio.to_thread(systemd.gap, 1.5) > 1.4
+    assert daemon.said("engine 0 has computed nothing for")
+    assert daemon.readyz()[0] == 200  # nobody else sees it
+    daemon.process.send_signal(signal.SIGTERM)
+    assert (await asking).error is not None
+
+
+def test_a_reload_is_told_and_a_bad_file_changes_nothing(
+    start_daemon: Start, systemd: Systemd, tmp_path: Path
+) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text('[log]\nlevel = "info"\n')
+    daemon = start_daemon(env={**systemd.env, "GATEWAYD_CONFIG": str(file)})
+    systemd.wait("READY=1")
+    for text, said in (
+        ('[log]\nlevel = "debug"\n', None),
+        ('[log]\nlevel = "loud"\n', "log.level = 'loud'"),
+        ('[queue]\nmax_waiting_requests = 3\n[router]\nstrategy = "nope"\n', "nope"),
+        ('[log]\nlevel = "info"\n', None),
+    ):
+        file.write_text(text)
+        before = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        daemon.process.send_signal(signal.SIGHUP)
+        reloading, moment = systemd.wait("RELOADING=1")
+        assert reloading == "RELOADING=1"
+        after = time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000
+        assert before <= int(moment.removeprefix("MONOTONIC_USEC=")) <= after
+        lines = systemd.wait("READY=1")
+        status = lines[1] if len(lines) > 1 else ""
+        assert ("was refused" in status) is (said is not None)
+        assert said is None or said in status
+    figures = httpx.get(f"{daemon.url}/metrics").text
+    assert 'gatewayd_config_reloads_total{outcome="applied"} 2.0' in figures
+    assert 'gatewayd_config_reloads_total{outcome="refused"} 2.0' in figures
+    assert not daemon.said("max_waiting_requests is 3")
+
+
+def test_many_reloads_leak_no_descriptor_and_fail_no_request(
+    start_daemon: Start, tmp_path: Path
+) -> None:
+    file = tmp_path / "g.toml"
+    file.write_text("")
+    daemon = start_daemon(env={"GATEWAYD_CONFIG": str(file)})
+    body = {"model": "nano", "prompt": "x", "max_tokens": 2}
+    folder = Path(f"/proc/{daemon.process.pid}/fd")
+    with httpx.Client(base_url=daemon.url) as http:
+        http.post("/v1/completions", json=body)
+        before = len(list(folder.iterdir()))
+        for _ in range(40):
+            daemon.process.send_signal(signal.SIGHUP)
+            assert http.post("/v1/completions", json=body).status_code == 200
+        daemon._wait("the log level is", 10)
+        assert len(list(folder.iterdir())) <= before + 2
+        assert http.get("/readyz").status_code == 200
+
+
+# Sockets that somebody else listens on
+
+
+def activated(start_daemon: Start, listener: socket.socket, **more: Any) -> Any:
+    fd = listener.fileno()
+    command = ("-c", AS_SYSTEMD, str(fd), FAKE_DAEMON, "server.port=1", "test.backoff=0.05")
+    return start_daemon(command, pass_fds=(fd,), **more)
+
+
+async def test_requests_are_served_across_a_restart_through_the_socket(
+    start_daemon: Start, client: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0), backlog=512) as listener:
+        daemon = activated(start_daemon, listener, env={"FAKE_STEP_MS": "5"})
+        assert daemon.url == f"http://127.0.0.1:{listener.getsockname()[1]}"
+        answers: list[Any] = []
+        is_over = asyncio.Event()
+
+        async def ask() -> None:
+            async with httpx.AsyncClient(timeout=60) as fresh:
+                while not is_over.is_set():
+                    answers.append(await type(client)(fresh).complete(daemon, "x", 20))
+
+        asking = [asyncio.create_task(ask()) for _ in range(6)]
+        await asyncio.sleep(0.4)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(daemon.process.wait, 15) == 0
+        before = len(answers)
+        await asyncio.to_thread(activated, start_daemon, listener, env={"FAKE_STEP_MS": "5"})
+        await asyncio.sleep(0.4)
+        is_over.set()
+        await asyncio.gather(*asking)  # no connection was refused or cut
+    assert len(answers) > before + 6
+    assert {answer.status for answer in answers} == {200}
+    assert all(answer.is_complete and answer.error is None for answer in answers)
+
+
+async def test_a_stream_goes_on_to_its_end_while_the_next_daemon_waits(
+    start_daemon: Start, client: Any, make_answer: Any
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        daemon = activated(start_daemon, listener, env={"FAKE_STEP_MS": "10"})
+        answer = make_answer()
+        task = asyncio.create_task(client.complete(daemon, "x", 150, answer=answer))
+        await asyncio.wait_for(answer.first.wait(), 10)
+        daemon.process.send_signal(signal.SIGTERM)
+        await asyncio.sleep(0.5)
+        # What connects now waits for the next daemon; it is neither refused nor answered 503.
+        with pytest.raises(httpx.ReadTimeout):
+            await client.http.get(f"{daemon.url}/readyz", timeout=0.2)
+        assert not task.done()
+        assert (await asyncio.wait_for(task, 10)).is_complete
+        assert await asyncio.to_thread(daemon.process.wait, 5) == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("other", "write FileDescriptorName=http into its unit"),
+        ("http", "write ListenStream=ADDRESS:PORT"),
+    ],
+)
+def test_a_socket_that_cannot_be_served_is_one_sentence(
+    start_daemon: Start, tmp_path: Path, name: str, words: str
+) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        listener.listen()
+        script = AS_SYSTEMD.replace('"http"', repr(name))
+        command = ("-c", script, str(listener.fileno()), FAKE_DAEMON)
+        daemon = start_daemon(command, pass_fds=(listener.fileno(),), wait=False)
+        assert daemon.process.wait(20) == 1
+    assert daemon.said(words)
+    assert not daemon.said("Traceback")
+
+
+def test_sockets_for_another_process_are_left_alone(start_daemon: Start) -> None:
+    env = {"LISTEN_PID": str(os.getpid()), "LISTEN_FDS": "1", "LISTEN_FDNAMES": "http"}
+    daemon = start_daemon(env=env)
+    assert daemon.readyz()[0] == 200

@@ -2,6 +2,7 @@
 
 import atexit
 import functools
+import gc
 import os
 import shutil
 import signal
@@ -23,6 +24,12 @@ atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
 # Each HTTP client reads the certificates of all authorities, 30 ms; no test uses TLS.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
+
+
+def pytest_collection_finish() -> None:
+    """What is imported by now stays: whoever collects garbage need not look through it."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,8 +36,12 @@ from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from tests.engine.core.prompts import answers
+from tests.engine.core.small import small
 
 torch.set_num_threads(1)
+
+CATALOG = Catalog.installed()
+"""Read once: an engine's own process reads it once, too."""
 
 
 @dataclass
@@ -132,11 +137,21 @@ def _read_weights_once() -> Iterator[None]:
         yield
 
 
+default_model: Callable[[], Path] = embedded.folder
+"""What ``build`` computes if nothing else is said."""
+
+
+@pytest.fixture
+def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines compute less, for tests to which it does not matter what a model says."""
+    monkeypatch.setattr("tests.engine.core.conftest.default_model", small)
+
+
 def build(model: Path | None = None, **fields: Any) -> Harness:
     """An engine on a checkpoint; fields of ``EngineConfig`` override the defaults."""
     config = EngineConfig(
         **{
-            "model": str(model or embedded.folder("nano")),
+            "model": str(model or default_model()),
             "scheduler": StrategyChoice("fcfs"),
             "prefix_cache": StrategyChoice("hash"),
             "eviction": StrategyChoice("lru"),
@@ -150,7 +165,7 @@ def build(model: Path | None = None, **fields: Any) -> Harness:
             **fields,
         }
     )
-    engine = assemble(config, PluginHost(Catalog.installed()), lambda stage, fraction: None)
+    engine = assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
     return Harness(engine.core, engine.info)
 
 
@@ -234,10 +249,16 @@ def prompts() -> Callable[..., list[list[int]]]:
     return mixed_prompts
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def undisturbed() -> list[list[int]]:
     """What the eight prompts answer when nothing goes wrong."""
-    engine = build()
+    return calm_answers(default_model())
+
+
+@functools.cache
+def calm_answers(model: Path) -> list[list[int]]:
+    """See ``undisturbed``."""
+    engine = build(model)
     found = answers(engine)
     engine.core.strategies.close()
     return found

@@ -15,6 +15,8 @@ from gatewayd_sched_priority.strategy import WeightedClasses
 from tests.clock import Clock
 from tests.engine.core.prompts import PROMPTS, answers
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 PRIORITY = {"scheduler": StrategyChoice("priority"), "fault_limit": 2}
 

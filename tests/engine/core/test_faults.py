@@ -14,6 +14,8 @@ from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

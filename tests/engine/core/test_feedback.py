@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import feedback
+from gatewayd_engine import embedded, feedback
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
@@ -18,6 +18,8 @@ from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.swapping import swap
+
+pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 
@@ -129,8 +131,10 @@ def test_a_row_that_is_begun_again_is_shown_in_order(
 
 
 def test_what_waits_for_one_drafter_is_not_shown_to_the_next(make_engine: Make) -> None:
-    engine = make_engine(
-        drafter=StrategyChoice("medusa"), spec_controller=StrategyChoice("fixed", {"drafts": 3})
+    engine = make_engine(  # for this one there are heads
+        embedded.folder("nano"),
+        drafter=StrategyChoice("medusa"),
+        spec_controller=StrategyChoice("fixed", {"drafts": 3}),
     )
     (one,) = engine.submit(PROMPTS[0], max_tokens=40, ignore_eos=True)
     while len(engine.answers[one].tokens) < 6:

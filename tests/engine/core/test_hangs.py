@@ -18,6 +18,8 @@ from tests.engine.core.guessing import Guess, seat
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 TIGHT: dict[str, Any] = {"page_size": 4, "kv_pages": 104, "max_batch_tokens": 96}
 LIMIT = 0.15

@@ -11,6 +11,9 @@ import torch
 
 from gatewayd_engine.batch import StepBatch
 from tests.engine.core.prompts import PROMPTS, answers, runner_of
+from tests.engine.core.small import NUM_LAYERS
+
+pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 
@@ -52,7 +55,7 @@ def test_pages_that_saw_a_nan_do_not_poison_their_next_owner(
     for _ in range(3):
         engine.step()
     page = engine.core._queue.find(i).pages[0]
-    layers = 6
+    layers = NUM_LAYERS
     pool.view(-1, layers * 2 * 16, pool.shape[1])[page] = torch.nan
     contexts = runner_of(engine)._attention._planner._contexts
     contexts._drop(i)  # so that the page is read again

@@ -21,6 +21,8 @@ from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap
 from tests.engine.core.tiering import disk
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 LFU = "gatewayd_evict_lfu.strategy.Lfu"
 NGRAM = "gatewayd_draft_ngram.strategy.Ngram"

@@ -21,7 +21,7 @@ from tests.engine.core.test_tokens import compare
 from tests.engine.core.tiering import disk, first_step
 
 Make = Callable[..., Any]
-pytestmark = pytest.mark.usefixtures("overlapping")
+pytestmark = pytest.mark.usefixtures("small_model", "overlapping")
 
 
 def test_tokens_equal_transformers_with_too_few_pages(

@@ -13,6 +13,8 @@ from gatewayd_engine.messages import Pin
 from gatewayd_engine.submission import Refused
 from gatewayd_evict_retention.strategy import Retention
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 KEPT = [300 + i * 7 % 3001 for i in range(96)]
 PAGES = 24

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import SamplingParams, Submit
 from gatewayd_engine.submission import Refused
 from tests.engine.core.conftest import Answer, MakeEngine, mixed_prompts
+from tests.engine.core.small import small
+
+pytestmark = pytest.mark.usefixtures("small_model")
 
 PROMPTS = mixed_prompts(10, 4096, 90, seed=3)
 WISH: dict[str, Any] = {"max_tokens": 1, "ignore_eos": True}
@@ -22,7 +24,7 @@ WISH: dict[str, Any] = {"max_tokens": 1, "ignore_eos": True}
 @pytest.fixture(scope="module")
 def states(oracle: Callable[[Any], Any]) -> Callable[[list[int]], torch.Tensor]:
     """Hidden states of a prompt after the final norm, ``[prompt_len, hidden]``."""
-    model = oracle(embedded.folder("nano")).model
+    model = oracle(small()).model
 
     def compute(prompt: list[int]) -> torch.Tensor:
         with torch.inference_mode():

@@ -15,6 +15,8 @@ from gatewayd_engine.runner import Runner
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 NUM, NEW = 24, 100
 PROMPTS = [[2 + i, *range(10, 18 + i % 5)] for i in range(NUM)]

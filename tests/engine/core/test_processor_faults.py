@@ -10,6 +10,8 @@ import torch
 
 from tests.engine.core.prompts import PROMPTS, answers
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

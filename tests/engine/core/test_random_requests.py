@@ -11,6 +11,8 @@ import pytest
 
 from gatewayd_engine.config import StrategyChoice
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 NEW = 10
 

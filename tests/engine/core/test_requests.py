@@ -9,9 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_engine import embedded
 from gatewayd_engine.messages import SamplingParams, Submit
 from gatewayd_engine.submission import Refused
+from tests.engine.core.small import small
+
+pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 PROMPT = [1, 419, 204, 2061, 356, 1033, 17, 300, 301, 302, 303, 304, 305, 306, 307, 308, 309, 310]
@@ -86,7 +88,7 @@ def test_logprobs_are_those_of_the_raw_logits(
     answer = engine.run()[i]
     ids = PROMPT + answer.tokens
     with torch.inference_mode():
-        logits = oracle(embedded.folder("nano"))(torch.tensor([ids])).logits[0]
+        logits = oracle(small())(torch.tensor([ids])).logits[0]
     wanted = torch.log_softmax(logits.float(), -1)
     told = [*answer.prompt_logprobs, *answer.logprobs]
     assert [report.token for report in told] == ids[1:]

@@ -11,6 +11,8 @@ from gatewayd_engine.config import StrategyChoice
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 REQUESTS: list[dict[str, Any]] = [

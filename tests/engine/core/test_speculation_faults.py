@@ -15,6 +15,8 @@ from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import VOCAB, Broken, Guess, chain, guess_with, seat
 from tests.engine.core.prompts import PROMPTS, answers
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

@@ -15,6 +15,8 @@ from gatewayd_engine.config import StrategyChoice
 from tests.engine.core.guessing import Broken, Guess, chain, guess_with
 from tests.engine.core.prompts import PROMPTS, runner_of
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

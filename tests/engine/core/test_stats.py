@@ -6,7 +6,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from gatewayd_engine.messages import STEP_SIZES
+
+pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 

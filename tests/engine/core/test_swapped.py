@@ -17,6 +17,8 @@ from gatewayd_engine.kv import arrivals
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.scheduling import QueueView
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 SWAP = StrategyChoice("swap")
 CACHES = [None, StrategyChoice("hash"), StrategyChoice("radix")]

@@ -14,7 +14,7 @@ from gatewayd_evict_retention.strategy import Retention
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("small_model", "patient")
 FIELDS: dict[str, Any] = {"kv_pages": 40, "page_size": 8}
 
 

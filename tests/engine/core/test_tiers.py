@@ -17,7 +17,7 @@ from gatewayd_engine.runner import Runner
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
-pytestmark = pytest.mark.usefixtures("patient")
+pytestmark = pytest.mark.usefixtures("small_model", "patient")
 CACHES = [StrategyChoice("hash"), StrategyChoice("radix")]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,10 +25,19 @@ from tests.engine.core.conftest import (
     mixed_prompts,
     oracle,
     patient,
+    small_model,
     undisturbed,
 )
 
-__all__ = ["flashinfer", "make_engine", "mixed_prompts", "oracle", "patient", "undisturbed"]
+__all__ = [
+    "flashinfer",
+    "make_engine",
+    "mixed_prompts",
+    "oracle",
+    "patient",
+    "small_model",
+    "undisturbed",
+]
 
 
 @pytest.fixture
@@ -60,6 +70,8 @@ def make_device_engine(
         fields = {"kv_bytes": 1 << 30, "dtype": "float32", **fields}
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "backend_for", backend_for)
+            # No garbage holds memory of a device here; there is much to look through.
+            patch.setattr(gc, "collect", lambda: 0)
             if request.param == "captured":
                 patch.setattr(backend, "device_attention", attention)
             opened.append(build(model, **fields))

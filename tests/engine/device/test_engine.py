@@ -15,6 +15,8 @@ from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.test_random_requests import check_random_requests
 from tests.engine.core.test_tokens import compare
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

@@ -26,6 +26,8 @@ from gatewayd_engine.device.graphs import (
 )
 from tests.engine.core.prompts import PROMPTS
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

@@ -18,6 +18,8 @@ from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.tiering import disk, host
 from tests.engine.kv.streams import Gpu
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 CHAINS: dict[str, Callable[[Path], list[StrategyChoice]]] = {
     "host": lambda path: [host()],

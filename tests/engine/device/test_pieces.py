@@ -26,6 +26,8 @@ from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts
 from tests.engine.device.recorded import Recorded
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 Plan = Callable[[], RotatingAttend]
 captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)

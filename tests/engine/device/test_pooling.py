@@ -11,6 +11,8 @@ import pytest
 from gatewayd_engine.config import StrategyChoice
 from tests.engine.core.conftest import mixed_prompts
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 PROMPTS = [[7], *mixed_prompts(8, 4096, 90, seed=3)]

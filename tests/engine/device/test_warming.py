@@ -20,6 +20,8 @@ from tests.engine.core.guiding import LISTS, choice_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.device import conftest
 
+pytestmark = pytest.mark.usefixtures("small_model")
+
 Make = Callable[..., Any]
 
 

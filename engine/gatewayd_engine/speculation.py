@@ -171,6 +171,10 @@ class Speculation:
         # The last token needs no draft: it comes with the one before it.
         limits = self._queue.limit[slots] - lengths - 1
         rows = self._queue.row[slots].astype(np.int64)
+        processors = self._strategies.processors
+        if processors.guides_any:
+            for i in np.flatnonzero(processors.is_guided(rows)).tolist():
+                limits[i] = min(limits[i], processors.reach(int(rows[i])))
         self._introductions.make(Kind.SPEC_CONTROLLER, slots, rows)
         budget = max(self._queue.view.token_budget - num_tokens, 0)
         view = SpecView(_shown(rows), _shown(limits), budget, num_tokens)

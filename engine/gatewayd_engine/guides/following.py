@@ -85,6 +85,15 @@ class Filler:
             follower.fault = _failure(follower.compiled.guide)
         follower.has_ended = bool(tokens) and tokens[-1] in self._ends
 
+    def reach(self, follower: Follower, among: int) -> int:
+        """How many tokens may be guessed of a follower: behind each there is a mask to fill.
+
+        Args:
+            follower: who.
+            among: so many whose masks the same step waits for.
+        """
+        return int(self._limits.step_seconds / (among * max(follower.pace.mask_seconds, 1e-6)))
+
     def forced(self, follower: Follower) -> Sequence[int]:
         """What must come next."""
         found: list[Sequence[int]] = [()]
@@ -236,6 +245,9 @@ class Filler:
                     bad.add(id(theirs[i]))
                     step.faults.append((theirs[i], ValueError("it allows no token at all")))
             spent = time.perf_counter() - began
+            if not longest:
+                for one in theirs:
+                    one.pace.mask_seconds = spent / len(theirs)
             self._suspicion.note(spent, longest)
             step.seconds[guide] = step.seconds.get(guide, 0.0) + spent
         return bad
@@ -281,7 +293,7 @@ class Filler:
                 bad.add(id(one))
                 step.faults.append((one, error))
                 continue
-            spent = time.thread_time() - began
+            one.pace.mask_seconds = spent = time.thread_time() - began
             longest = max(longest, spent)
             if self._spends(one, spent):
                 step.faults.append((one, too_slow(self._limits)))

@@ -13,6 +13,8 @@ _SLOW = 0.02
 """Seconds of masks at which somebody is suspected."""
 _WATCHED, _TRUSTED = 16, 16
 """Steps."""
+_UNKNOWN = 0.001
+"""Seconds that a mask is taken to need before there was one."""
 _COSTLY = 0.002
 """Seconds of a token up to which a sequence is not ended for what others cost."""
 
@@ -23,14 +25,26 @@ class Pace:
     Args:
         token_seconds: that a token may take.
         most: seconds beyond that it may have spent at any time.
+
+    Attributes:
+        mask_seconds: of its last mask, or of the average where it was filled with others.
     """
 
-    __slots__ = ("_before", "_earlier", "_most", "_now", "_over", "_token_seconds")
+    __slots__ = (
+        "_before",
+        "_earlier",
+        "_most",
+        "_now",
+        "_over",
+        "_token_seconds",
+        "mask_seconds",
+    )
 
     def __init__(self, token_seconds: float, most: float) -> None:
         self._token_seconds = token_seconds
         self._most = most
         self._over = 0.0
+        self.mask_seconds = _UNKNOWN
         self._now = self._before = self._earlier = 0.0
 
     @property

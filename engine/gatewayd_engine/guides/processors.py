@@ -96,7 +96,11 @@ class GuidedProcessors(Processors):
         if follower is None:
             return ()
         self._drain()
-        return self._filler.forced(follower)
+        return self._filler.forced(follower)[: self.reach(row)]
+
+    def reach(self, row: int) -> int:
+        """How many tokens of a row that follows a grammar may be guessed in one step."""
+        return self._filler.reach(self._followers[row], len(self._followers))
 
     # A step
 

@@ -219,6 +219,38 @@ def test_many_grammars_that_are_slow_together_do_not_hold_up_others(
     assert engine.core.stats.faults == 0
 
 
+def test_chains_of_forced_tokens_are_as_long_as_their_masks_are_cheap(make_engine: Make) -> None:
+    """All of a chain fall into one step: 24 of 40 masks at 4 ms each would be 4 s of it."""
+    guide, spent = Listed(), [0.0]
+    engine = with_guide(make_engine(max_running=32, drafter=StrategyChoice("ngram")), guide)
+    slow, quick = ("x" * 200,), ("y" * 30,)
+    for length in range(200):
+        allowed(slow, "x" * length)
+
+    def called(name: str, matcher: Any) -> None:
+        if name == "fill" and matcher.strings == slow:
+            began = time.thread_time()
+            while time.thread_time() < began + 0.004:
+                pass
+            spent[0] += 0.004
+
+    guide.called = called
+    alone, steps = submit(engine, 0, quick), engine.core.stats.step
+    assert text_of(engine.run()[alone].tokens) == quick[0]
+    assert engine.core.stats.step - steps < 10
+    hostile = [submit(engine, i % 8, slow) for i in range(24)]
+    free = engine.submit(PROMPTS[1], max_tokens=12, ignore_eos=True)[0]
+    gaps: list[float] = []
+    while engine.answers[free].finished is None:
+        spent[0] = 0.0
+        engine.step()
+        gaps.append(spent[0])
+    assert max(gaps) < 24 * 3 * 0.004
+    engine.core.abort(hostile)
+    engine.run()
+    assert engine.core.stats.faults == 0
+
+
 def test_who_runs_keeps_its_grammar_when_the_guide_is_swapped(make_engine: Make) -> None:
     first = Listed()
     engine = with_guide(make_engine(page_size=2, kv_pages=72, max_batch_tokens=32), first)

@@ -177,7 +177,7 @@ def ignored_header(names: Sequence[str]) -> list[Header]:
     """``x-gateway-ignored-params``, or nothing; names a header cannot carry are counted."""
     if not names:
         return []
-    safe = [name for name in names if re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name)][:32]
+    safe = [name for name in names if re.fullmatch(r"[A-Za-z0-9_.\[\]-]{1,96}", name)][:32]
     rest = len(names) - len(safe)
     value = ", ".join([*safe, *([f"({rest} more)"] if rest else [])])
     return [(b"x-gateway-ignored-params", value.encode())]

@@ -18,6 +18,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http import collecting
 from gatewayd.http.nesting import MAX_DEPTH, field_too_deep
 from gatewayd.http.schema.fields import RequestTable
+from gatewayd.http.unserved import unserved
 
 TableT = TypeVar("TableT", bound=RequestTable)
 
@@ -78,17 +79,7 @@ def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str
         request = table.model_validate(fields)
     except ValidationError as error:
         raise _refusal(error.errors(include_url=False)) from None
-    if fields.keys() <= table.known and table.ignored.keys().isdisjoint(fields):
-        return request, []
-    return request, [name for name, value in fields.items() if _is_ignored(table, name, value)]
-
-
-def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
-    """Whether a field asks for something that is not done."""
-    if name not in table.known:
-        return value is not None
-    mark = table.ignored.get(name)
-    return mark is not None and value not in mark.neutral
+    return request, unserved(request, fields)
 
 
 def _object(body: bytes) -> dict[str, Any]:

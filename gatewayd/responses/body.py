@@ -9,6 +9,7 @@ from typing import Any
 
 from gatewayd.errors import GatewayError, InvalidRequest
 from gatewayd.http.schema.responses import (
+    LOGPROBS,
     AllowedChoice,
     InputTable,
     NamedChoice,
@@ -16,8 +17,6 @@ from gatewayd.http.schema.responses import (
 )
 from gatewayd.responses.items import messages
 from gatewayd_hooks.protocols import Usage
-
-LOGPROBS = "message.output_text.logprobs"
 
 _NAMES = (
     ("max_completion_tokens", "max_output_tokens"),

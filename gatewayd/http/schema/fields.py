@@ -8,7 +8,7 @@ a header. ``Unsupported`` ones are refused unless they ask for nothing.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticKnownError
@@ -47,6 +47,17 @@ Mark = Noted | Ignored | Unsupported
 
 
 @dataclass(frozen=True, slots=True)
+class Acts:
+    """Of the words in a list only these act; the others are taken, and named as ignored ones are.
+
+    Attributes:
+        words: that act.
+    """
+
+    words: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Costs:
     """What asking for a field costs, beside the tokens themselves; a few words."""
 
@@ -61,18 +72,54 @@ class RequestTable(BaseModel):
     unsupported: ClassVar[dict[str, Unsupported]]
     ignored: ClassVar[dict[str, Ignored]]
     known: ClassVar[frozenset[str]]
+    """As clients write them."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:  # noqa: ANN401 - pydantic's
         """Collect the marks."""
         cls.unsupported, cls.ignored = {}, {}
+        acts = {}
         for name, info in cls.model_fields.items():
             for mark in info.metadata:
                 if isinstance(mark, Unsupported):
                     cls.unsupported[name] = mark
                 elif isinstance(mark, Ignored):
                     cls.ignored[name] = mark
-        cls.known = frozenset(cls.model_fields)
+                elif isinstance(mark, Acts):
+                    acts[name] = mark
+        written = {name: info.alias or name for name, info in cls.model_fields.items()}
+        cls.known = frozenset(written.values())
+        inner = {
+            written[name]: name
+            for name, info in cls.model_fields.items()
+            if _has_table(info.annotation)
+        }
+        SHAPES[cls] = Shape(cls.known, inner, acts)
+
+
+class Shape(NamedTuple):
+    """What to look for in an object that a table was made of.
+
+    Attributes:
+        known: fields, as clients write them.
+        inner: those that hold tables, and what they are called here.
+        acts: of lists in which only some words act.
+    """
+
+    known: frozenset[str]
+    inner: dict[str, str]
+    acts: dict[str, Acts]
+
+
+SHAPES: dict[type, Shape] = {}
+"""Of every table; looked up for each message, where attributes of a class cost much more."""
+
+
+def _has_table(annotation: object) -> bool:
+    """Whether values of a type may be tables, or have some in them."""
+    if isinstance(annotation, type) and issubclass(annotation, RequestTable):
+        return True
+    return any(_has_table(one) for one in get_args(annotation))
 
 
 def cost_of(table: type[RequestTable], name: str) -> str:

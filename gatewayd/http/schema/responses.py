@@ -10,6 +10,7 @@ from gatewayd.http.schema.batches import Metadata
 from gatewayd.http.schema.fields import (
     MAX_LOGPROBS,
     MAX_METADATA,
+    Acts,
     Finite,
     Ignored,
     Model,
@@ -24,6 +25,8 @@ from gatewayd.http.schema.nulls import OrNull
 from gatewayd.http.schema.structured import Schema
 from gatewayd.http.schema.tools import MAX_TOOLS, ToolName
 
+LOGPROBS = "message.output_text.logprobs"
+"""What an answer may include."""
 _ID = Annotated[str, Field(min_length=1, max_length=256)]
 
 
@@ -33,6 +36,8 @@ class ItemPart(RequestTable):
     type: Literal["input_text", "output_text", "text", "refusal", "reasoning_text", "summary_text"]
     text: str | None = None
     refusal: str | None = None
+    annotations: Annotated[Any, Noted(), Field(description="Of an answer, sent back.")] = None
+    logprobs: Annotated[Any, Noted(), Field(description="The same.")] = None
 
 
 Parts = Annotated[list[ItemPart], Field(fail_fast=True, max_length=1024)]
@@ -206,9 +211,11 @@ class ResponseRequest(InputTable):
     ] = None
     include: Annotated[
         list[Annotated[str, Field(max_length=64)]] | None,
+        Acts((LOGPROBS,)),
         Field(
             max_length=16,
-            description="`message.output_text.logprobs` gives log-probabilities; others nothing.",
+            description="`message.output_text.logprobs` gives log-probabilities; others are "
+            "ignored.",
         ),
     ] = None
     top_logprobs: Annotated[

@@ -1,0 +1,90 @@
+"""Which fields of a request were taken and not acted on, also those within others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gatewayd.http.schema.fields import SHAPES, RequestTable, Shape
+
+MOST_INNER = 64
+"""Places within fields that are told: of a long conversation each message could have some."""
+
+_NOTHING: tuple[Any, ...] = (None, [], {})
+"""Values that ask for nothing: answers have such fields, and clients send them back."""
+
+
+def unserved(request: RequestTable, fields: dict[str, Any]) -> list[str]:
+    """Name them.
+
+    Args:
+        request: checked.
+        fields: of the body that it was made of.
+
+    Returns:
+        Their places, such as ``seed`` and ``messages[0].prefix``.
+    """
+    return [*_outer(request, fields), *_inner(request, SHAPES[type(request)], fields)]
+
+
+def _outer(request: RequestTable, fields: dict[str, Any]) -> list[str]:
+    table = type(request)
+    if fields.keys() <= table.known and table.ignored.keys().isdisjoint(fields):
+        return []
+    return [name for name, value in fields.items() if _is_ignored(table, name, value)]
+
+
+def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
+    """Whether a field asks for something that is not done."""
+    if name not in table.known:
+        return value is not None
+    mark = table.ignored.get(name)
+    return mark is not None and value not in mark.neutral
+
+
+def _inner(request: object, shape: Shape, fields: dict[str, Any]) -> list[str]:
+    """Those within the fields of a table; paths are written only for what is found."""
+    found: list[str] = []
+    _, inner, acts = shape
+    for written, given in fields.items():
+        kind = type(given)
+        if kind is not list and kind is not dict:
+            continue
+        if written in inner:
+            paths = _within(getattr(request, inner[written]), given)
+            found += [f"{written}{path}" for path in paths]
+        elif written in acts:
+            words = acts[written].words
+            found += [f"{written}[{at}]" for at, word in enumerate(given) if word not in words]
+    return found[:MOST_INNER]
+
+
+def _within(value: object, given: object) -> Sequence[str]:
+    """Those within a value, with a dot or an index before each."""
+    found: list[str] = []
+    if type(value) is list and type(given) is list:
+        for at, one in enumerate(value):
+            shape = SHAPES.get(type(one))
+            if shape is not None and (paths := _of_table(one, shape, given[at])):
+                found += [f"[{at}]{path}" for path in paths]
+                if len(found) >= MOST_INNER:
+                    break
+    elif (shape := SHAPES.get(type(value))) is not None:
+        return _of_table(value, shape, given)
+    return found
+
+
+def _of_table(request: object, shape: Shape, given: object) -> Sequence[str]:
+    if type(given) is not dict:
+        return ()
+    known, inner, acts = shape
+    if given.keys() <= known:
+        found = []
+    else:
+        strange = [
+            name for name, value in given.items() if name not in known and value not in _NOTHING
+        ]
+        found = [f".{name}" for name in strange[:MOST_INNER]]
+    if inner or acts:
+        found += [f".{path}" for path in _inner(request, shape, given)]
+    return found

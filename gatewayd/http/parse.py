@@ -16,9 +16,9 @@ from pydantic_core import ErrorDetails
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.http import collecting
-from gatewayd.http.nesting import MAX_DEPTH, field_too_deep
 from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.unserved import unserved
+from gatewayd_hooks.nesting import field_too_deep, too_deep
 
 TableT = TypeVar("TableT", bound=RequestTable)
 
@@ -90,12 +90,7 @@ def _object(body: bytes) -> dict[str, Any]:
         raise
     except RecursionError:
         field = field_too_deep(body)
-        raise InvalidRequest(
-            f"{field or 'the body'} is nested too deeply: at most {MAX_DEPTH} objects and arrays "
-            "may be in each other",
-            param=field,
-            code="invalid_json",
-        ) from None
+        raise InvalidRequest(too_deep(field), param=field, code="invalid_json") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):

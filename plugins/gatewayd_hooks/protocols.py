@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import msgspec
 
+from gatewayd_hooks.nesting import field_too_deep, too_deep
 from gatewayd_hooks.parsing import Part
 from gatewayd_hooks.strategy import Strategy
 
@@ -87,7 +88,8 @@ class HttpRequest:
         except (msgspec.DecodeError, ValueError) as error:
             raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
         except RecursionError:
-            raise Refusal(400, "the body is nested too deeply", code="invalid_json") from None
+            name = field_too_deep(self.body)
+            raise Refusal(400, too_deep(name), param=name, code="invalid_json") from None
         if not isinstance(value, dict):
             raise Refusal(400, "the body must be a JSON object", code="invalid_json")
         return value

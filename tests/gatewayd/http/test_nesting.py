@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from gatewayd.http.nesting import field_too_deep
 from gatewayd.text.model import TextModel
+from gatewayd_hooks.nesting import field_too_deep
+from gatewayd_proto_anthropic.strategy import Anthropic
+from gatewayd_proto_ollama.config import OllamaConfig
+from gatewayd_proto_ollama.strategy import Ollama
 from tests.gatewayd.fake_fleet import FakeFleet
 from tests.gatewayd.gateway import running
 
@@ -43,3 +48,13 @@ async def test_the_refusal_names_it_and_the_limit(text: TextModel, field: str) -
     error = answer.json()["error"]
     assert (answer.status_code, error["code"], error["param"]) == (400, "invalid_json", field)
     assert f"{field} is nested too deeply: at most 900" in error["message"]
+
+
+@pytest.mark.parametrize(("path", "field"), [("/v1/messages", "system"), ("/api/chat", "format")])
+async def test_so_do_those_of_other_apis(text: TextModel, path: str, field: str) -> None:
+    content = b'{"model": "nano", "%b": %b}' % (field.encode(), DEEP)
+    served: Any = [("anthropic", Anthropic()), ("ollama", Ollama(OllamaConfig()))]
+    async with running(text, FakeFleet(), protocols=served) as gateway:
+        answer = await gateway.http.post(path, content=content)
+    assert answer.status_code == 400
+    assert f"{field} is nested too deeply: at most 900" in answer.text

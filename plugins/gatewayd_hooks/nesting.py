@@ -8,6 +8,15 @@ import re
 MAX_DEPTH = 900
 """Objects and arrays in each other that are parsed for certain: Python's parsers stop at 1,000."""
 
+
+def too_deep(field: str | None) -> str:
+    """The sentence that refuses such a body."""
+    return (
+        f"{field or 'the body'} is nested too deeply: at most {MAX_DEPTH} objects and arrays may "
+        "be in each other"
+    )
+
+
 _TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
 
 

@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gatewayd.errors import InvalidRequest
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest
+from gatewayd.http import collecting
 from gatewayd.http.asgi import encode_json
 from gatewayd.http.conversation import arguments_of, continued_of, for_template
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.messages import Message
 from gatewayd.http.services import Services
 from gatewayd.http.tools import Offer, offer_of
+from gatewayd.text.model import ChatText
 
 MAX_COUNTED = 1 << 20
 """Characters: two seconds of one of the threads that encode everybody's prompts."""
 _NO_LIMIT = 2**63
+_ENTRY = 64
+"""Characters that take about as long as a part or a call, which may be empty."""
 
 
 class ChatPrompt(NamedTuple):
@@ -35,7 +39,7 @@ class ChatPrompt(NamedTuple):
 
 
 async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -> ChatPrompt:
-    """Render and encode a conversation.
+    """Render and encode a conversation; a large one in a thread.
 
     Args:
         services: of the gateway.
@@ -45,12 +49,27 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
     Raises:
         GatewayError: it is refused.
     """
+    if not _is_large(request, services.limits.thread_bytes):
+        text, prompt = _rendered(services, request, limit)
+        token_ids = await services.text.tokenizer.apart(text.size, text.encode)
+        return prompt._replace(token_ids=token_ids)
+
+    def render_and_encode() -> ChatPrompt:
+        _check_fits(request, limit, services.text.tokenizer.longest_token)
+        text, prompt = _rendered(services, request, limit)
+        return prompt._replace(token_ids=text.encode())
+
+    return await collecting.apart(render_and_encode)
+
+
+def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[ChatText, ChatPrompt]:
+    """The text, and all but its token ids."""
     parsers, template = services.parsers, services.text.template
     continued = continued_of(request)
     takes_tools = template is not None and template.takes("tools")
     offer = offer_of(request, parsers, takes_tools=takes_tools)
     arguments = arguments_of(request, template)
-    token_ids = await services.text.encode_chat(
+    text = services.text.render_chat(
         for_template(request.messages, parsers),
         limit=limit,
         tools=offer.shown,
@@ -58,7 +77,40 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
         is_continued=continued is not None,
         arguments=arguments.taken,
     )
-    return ChatPrompt(token_ids, offer, continued, arguments.ignored)
+    return text, ChatPrompt([], offer, continued, arguments.ignored)
+
+
+def _is_large(request: ChatRequest, most: int) -> bool:
+    """Whether so many characters would keep the event loop waiting."""
+    length = entries = 0
+    for message in request.messages:
+        content = message.content
+        if isinstance(content, str):
+            length += len(content)
+        elif content is not None:
+            entries += len(content)
+        if message.role == "assistant":
+            entries += 1 + len(message.tool_calls or ())
+    if entries * _ENTRY > most or length > most:
+        return True  # without looking at each part and call: there may be very many
+    is_plain = not (entries or request.tools or request.functions or request.chat_template_kwargs)
+    return not is_plain and entries * _ENTRY + _length(request) > most
+
+
+def _check_fits(request: ChatRequest, limit: int, longest_token: int) -> None:
+    """Refuse what is hopeless before arguments are parsed and templates rendered.
+
+    Raises:
+        ContextLengthExceeded: there are more characters than the context could hold, were all
+            tokens as long as the longest.
+    """
+    length, most = sum(map(_characters, request.messages)), limit * longest_token
+    if length > most:
+        raise ContextLengthExceeded(
+            f"messages have {length} characters; the model's context of {limit} tokens holds at "
+            f"most {most}: shorten the prompt",
+            param="messages",
+        )
 
 
 async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt:
@@ -69,7 +121,10 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     """
     services.check_model(request.model)
     await services.loaded_model()
-    check_counted(_length(request), "messages")
+    if _is_large(request, services.limits.thread_bytes):
+        await collecting.apart(lambda: check_counted(_length(request), "messages"))
+    else:
+        check_counted(_length(request), "messages")
     return await chat_prompt(services, request, limit=_NO_LIMIT)
 
 
@@ -90,6 +145,8 @@ def _length(request: ChatRequest) -> int:
     functions = [*[tool.function for tool in request.tools or ()], *(request.functions or ())]
     told = [len(one.description or "") for one in functions]
     schemas = [len(encode_json(one.parameters)) for one in functions if one.parameters]
+    if request.chat_template_kwargs:
+        schemas.append(len(encode_json(request.chat_template_kwargs)))
     return sum([*told, *schemas, *[_characters(message) for message in request.messages]])
 
 

@@ -1,11 +1,25 @@
-"""Holds the cyclic garbage collector while large bodies are parsed, in any thread."""
+"""Works on large bodies beside the event loop, while the cyclic garbage collector is held."""
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from typing import TypeVar
+
+from gatewayd.errors import GatewayError
+from gatewayd_hooks.protocols import Refusal
+
+T = TypeVar("T")
+
+_MANY = 100_000
+"""Objects that the collector walks in some tens of milliseconds, while everybody waits."""
+
+# Few: each takes a turn at the interpreter before the event loop gets its own.
+_pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-body")
 
 _lock = threading.Lock()
 _num_holding = 0
@@ -29,3 +43,28 @@ def held() -> Iterator[None]:
             _num_holding -= 1
             if not _num_holding:
                 gc.enable()
+
+
+async def apart(work: Callable[[], T]) -> T:
+    """Work on a large body in a thread, with the collector held.
+
+    What is made of a body and needed no more should be gone when ``work`` returns: to let it go
+    takes its time too, wherever that is.
+    """
+
+    def held_work() -> T:
+        with held():
+            try:
+                return work()
+            except (GatewayError, Refusal) as error:
+                # Their frames would keep the body alive until the refusal has been told.
+                error.__cause__ = error.__context__ = None
+                raise error.with_traceback(None) from None
+            finally:
+                if gc.get_count()[0] > _MANY:
+                    # What is left becomes old at once, or the collector would walk all of it next.
+                    # What was frozen when the daemon began becomes as old as that.
+                    gc.freeze()
+                    gc.unfreeze()
+
+    return await asyncio.get_running_loop().run_in_executor(_pool, held_work)

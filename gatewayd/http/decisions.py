@@ -8,6 +8,7 @@ from typing import Any
 
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NumericalError
+from gatewayd.http import collecting
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.continuations import Continuations
 from gatewayd.http.decision_prompts import Asked, asked, conversation
@@ -22,7 +23,7 @@ from gatewayd.http.schema.decisions import (
     ScoreQuestion,
 )
 from gatewayd.http.services import Services
-from gatewayd.text.endings import encode_endings
+from gatewayd.text.endings import Endings, render_endings
 from gatewayd_engine.messages import SamplingParams
 
 
@@ -40,9 +41,8 @@ class Decisions:
         request, ignored = await receive_request(services, DecisionRequest, scope, receive)
         name = services.check_model(request.model)
         model = await services.loaded_model()
-        questions = [asked(one, at) for at, one in enumerate(request.questions)]
-        _check_count(questions)
-        prompts = await self._prompts(request, questions, model.max_model_len)
+        questions, rendered = await self._rendered(request, model.max_model_len)
+        prompts = await services.text.tokenizer.apart(rendered.size, rendered.encode)
         encode = services.text.tokenizer.encode
         spelled = {label for one in questions for label in one.labels}
         ids = {label: tuple(encode(label)) for label in spelled}
@@ -80,14 +80,21 @@ class Decisions:
         body = {"answers": answers, "model": name, "usage": usage}
         await send_json(send, body, headers=[*ignored_header(ignored), *asking.headers])
 
-    async def _prompts(
-        self, request: DecisionRequest, questions: Sequence[Asked], limit: int
-    ) -> list[list[int]]:
+    async def _rendered(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+        """The questions, and what the prompts are made of; of parts and items in a thread."""
+        texts = [request.input, *[one.instructions for one in request.questions]]
+        if all(isinstance(text, str) for text in texts):
+            return self._render(request, limit)
+        return await collecting.apart(lambda: self._render(request, limit))
+
+    def _render(self, request: DecisionRequest, limit: int) -> tuple[list[Asked], Endings]:
+        questions = [asked(one, at) for at, one in enumerate(request.questions)]
+        _check_count(questions)
         text, parsers = self._services.text, self._services.parsers
         template = text.template
         shows_calls = template is not None and "tool_calls" in template.source
         thinks = template is not None and template.takes("enable_thinking")
-        return await encode_endings(
+        rendered = render_endings(
             text,
             conversation(request.input, parsers, shows_calls=shows_calls),
             [one.ending for one in questions],
@@ -96,6 +103,7 @@ class Decisions:
             # The label comes at once, not behind a thought.
             arguments={"enable_thinking": False} if thinks else {},
         )
+        return questions, rendered
 
 
 def _check_count(questions: Sequence[Asked]) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn, TypeVar
 
 from gatewayd.errors import GatewayError
+from gatewayd.http import collecting
 from gatewayd.http.answer import Answer, refusal_of
 from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import Header
@@ -29,6 +29,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
 
+T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)
 
 
@@ -123,6 +124,12 @@ class ServedGateway:
             reasons=services.parsers.reasoning is not None,
         )
 
+    async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
+        """See ``Gateway``."""
+        if len(request.body) > self._services.limits.thread_bytes:
+            return await collecting.apart(lambda: make(request.json()))
+        return make(request.json())
+
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> Answer:
         """See ``Gateway``."""
         try:
@@ -164,7 +171,7 @@ class ServedGateway:
     async def count_tokens(self, body: Mapping[str, Any]) -> int:
         """See ``Gateway``."""
         try:
-            checked, _ = await asyncio.to_thread(check, ChatRequest, dict(body))
+            checked, _ = await collecting.apart(lambda: check(ChatRequest, dict(body)))
             prompt = await counted_prompt(self._services, checked)
         except GatewayError as error:
             refuse(error)
@@ -176,7 +183,7 @@ class ServedGateway:
         """Check a body; a large one in a thread."""
         fields = dict(body)
         if len(request.body) > self._services.limits.thread_bytes:
-            checked, ignored = await asyncio.to_thread(check, table, fields)
+            checked, ignored = await collecting.apart(lambda: check(table, fields))
         else:
             checked, ignored = check(table, fields)
         self._exchange_of(request).ignored += ignored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.http import collecting
 from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import (
     JSON_HEADER,
@@ -69,7 +69,7 @@ async def receive_request(
     """
     body = await read_json_body(scope, receive, services.limits.body_bytes)
     if len(body) > services.limits.thread_bytes:
-        return await asyncio.to_thread(parse, table, body)
+        return await collecting.apart(lambda: parse(table, body))
     return parse(table, body)
 
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest
+from gatewayd.http import collecting
 from gatewayd.http.schema.responses import InputTable
 from gatewayd.responses import items, records
 from gatewayd.store.database import Database
+
+_INLINE = 2048
+"""Items and parts of them: some milliseconds."""
 
 
 class Asked(NamedTuple):
@@ -33,7 +37,11 @@ async def asked_of(database: Database, request: InputTable) -> Asked:
     named: dict[str, dict[str, Any]] = {}
     if wanted := items.referred(request.input):
         named = await database.read(lambda connection: records.items(connection, wanted))
-    given, before = items.kept(request.input, named), list[dict[str, Any]]()
+    if items.size_of(request.input) > _INLINE:
+        given = await collecting.apart(lambda: items.kept(request.input, named))
+    else:
+        given = items.kept(request.input, named)
+    before: list[dict[str, Any]] = []
     if (previous := request.previous_response_id) is not None:
         before = await database.read(lambda connection: records.conversation(connection, previous))
     if not (before or given):

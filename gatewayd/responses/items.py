@@ -27,6 +27,18 @@ def referred(given: str | Sequence[InputItem] | None) -> dict[str, str]:
     return {item_id: f"input[{at}].id" for at, item_id in named if item_id is not None}
 
 
+def size_of(given: str | Sequence[InputItem] | None) -> int:
+    """Items and parts of an input."""
+    if given is None or isinstance(given, str):
+        return 1
+    return len(given) + sum([len(p) for one in given for p in _lists(one)])
+
+
+def _lists(item: InputItem) -> list[Sequence[ItemPart]]:
+    fields = (item.content, item.output, item.summary)
+    return [field for field in fields if field is not None and not isinstance(field, str)]
+
+
 def kept(
     given: str | Sequence[InputItem] | None, stored: Mapping[str, dict[str, Any]] = _NONE
 ) -> list[dict[str, Any]]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from gatewayd.errors import GatewayError
+from gatewayd.http import collecting
 from gatewayd.http.answer import Answer
 from gatewayd.http.chat import prepare_chat
 from gatewayd.http.chat_prompt import counted_prompt
@@ -71,7 +71,8 @@ async def _prepare(
     """The whole conversation, or with ``truncation`` the most of it that fits the context."""
 
     async def attempt(items: list[dict[str, Any]]) -> Prepared:
-        return await prepare_chat(services, await _chat_of(chat_body(request, items)), request_id)
+        chat = await _chat_of(lambda: chat_body(request, items))
+        return await prepare_chat(services, chat, request_id)
 
     if request.truncation != "auto":
         return await attempt(conversation)
@@ -94,7 +95,7 @@ async def count(
     model = services.check_model(request.model)
 
     async def attempt(items: list[dict[str, Any]]) -> int:
-        chat = await _chat_of({"model": model, **input_body(request, items)})
+        chat = await _chat_of(lambda: {"model": model, **input_body(request, items)})
         return len((await counted_prompt(services, chat)).token_ids)
 
     async def fitting(items: list[dict[str, Any]]) -> int:
@@ -110,8 +111,8 @@ async def count(
         raise in_our_words(error) from error
 
 
-async def _chat_of(body: dict[str, Any]) -> ChatRequest:
-    return (await asyncio.to_thread(check, ChatRequest, body))[0]
+async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
+    return (await collecting.apart(lambda: check(ChatRequest, make())))[0]
 
 
 class Progress:

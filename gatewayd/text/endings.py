@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from secrets import token_hex
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.text.hiding import Hiding, any_text
@@ -14,7 +14,19 @@ from gatewayd.text.model import TextModel
 Messages = Sequence[Mapping[str, Any]]
 
 
-async def encode_endings(
+class Endings(NamedTuple):
+    """A rendered conversation with its endings.
+
+    Attributes:
+        size: of it, in characters.
+        encode: makes the token ids of each prompt; of much text it takes long.
+    """
+
+    size: int
+    encode: Callable[[], list[list[int]]]
+
+
+def render_endings(
     text: TextModel,
     messages: Messages,
     endings: Sequence[str],
@@ -22,8 +34,8 @@ async def encode_endings(
     limit: int,
     param: str,
     arguments: Mapping[str, Any] = MappingProxyType({}),
-) -> list[list[int]]:
-    """Encode a conversation once for each ending; special tokens that it spells stay text.
+) -> Endings:
+    """Render a conversation once for each ending; special tokens that it spells stay text.
 
     Args:
         text: of the model.
@@ -82,7 +94,7 @@ async def encode_endings(
             return [encode(head + tail) for tail in tails]
         return [first + encode(tail) for tail in tails]
 
-    return await tokenizer.apart(len(head) + sum(map(len, tails)), encode_all)
+    return Endings(len(head) + sum(map(len, tails)), encode_all)
 
 
 def _marked(messages: Messages, mark: str) -> Messages:

@@ -69,7 +69,9 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def _unused_character(values: object) -> str:
-    used = set().union(*map(set, _texts(values)))
+    used: set[str] = set()
+    for text in _texts(values):
+        used.update(text)
     for code in _PRIVATE_USE:
         if chr(code) not in used:
             return chr(code)

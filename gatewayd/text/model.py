@@ -6,12 +6,24 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.text.hiding import Hiding, any_text
 from gatewayd.text.template import ChatTemplate
 from gatewayd.text.tokenizer import Tokenizer
+
+
+class ChatText(NamedTuple):
+    """A rendered conversation.
+
+    Attributes:
+        size: of it, in characters.
+        encode: makes its token ids; of a long one it takes long.
+    """
+
+    size: int
+    encode: Callable[[], list[int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +70,23 @@ class TextModel:
         messages: Sequence[Mapping[str, Any]],
         *,
         limit: int,
+        add_generation_prompt: bool = True,
+    ) -> list[int]:
+        """Render and encode messages; see ``render_chat``."""
+        text = self.render_chat(messages, limit=limit, add_generation_prompt=add_generation_prompt)
+        return await self.tokenizer.apart(text.size, text.encode)
+
+    def render_chat(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        limit: int,
         tools: Sequence[Mapping[str, Any]] = (),
         add_generation_prompt: bool = True,
         is_continued: bool = False,
         arguments: Mapping[str, Any] = MappingProxyType({}),
-    ) -> list[int]:
-        """Encode messages; special tokens that they, tools or arguments spell stay text.
+    ) -> ChatText:
+        """Render messages; special tokens that they, tools or arguments spell stay text.
 
         Args:
             messages: each with ``role`` and a ``content`` string.
@@ -100,8 +123,8 @@ class TextModel:
         except RecursionError:
             raise InvalidRequest("messages or tools are nested too deeply", param="tools") from None
         if not spells_special:
-            return await self.tokenizer.encode_async(text, trusted=True)
-        return await self.tokenizer.apart(len(text), lambda: self._encode_marked(render, given))
+            return ChatText(len(text), lambda: self.tokenizer.encode(text, trusted=True))
+        return ChatText(len(text), lambda: self._encode_marked(render, given))
 
     def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
         """Encode what spells special tokens."""

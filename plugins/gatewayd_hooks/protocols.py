@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -20,6 +20,9 @@ from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
+
+
+T = TypeVar("T")
 
 
 class Refusal(Exception):
@@ -78,6 +81,8 @@ class HttpRequest:
 
     def json(self) -> dict[str, Any]:
         """The body as an object; strict, so that no two parsers read two requests in it.
+
+        Of a body of megabytes it takes long: ``Gateway.read`` does it where nobody waits.
 
         Raises:
             Refusal: it is not one, a key comes twice, or a number is none that JSON knows.
@@ -262,6 +267,17 @@ class Gateway(Protocol):
     @property
     def model(self) -> ServedModel | None:
         """What stands behind all names; None until an engine has loaded it."""
+
+    async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
+        """Parse a body and make something of it; of a large one beside the event loop.
+
+        Args:
+            request: whose body it is.
+            make: is given ``request.json()``, perhaps in a thread; it should not keep it.
+
+        Raises:
+            Refusal: the body is no object, or ``make`` refuses it.
+        """
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> ChatAnswer:
         """Begin to answer a conversation.

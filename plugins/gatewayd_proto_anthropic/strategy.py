@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -55,7 +56,7 @@ class Anthropic:
         """The two of the API that need no account."""
 
         async def create(request: HttpRequest) -> HttpResponse:
-            asked = asked_of(request.json())
+            asked = await gateway.read(request, asked_of)
             answer, is_cut = await _begin(gateway, asked, request)
             headers = {"request-id": request.request_id}
             if asked.body.get("stream"):
@@ -73,7 +74,7 @@ class Anthropic:
             )
 
         async def count(request: HttpRequest) -> HttpResponse:
-            asked = asked_of(request.json(), counts=True)
+            asked = await gateway.read(request, partial(asked_of, counts=True))
             tokens = await gateway.count_tokens(asked.body)
             return HttpResponse(
                 b'{"input_tokens":%d}' % tokens,

@@ -46,8 +46,8 @@ class Ollama:
         """Answers, models, and that it runs."""
 
         async def show(request: HttpRequest) -> HttpResponse:
-            fields = request.json()
-            name = models.resolve(gateway, fields.get("model") or fields.get("name"))
+            wanted = await gateway.read(request, lambda f: f.get("model") or f.get("name"))
+            name = models.resolve(gateway, wanted)
             return _json(models.shown(gateway, name))
 
         return [
@@ -98,16 +98,18 @@ def _json(value: dict[str, Any]) -> HttpResponse:
 
 
 def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
-    async def answered(request: HttpRequest) -> HttpResponse:
-        fields = request.json()
+    def read(fields: dict[str, Any]) -> tuple[Asked, str]:
+        """The request, and the model as it was named."""
         name = models.resolve(gateway, fields.get("model"))
         if is_chat:
-            asked = chat_of(fields, name)
-        else:
-            model = gateway.model
-            can_chat = model is None or bool(model.chat_template)
-            asked = generate_of(fields, name, can_chat=can_chat)
-        lines = Lines(fields["model"], is_chat=is_chat, thinks=asked.thinks)
+            return chat_of(fields, name), fields["model"]
+        model = gateway.model
+        can_chat = model is None or bool(model.chat_template)
+        return generate_of(fields, name, can_chat=can_chat), fields["model"]
+
+    async def answered(request: HttpRequest) -> HttpResponse:
+        asked, model = await gateway.read(request, read)
+        lines = Lines(model, is_chat=is_chat, thinks=asked.thinks)
         if asked.is_load:
             models.loaded(gateway)
             return HttpResponse(lines.loaded(), ignored=asked.ignored)

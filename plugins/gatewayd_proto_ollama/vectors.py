@@ -21,8 +21,8 @@ _EMBEDDINGS = frozenset(("model", "prompt"))
 def embedding(gateway: Gateway) -> Handler:
     """Answers ``/api/embed``."""
 
-    async def answered(request: HttpRequest) -> HttpResponse:
-        fields = request.json()
+    def read(fields: Fields) -> tuple[Fields, str, list[str]]:
+        """The body, the model as it was named, and what is ignored."""
         name = models.resolve(gateway, fields.get("model"))
         body: Fields = {"model": name, "input": fields.get("input") or []}
         truncate = fields.get("truncate")
@@ -32,13 +32,18 @@ def embedding(gateway: Gateway) -> Handler:
             body["truncate_prompt_tokens"] = -1
         if fields.get("dimensions"):
             body["dimensions"] = fields["dimensions"]
-        shown: Fields = {"model": fields["model"], "embeddings": []}
+        if body["input"] != []:
+            _check_texts(body["input"])
+        return body, fields["model"], _ignored(fields, _EMBED)
+
+    async def answered(request: HttpRequest) -> HttpResponse:
+        body, model, ignored = await gateway.read(request, read)
+        shown: Fields = {"model": model, "embeddings": []}
         if body["input"] == []:
             models.loaded(gateway)
         else:
-            _check_texts(body["input"])
             shown |= _told(await gateway.embed(body, request))
-        return HttpResponse(_encode(shown), ignored=_ignored(fields, _EMBED))
+        return HttpResponse(_encode(shown), ignored=ignored)
 
     return answered
 
@@ -46,20 +51,24 @@ def embedding(gateway: Gateway) -> Handler:
 def embedding_one(gateway: Gateway) -> Handler:
     """Answers ``/api/embeddings``: one text, its vector as long as it is."""
 
-    async def answered(request: HttpRequest) -> HttpResponse:
-        fields = request.json()
+    def read(fields: Fields) -> tuple[str, str, list[str]]:
+        """The model, the text, and what is ignored."""
         name = models.resolve(gateway, fields.get("model"))
         prompt = fields.get("prompt") or ""
+        if prompt and not isinstance(prompt, str):
+            wrong("prompt", "must be a string", code="invalid_type")
+        return name, prompt or "", _ignored(fields, _EMBEDDINGS)
+
+    async def answered(request: HttpRequest) -> HttpResponse:
+        name, prompt, ignored = await gateway.read(request, read)
         vector: list[float] = []
         if prompt:
-            if not isinstance(prompt, str):
-                wrong("prompt", "must be a string", code="invalid_type")
             body: Fields = {"model": name, "input": prompt, "normalize": False}
             told = await gateway.embed({**body, "truncate_prompt_tokens": -1}, request)
             vector = list(told.vectors[0])
         else:
             models.loaded(gateway)
-        return HttpResponse(_encode({"embedding": vector}), ignored=_ignored(fields, _EMBEDDINGS))
+        return HttpResponse(_encode({"embedding": vector}), ignored=ignored)
 
     return answered
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import BeforeValidator, Field
+from pydantic_core import PydanticCustomError
 
 from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.schema.nulls import OrNull
 
 MAX_MESSAGES = 4096
 MAX_CALLS = 128
+MAX_ENTRIES = 32_768
+"""Parts and calls of all messages: a few bytes each, and a whole second of the interpreter where
+there are hundreds of thousands."""
 MAX_ID = 256
 
 CallName = Annotated[str, Field(min_length=1, max_length=256)]
@@ -165,7 +169,31 @@ class Message(RequestTable):
         ]
 
 
-Messages = Annotated[list[Message], Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES)]
+def _check_entries(value: object) -> object:
+    """Refuse a conversation of too many small things before they are looked at one by one."""
+    if not isinstance(value, list):
+        return value
+    entries = 0
+    for message in value:
+        if isinstance(message, dict):
+            for name in ("content", "tool_calls"):
+                some = message.get(name)
+                if isinstance(some, list):
+                    entries += len(some)
+    if entries > MAX_ENTRIES:
+        raise PydanticCustomError(
+            "too_many_entries",
+            "{entries} parts and calls; the maximum of all messages is {most}: join texts",
+            {"entries": entries, "most": MAX_ENTRIES},
+        )
+    return value
+
+
+Messages = Annotated[
+    list[Message],
+    Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
+    BeforeValidator(_check_entries),
+]
 
 
 def _legacy_id(name: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Any
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.protocols import (
@@ -15,6 +15,8 @@ from gatewayd_hooks.protocols import (
     Timing,
     Usage,
 )
+
+T = TypeVar("T")
 
 MODEL = ServedModel(
     created=1_700_000_000,
@@ -92,6 +94,10 @@ class FakeGateway:
         """The next answers are these parts, one at a time."""
         said = [Delta(0, (part,)) for part in parts]
         self.deltas = [*said, Delta(0, (), finish_reason, stop)]
+
+    async def read(self, request: HttpRequest, make: Callable[[dict[str, Any]], T]) -> T:
+        """Parse a body here."""
+        return make(request.json())
 
     async def chat(self, body: Mapping[str, Any], request: HttpRequest) -> FakeAnswer:
         """Give an answer."""

@@ -196,7 +196,7 @@ class Daemon:
             status = 1
             self._stop_reason = failing.result()
             _log.error("no engine can be started: %s", self._stop_reason)
-        await self._end(serving)
+        await self._end(serving, failure=self._stop_reason if status else "")
         if self._admin is not None and admin is not None:
             self._admin.should_exit = True
             await admin
@@ -222,10 +222,10 @@ class Daemon:
         self._manager.ready()
         self._plugged.started(version=__version__, model=self._welcome.model)
 
-    async def _end(self, serving: asyncio.Task[None]) -> None:
+    async def _end(self, serving: asyncio.Task[None], failure: str) -> None:
         """Let requests finish, cut what is left, end the engines."""
         seconds = self._config.server.drain_seconds
-        self._manager.stopping(seconds)
+        self._manager.stopping(seconds, failure)
         self._plugged.stopping(self._stop_reason)
         await self._durable.stop()  # lines of batches are run again after the next start
         if not self._is_held:

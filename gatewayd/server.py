@@ -21,8 +21,10 @@ from gatewayd.service.activation import ActivationError, inherited
 
 _BACKLOG = 2048
 
-_ACCEPTED_SECONDS = 0.25
-"""For what was accepted last to say what it wants."""
+_FAREWELL_SECONDS = 1.0
+"""That a connection may be silent which will not be served for long."""
+
+_POLL_SECONDS = 0.05
 
 
 class ListenError(Exception):
@@ -133,14 +135,31 @@ class Server(uvicorn.Server):
         super().__init__(server_config(app, answered, edge_limits(table), backlog=_BACKLOG))
 
     async def hand_over(self) -> None:
-        """Accept nothing more, finish what was accepted; whoever else holds the sockets is next.
+        """Accept nothing more, and return when all that was accepted has been served.
 
-        What connects from now on waits there, so nobody is refused and nobody is told to go away.
+        Whoever else holds the sockets is next: what connects from now on waits there. Clients that
+        ask again on a connection they have are answered, and told to open another one; it is only
+        closed when it has been silent for a while, for a request may be under way.
         """
         for each in self.servers if self.started else []:
             each.close()
-        await asyncio.sleep(_ACCEPTED_SECONDS)
+        self.config.encoded_headers = [*self.config.encoded_headers, (b"connection", b"close")]
+        await self.on_tick(0)  # the headers of answers are made there
+        silent = []
+        for connection in self._connections():
+            connection.timeout_keep_alive = _FAREWELL_SECONDS
+            if connection.cycle is None or connection.cycle.response_complete:
+                silent.append((connection, connection.cycle))
+        await asyncio.sleep(_FAREWELL_SECONDS)
+        for connection, cycle in silent:
+            if connection.cycle is cycle:
+                connection.shutdown()
+        while self._connections():  # noqa: ASYNC110 - uvicorn offers no event
+            await asyncio.sleep(_POLL_SECONDS)
         self.should_exit = True
+
+    def _connections(self) -> list[Any]:
+        return list(self.server_state.connections)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.table import Column
 
 from gatewayd.config_load import ConfigError, Loaded, load
+from gatewayd.notify import notify
 
 FAILURE = 1
 _UNLIMITED = 10_000
@@ -25,7 +26,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def fail(message: str, code: int = FAILURE) -> NoReturn:
-    """End with one sentence on standard error."""
+    """End with one sentence on standard error, and for the service manager if there is one."""
+    notify("STATUS=" + " ".join(message.split()))
     typer.secho(f"gatewayd: {message}", fg="red", err=True)
     raise typer.Exit(code)
 

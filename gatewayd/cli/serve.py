@@ -70,12 +70,10 @@ def serve(
     # Late: the rest of the daemon takes half a second to import.
     from gatewayd import logs
     from gatewayd.daemon import Options, StartError, run
-    from gatewayd.notify import notify
 
     logs.configure(loaded.log)
     try:
         status = run(loaded, Options(reload=reload))
     except StartError as error:
-        notify(f"STATUS=it cannot start: {error}")
         fail(str(error))
     raise typer.Exit(status)

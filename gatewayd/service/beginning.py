@@ -106,7 +106,8 @@ def _make_folder(path: Path, mode: int) -> str:
     if path.is_dir():
         return f"kept {path}"
     try:
-        path.mkdir(mode=mode, parents=True)
+        path.mkdir(parents=True)
+        path.chmod(mode)  # whatever the umask is: the service's user has to read it
     except OSError as error:
         raise BeginError(f"cannot make {path}: {error.strerror}") from error
     return f"made {path}"
@@ -121,5 +122,6 @@ def _make_file(path: Path, text: str, mode: int) -> str:
     except OSError as error:
         raise BeginError(f"cannot write {path}: {error.strerror}") from error
     with os.fdopen(fd, "w", encoding="utf-8") as stream:
+        os.fchmod(fd, mode)
         stream.write(text)
     return f"wrote {path}"

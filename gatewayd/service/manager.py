@@ -59,7 +59,7 @@ class Manager:
         self._is_asked = bool(environ.get("NOTIFY_SOCKET"))
         self._feeding = watchdog.interval(environ)
         self._phase = _Phase.LOADING
-        self._status = self._note = self._trouble = ""
+        self._status = self._note = self._trouble = self._failure = ""
 
     async def run(self) -> None:
         """Speak until cancelled."""
@@ -98,9 +98,15 @@ class Manager:
         if self._phase is _Phase.SERVING:
             self._say("READY=1")
 
-    def stopping(self, seconds: float) -> None:
-        """Requests in flight have this many seconds."""
+    def stopping(self, seconds: float, failure: str = "") -> None:
+        """The daemon ends.
+
+        Args:
+            seconds: that requests in flight have.
+            failure: why it ends, unless it was asked to; it stays in the status.
+        """
         self._phase = _Phase.STOPPING
+        self._failure = failure
         # The daemon's own limit is the one that counts, whatever the unit says.
         extend = int((seconds + _LAST_SECONDS) * 1e6)
         self._say("STOPPING=1", f"EXTEND_TIMEOUT_USEC={extend}")
@@ -119,7 +125,7 @@ class Manager:
 
     def _say(self, *lines: str) -> None:
         """Send lines, and the status if it is another."""
-        status = self._sentence()
+        status = " ".join(self._sentence().split())
         if status != self._status:
             self._status = status
             lines = (*lines, f"STATUS={status}")
@@ -133,7 +139,7 @@ class Manager:
         away = [one for one in replicas if one.state is not ReplicaState.READY]
         troubles = [f"engine {one.index} {one.state.value}: {one.detail}" for one in away]
         if self._phase is _Phase.STOPPING:
-            return f"finishing {running + waiting} requests"
+            return self._failure or f"finishing {running + waiting} requests"
         if self._phase is _Phase.LOADING:
             return f"loading {self._model}; {'; '.join(troubles)}"
         shown = "; ".join(
@@ -141,4 +147,4 @@ class Manager:
         )
         if self._trouble:
             shown += f"; {self._trouble}"
-        return " ".join((shown + self._note).split())
+        return shown + self._note

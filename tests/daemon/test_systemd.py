@@ -18,7 +18,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.daemon.systemd_box import Box, why_not
+from tests.daemon.systemd_box import HOME, Box, why_not
 
 pytestmark = [
     pytest.mark.slow,
@@ -260,6 +260,23 @@ def test_requests_and_a_stream_are_served_across_a_restart(machine: Machine) -> 
     assert set(statuses) == {200}
 
 
+def test_a_start_may_take_longer_while_it_is_under_way(machine: Machine) -> None:
+    machine.systemctl("stop", "gatewayd.socket", "gatewayd")
+    program = f"{HOME}/bin/python {HOME}/source/tests/daemon/fake_daemon.py"
+    machine.drop_in(
+        "[Service]\nTimeoutStartSec=10\nExecStart=\n"
+        f"ExecStart={program} server.port={machine.port}\n"
+        f"Environment=LD_LIBRARY_PATH={HOME}/python/lib FAKE_LOAD_MS=14000\n"
+    )
+    began = time.monotonic()
+    machine.systemctl("start", "--no-block", "gatewayd")
+    machine.box.wait("StatusText", "loading nano; engine 0 starting: weights 0%")
+    machine.box.wait("ActiveState", "active")
+    assert time.monotonic() - began > 13
+    machine.systemctl("stop", "gatewayd")
+    machine.systemctl("start", "gatewayd.socket")
+
+
 def test_a_hung_daemon_is_ended_by_the_watchdog_and_started_again(machine: Machine) -> None:
     machine.drop_in("[Service]\nWatchdogSec=4\nTimeoutAbortSec=2\n")
     machine.systemctl("restart", "gatewayd")
@@ -292,6 +309,7 @@ def test_a_bad_configuration_is_not_tried_again(machine: Machine) -> None:
     machine.box.wait("ActiveState", "failed")
     assert machine.box.show("ExecMainStatus") == "78"
     assert machine.box.show("NRestarts") == "0"
+    assert "did you mean server.port?" in machine.box.show("StatusText")
     said = machine.box.run("journalctl", "-u", "gatewayd", "--no-pager", "-o", "cat")
     assert "did you mean server.port?" in said
     machine.configure(("prot = ", "port = "))

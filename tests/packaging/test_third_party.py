@@ -52,6 +52,13 @@ def test_every_package_comes_from_where_it_was_installed(place: Any) -> None:
     assert not files["pluggy"].is_relative_to(place.folder)  # the rest is borrowed
 
 
+def test_the_units_are_found_wherever_gatewayd_was_installed(place: Any, tmp_path: Path) -> None:
+    said = place.run("-m", "gatewayd", "install", "--root", tmp_path / "root", "--no-gpu")
+    assert said.count("write ") == 5
+    text = (tmp_path / "root/etc/systemd/system/gatewayd.service").read_text()
+    assert f"ExecStart={place.folder}/bin/gatewayd serve " in text
+
+
 def test_they_stand_beside_the_built_ins_and_are_well(place: Any) -> None:
     command = [place.folder / "bin" / "gatewayd", "plugin"]
     rows = json.loads(place.run(*command, "list", "--json", env=environment()))

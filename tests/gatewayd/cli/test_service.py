@@ -92,6 +92,17 @@ def test_init_says_what_it_cannot_make(tmp_path: Path) -> None:
     assert run("init", "--instance", "../x", HOME=str(tmp_path)).returncode == 2
 
 
+def test_init_makes_what_the_services_user_reads_whatever_the_umask_is(tmp_path: Path) -> None:
+    before = os.umask(0o077)
+    try:
+        assert run("init", HOME=str(tmp_path)).returncode == 0
+    finally:
+        os.umask(before)
+    folder = tmp_path / ".config" / "gatewayd"
+    modes = [oct(p.stat().st_mode)[-3:] for p in (folder, folder / "gatewayd.toml")]
+    assert modes == ["755", "644"]
+
+
 def test_the_system_is_where_the_units_look() -> None:
     units = Path(__file__).parents[3] / "systemd"
     for instance, unit in ((None, "gatewayd.service"), ("%i", "gatewayd@.service")):

@@ -29,6 +29,7 @@ from gatewayd.control import Control
 from gatewayd.durable import Durable
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.setup import Launch
+from gatewayd.explain.recent import Recent
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
@@ -122,17 +123,19 @@ class Daemon:
             config.engine.replicas,
         )
         self._control = Control(config, self._fleet, plugged)
-        socket = config.admin.socket
+        socket, recent = config.admin.socket, Recent()
         self._admin = None
         if socket is not None:
             pinning = Pinning(self._text, self._fleet)
-            self._admin = AdminServer(build_admin(self._control, pinning), socket)
+            self._admin = AdminServer(build_admin(self._control, pinning, recent), socket)
         metrics = Metrics(
             self._fleet,
             name,
             version=__version__,
             max_model_len=self._context_len,
             control=self._control,
+            recent=recent,
+            slo=config.slo,
         )
         plugged.metrics(metrics.registry)
         key = config.server.api_key

@@ -9,9 +9,14 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from gatewayd.config_slo import SloTable
 from gatewayd.engines.seam import Fleet
+from gatewayd.explain.ledger import Ledger
+from gatewayd.explain.recent import Recent
+from gatewayd.metrics_causes import CauseCollector
 from gatewayd.metrics_fleet import ControlFigures, FleetCollector
 from gatewayd.metrics_requests import RequestCollector
+from gatewayd.metrics_slo import SloCollector
 
 
 class GatewayCollector(Collector):
@@ -68,6 +73,8 @@ class Metrics:
         version: str,
         max_model_len: int,
         control: ControlFigures | None = None,
+        recent: Recent | None = None,
+        slo: SloTable | None = None,
     ) -> None:
         """Register everything.
 
@@ -77,6 +84,8 @@ class Metrics:
             version: of the daemon.
             max_model_len: bounds the histograms of token counts.
             control: knows what strategies cost.
+            recent: keeps the ledgers of the last requests; None for one that nobody asks.
+            slo: what classes are promised; None for the defaults.
         """
         self.registry = CollectorRegistry()
         build = Gauge(
@@ -88,7 +97,18 @@ class Metrics:
         self.registry.register(FleetCollector(fleet, model_name, control))
         self.registry.register(requests)
         self.registry.register(gateway)
+        self._recent = Recent() if recent is None else recent
+        self._causes = CauseCollector()
+        self._slo = SloCollector(SloTable() if slo is None else slo)
+        self.registry.register(self._causes)
+        self.registry.register(self._slo)
         self.answered = gateway.answered
         self.rejected = gateway.rejected
         self.ended = requests.ended
         self.gap_observer = requests.gap_observer
+
+    def explained(self, ledger: Ledger) -> None:
+        """Keep where a request's time went, and count it."""
+        self._recent.add(ledger)
+        self._causes.ended(ledger)
+        self._slo.ended(ledger)

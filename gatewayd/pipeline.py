@@ -16,8 +16,9 @@ import msgspec
 
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle
 from gatewayd.errors import GatewayError, QueueFull
+from gatewayd.explain import trail
 from gatewayd.metrics import Metrics
-from gatewayd.pipeline_account import account, first_token, reason
+from gatewayd.pipeline_account import account, first_token, ledger_of, reason
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd.pipeline_timing import Timing, timing_of
@@ -96,12 +97,14 @@ class Generation:
     """
 
     __slots__ = (
+        "_handed",
         "_handles",
         "_is_admitted",
         "_is_closed",
         "_loop",
         "_pipeline",
         "_submitted",
+        "_trail",
         "_waiter",
         "choices",
         "clock",
@@ -121,6 +124,7 @@ class Generation:
         self.is_abandoned = False
         self._handles: list[Handle] = []
         self._loop = pipeline.loop
+        self._trail = trail.current()
         self._waiter: asyncio.Future[None] | None = None
         self.is_awake = False
         self._is_admitted = False
@@ -153,6 +157,7 @@ class Generation:
                 priority=self.work.requests[0].priority,
             )
             guarded(tell, event)
+        self._handed = self._submitted if tell is nobody else self.clock()
 
     # For the choices.
 
@@ -274,6 +279,17 @@ class Generation:
             choices = self.choices[at * n : (at + 1) * n]
             ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
+        ledger = ledger_of(
+            work,
+            self.choices,
+            [timeline for handle in self._handles for timeline in handle.timelines],
+            self._trail,
+            outcome=outcome,
+            submitted=self._submitted,
+            handed=self._handed,
+            end=now,
+        )
+        self._pipeline.metrics.explained(ledger)
         tell = self._pipeline.observers.finished
         if tell is not nobody:
             first = first_token(self.choices)

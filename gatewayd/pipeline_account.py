@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.timeline import Timeline
+from gatewayd.explain.ledger import Ledger
+from gatewayd.explain.trail import Trail
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline_choice import Choice
+
+if TYPE_CHECKING:
+    from gatewayd.pipeline import Work
 
 
 def account(
@@ -41,6 +49,60 @@ def account(
         max_tokens=request.params.max_tokens,
         queue_seconds=choices[0].queue_seconds,
         arrival=arrival,
+        first=first_token(choices),
+        last=max([choice.last for choice in choices if choice.last is not None], default=None),
+        end=end,
+    )
+
+
+def ledger_of(
+    work: Work,
+    choices: Sequence[Choice],
+    timelines: Sequence[Timeline],
+    trail: Trail | None,
+    *,
+    outcome: str,
+    submitted: float,
+    handed: float,
+    end: float,
+) -> Ledger:
+    """Where the time of a request went.
+
+    Args:
+        work: what was asked.
+        choices: of all prompts.
+        timelines: of the same.
+        trail: from its arrival to the engines; None if it came another way.
+        outcome: how it ended.
+        submitted: when it was sent to the engines.
+        handed: when those were told who watch requests.
+        end: when its answer was complete.
+    """
+    answered_id = work.request_id if trail is None else trail.answered_id
+    if trail is not None and trail.arrival > work.arrival:
+        trail = None  # of another clock, or of another request
+    ends = [end if timeline.end is None else timeline.end for timeline in timelines]
+    last = max(range(len(ends)), key=ends.__getitem__, default=None)
+    request = work.requests[0]
+    return Ledger(
+        request_id=work.request_id,
+        answered_id=answered_id,
+        endpoint=work.endpoint,
+        tenant=request.tenant,
+        priority=request.priority,
+        outcome=outcome,
+        prompt_tokens=sum([len(one.prompt) for one in work.requests]),
+        cached_tokens=sum([choice.cached_tokens for choice in choices[:: work.num_choices]]),
+        completion_tokens=sum([choice.completion_tokens for choice in choices]),
+        num_choices=len(choices),
+        num_preemptions=sum([choice.num_preemptions for choice in choices]),
+        unix=time.time() - (end - work.arrival),
+        arrival=work.arrival if trail is None else trail.arrival,
+        spans=() if trail is None else trail.spans,
+        submitted=submitted,
+        handed=handed,
+        stretches=() if last is None else timelines[last].stretches(end),
+        computed=None if last is None else ends[last],
         first=first_token(choices),
         last=max([choice.last for choice in choices if choice.last is not None], default=None),
         end=end,

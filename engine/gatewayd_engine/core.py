@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.faults import blame
@@ -103,6 +104,8 @@ class EngineCore:
             self._speculation,
             np.array(eos_token_ids, np.int32),
         )
+        self._attribution = Attribution(self._queue, self._placement.held)
+        self._plugin_seconds = strategies.ledger.seconds
         self._tally = Tally()
         self._patience = Patience()
         self._flight: Flight | None = None
@@ -238,19 +241,29 @@ class EngineCore:
                 before, self._flight = self._flight, None
         else:
             self._flight = None
+        preempted = self._placement.take_preempted()
+        for sequence_id in preempted:
+            self._attribution.preempted(sequence_id)
+        told = self._attribution.tell(None if before is None else before.batch)
         output, num_tokens = StepOutput(stats=NO_STATS), 0
         if before is not None:
             num_tokens = len(before.batch.ids)
             output = self._landing.land(before, began, is_last=self._flight is None)
         self._tally.add(num_tokens, time.perf_counter() - began)
+        plugins, self._plugin_seconds = self._plugin_seconds, self.strategies.ledger.seconds
         if num_tokens and self._placement.outside.learns:
             self._placement.outside.computed(num_tokens, time.perf_counter() - began)
         return msgspec.structs.replace(
             output,
             stats=self.stats,
             admitted=self._placement.take_admitted(),
-            preempted=self._placement.take_preempted(),
+            preempted=preempted + self._placement.take_preempted(),
             finished=self._lives.take_finished(),
+            moved=told.moved,
+            causes=told.causes,
+            shares=told.shares,
+            crowd=self._attribution.crowd,
+            plugin_seconds=self._plugin_seconds - plugins,
         )
 
     def _may_overlap(self) -> bool:
@@ -274,6 +287,7 @@ class EngineCore:
             slots, counts = self._placement.take(plan)
         except InFlight:
             return None
+        self._attribution.planned(int(counts.sum()))
         waits = self._placement.held.any_for_others or self._flight is not None
         self._patience.note(is_idle=not len(slots) and not waits)
         if not len(slots):

@@ -6,12 +6,14 @@ must follow is compiled. Whether it still does is asked before each plan, of tho
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import islice
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.causes import Cause
 from gatewayd_engine.faults import RequestFault
 from gatewayd_engine.outside import Outside
 from gatewayd_engine.prefixes import Prefixes
@@ -81,6 +83,16 @@ class Held:
     def any_for_others(self) -> bool:
         """Whether anybody is held for what no step brings: one may have nothing to compute."""
         return bool(self._for_tier or self._for_grammar)
+
+    @property
+    def by_cause(self) -> list[tuple[Cause, Collection[int]]]:
+        """Slots of those that are held, for what."""
+        held: tuple[tuple[Cause, Collection[int]], ...] = (
+            (Cause.LEADER, self._for_leader),
+            (Cause.TIER, self._for_tier),
+            (Cause.GRAMMAR, self._for_grammar),
+        )
+        return [(cause, slots) for cause, slots in held if slots]
 
     def came(self, sequence: Sequence) -> None:
         """A sequence waits from now on: it is looked at before the next plan."""

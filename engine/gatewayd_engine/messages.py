@@ -267,6 +267,17 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """In prompt order; a sequence's own are complete before its first token."""
     preempted: list[int] = []
     """Sequences that had to give up their pages, once for each time."""
+    moved: bytes = b""
+    """int64 ids of sequences that did something else since the step before this one than before it,
+    and of those of whose prompt this one computed a chunk; shape ``[m]``."""
+    causes: bytes = b""
+    """int8 ``Cause`` of each, shape ``[m]``."""
+    shares: bytes = b""
+    """float32 share of the tokens of this step that were its own chunk's, shape ``[m]``."""
+    crowd: float = 0.0
+    """Share of the tokens of this step that were chunks of prompts."""
+    plugin_seconds: float = 0.0
+    """Spent in calls of strategies since the step before."""
 
 
 class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):

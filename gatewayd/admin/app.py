@@ -5,16 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
+from urllib.parse import parse_qs
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from gatewayd.admin.explaining import explanation, row
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gatewayd.explain.recent import Recent
 from gatewayd.http.asgi import (
     App,
     ClientGone,
@@ -50,11 +53,13 @@ class Admin:
     Args:
         control: makes the changes.
         pinning: pins prompts.
+        recent: knows where the time of the last requests went.
     """
 
-    def __init__(self, control: Control, pinning: Pinning) -> None:
+    def __init__(self, control: Control, pinning: Pinning, recent: Recent) -> None:
         self._control = control
         self._pinning = pinning
+        self._recent = recent
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
         """What is chosen, what each has cost, and the limits."""
@@ -91,6 +96,28 @@ class Admin:
         body = await _body(scope, receive, PinBody, _PROMPT_BYTES)
         return await self._pinning.pin(body, str(peer_in(scope)))
 
+    async def requests(self, scope: Scope, receive: Receive) -> object:
+        """The last requests, the newest first, or the slowest of those that are kept."""
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        (order,), (limit,) = query.get("order", ["newest"]), query.get("limit", ["20"])
+        if order not in ("newest", "slowest"):
+            raise InvalidRequest("order must be newest or slowest", param="order")
+        if not limit.isdecimal() or not 1 <= int(limit[:9]) <= self._recent.most:
+            raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
+        found = getattr(self._recent, order)(int(limit))
+        return {"requests": [row(ledger) for ledger in found]}
+
+    async def explain(self, scope: Scope, receive: Receive) -> object:
+        """Where the time of one request went."""
+        asked = scope["path_params"]["id"]
+        ledger = self._recent.find(asked)
+        if ledger is None:
+            raise NotFound(
+                f"no request {asked[:128]!r} has ended among the last {self._recent.most}; ids are "
+                "those of the header x-request-id, of requests that were sent to an engine"
+            )
+        return explanation(ledger)
+
 
 class Front:
     """Answers whatever goes wrong in the routes."""
@@ -118,15 +145,17 @@ class Front:
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
 
-def build_admin(control: Control, pinning: Pinning) -> App:
+def build_admin(control: Control, pinning: Pinning, recent: Recent) -> App:
     """Put the app together."""
-    admin = Admin(control, pinning)
+    admin = Admin(control, pinning, recent)
     routes = Router(
         [
             Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),
             Route("/admin/strategies/{kind}", Endpoint(admin.swap), methods=["PUT"]),
             Route("/admin/limits", Endpoint(admin.limits), methods=["PATCH"]),
             Route("/admin/pins", Endpoint(admin.pin), methods=["PUT"]),
+            Route("/admin/requests", Endpoint(admin.requests), methods=["GET"]),
+            Route("/admin/requests/{id:path}", Endpoint(admin.explain), methods=["GET"]),
         ],
         redirect_slashes=False,
     )

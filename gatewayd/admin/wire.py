@@ -73,3 +73,59 @@ class PinAnswer(msgspec.Struct, frozen=True):
 
     prompt_tokens: int
     pinned_tokens: dict[str, int]
+
+
+class CausePart(msgspec.Struct, frozen=True):
+    """Some of a request's time.
+
+    Attributes:
+        cause: what it was spent on.
+        begin_ms: after its arrival; None where it happened again and again.
+        ms: that it took.
+    """
+
+    cause: str
+    begin_ms: float | None
+    ms: float
+
+
+class Explanation(msgspec.Struct, frozen=True, kw_only=True):
+    """``GET /admin/requests/{id}``: where the time of a request went.
+
+    Attributes:
+        id: the ``x-request-id`` of its answer.
+        request_id: the gateway's own id.
+        endpoint: the route.
+        tenant: whose it is; empty without tenants.
+        priority: its class.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``.
+        arrived: Unix time.
+        ms: from its arrival to the end of its answer.
+        ttft_ms: to the first token; None without any.
+        tpot_ms: of each token behind the first; None without such.
+        prompt_tokens: of all prompts.
+        cached_tokens: of these, found in the prefix cache.
+        completion_tokens: of all choices.
+        preemptions: how often its choices gave way to others.
+        verdict: what took most of its time, as a sentence.
+        causes: milliseconds by cause, the largest first; they add up to ``ms``.
+        parts: the same in the order of time.
+    """
+
+    id: str
+    request_id: str
+    endpoint: str
+    tenant: str
+    priority: str
+    outcome: str
+    arrived: float
+    ms: float
+    ttft_ms: float | None
+    tpot_ms: float | None
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    preemptions: int
+    verdict: str
+    causes: dict[str, float]
+    parts: list[CausePart]

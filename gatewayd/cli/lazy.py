@@ -31,6 +31,9 @@ COMMANDS = {
         "gatewayd.cli.swap", "strategies", "Show what a running daemon decides with."
     ),
     "swap": LazyCommand("gatewayd.cli.swap", "swap", "Replace a strategy of a running daemon."),
+    "explain": LazyCommand(
+        "gatewayd.cli.explain", "explain", "Say where the time of a request went."
+    ),
     "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),

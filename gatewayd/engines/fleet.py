@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import logging
+import time
 from collections.abc import Sequence
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
@@ -150,8 +151,10 @@ class EngineFleet:
         choices = [c for c in job.choices if not c.is_over and index in (None, c.index)]
         if not choices:
             return
+        now = time.monotonic()
         for choice in choices:
             choice.is_over = True
+            choice.timeline.stop(now)
         if job.replica is None:
             if job.is_over:
                 self._pending = [other for other in self._pending if other is not job]

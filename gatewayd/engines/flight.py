@@ -7,6 +7,7 @@ bound method is called per sequence.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from operator import itemgetter
@@ -14,6 +15,7 @@ from operator import itemgetter
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.timeline import Pace
 from gatewayd.errors import (
     GatewayError,
     InternalError,
@@ -21,6 +23,7 @@ from gatewayd.errors import (
     NumericalError,
     StrategyUnavailable,
 )
+from gatewayd_engine.causes import Cause
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import (
@@ -39,6 +42,7 @@ class Flight:
     """The choices at one engine, by sequence id.
 
     Attributes:
+        pace: of its steps.
         num_waiting: sequences in its queue.
         queued_tokens: prompt tokens of jobs of which it has admitted nothing.
         dropped_tokens: tokens for sequences that are over, or that never were.
@@ -49,6 +53,7 @@ class Flight:
         self._abort = abort
         self._choices: dict[int, Choice] = {}
         self._rarely = Rarely()
+        self.pace = Pace()
         self.num_waiting = 0
         self.queued_tokens = 0
         self.dropped_tokens = 0
@@ -59,8 +64,10 @@ class Flight:
 
     def add(self, job: Job) -> None:
         """The job was sent to this engine; its choices have their sequence ids."""
+        now = time.monotonic()
         for choice in job.choices:
             if not choice.is_over:
+                choice.timeline.sent(now, self.pace, follows=choice.index > 0)
                 self._choices[choice.sequence] = choice
                 choice.is_queued = True
                 self.num_waiting += 1
@@ -85,8 +92,10 @@ class Flight:
             The jobs that it had, in order of arrival.
         """
         jobs = {choice.job.number: choice.job for choice in self._choices.values()}
+        now = time.monotonic()
         for choice in self._choices.values():
             choice.is_queued = False
+            choice.timeline.lost(now)
         self._choices.clear()
         self.num_waiting = self.queued_tokens = 0
         return [jobs[number] for number in sorted(jobs)]
@@ -100,6 +109,11 @@ class Flight:
         runs = _token_runs(step) if step.sequences else []
         if any(not 0 <= finished.reason < len(FINISH_REASONS) for finished in step.finished):
             raise FrameError("a sequence finished for a reason that does not exist")
+        moves = _moves(step) if step.moved else []
+        self.pace.note(step, time.monotonic())
+        for sequence, cause, share in moves:
+            if choice := self._choices.get(sequence):
+                choice.timeline.moved(cause, share)
         for admitted in step.admitted:
             self._admit(admitted)
         for sequence in step.preempted:
@@ -149,6 +163,7 @@ class Flight:
         if choice is None:
             return
         choice.is_over = True
+        choice.timeline.stop(time.monotonic())
         self.drop(choice)
         if finished.reason == ERROR:
             error = self._error(finished, choice.job.request)
@@ -196,6 +211,22 @@ def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
         return [(sequence, (token,)) for sequence, token in pairs]
     # Where drafts were kept a sequence got several, one after the other.
     return [(of, [token for _, token in run]) for of, run in groupby(pairs, itemgetter(0))]
+
+
+def _moves(step: StepOutput) -> Sequence[tuple[int, int, float]]:
+    """Sequences whose time went to something else, what, and their share of the step.
+
+    Raises:
+        FrameError: the columns do not fit together.
+    """
+    try:
+        sequences = memoryview(step.moved).cast("q").tolist()
+        shares = memoryview(step.shares).cast("f").tolist()
+        if max(step.causes) >= len(Cause):
+            raise ValueError("a cause that does not exist")
+        return list(zip(sequences, step.causes, shares, strict=True))
+    except (TypeError, ValueError) as error:
+        raise FrameError(f"the columns of a step do not fit together: {error}") from error
 
 
 def _by_sequence(logprobs: Sequence[TokenLogprobs]) -> dict[int, list[TokenLogprobs]]:

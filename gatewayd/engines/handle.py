@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from gatewayd.engines.job import Job
+from gatewayd.engines.timeline import Timeline
 
 
 class Canceller(Protocol):
@@ -31,3 +33,8 @@ class JobHandle:
     def replica(self) -> int | None:
         """See ``seam.Handle``."""
         return self._job.last_replica
+
+    @property
+    def timelines(self) -> Sequence[Timeline]:
+        """See ``seam.Handle``."""
+        return [choice.timeline for choice in self._job.choices]

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gatewayd.engines.seam import EngineRequest, TokenSink
+from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 
 _log = logging.getLogger(__name__)
@@ -22,6 +23,7 @@ class Choice:
         job: what it belongs to.
         index: its place among the job's choices.
         sink: who receives its tokens.
+        timeline: where its time goes.
         sequence: its id at the engine that has it now.
         is_queued: whether it waits in that engine's queue.
         is_started: whether it has got tokens.
@@ -34,6 +36,7 @@ class Choice:
     job: Job
     index: int
     sink: TokenSink
+    timeline: Timeline
     sequence: int = -1
     is_queued: bool = False
     is_started: bool = False
@@ -54,6 +57,7 @@ class Choice:
         """Tell its sink that it failed, unless it is over."""
         if not self.is_over:
             self.is_over = True
+            self.timeline.stop(time.monotonic())
             self.call(self.sink.failed, error)
 
 
@@ -89,8 +93,9 @@ class Job:
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
         """Take a request in."""
         prompt = array("i", request.prompt).tobytes()
-        job = cls(number, request, prompt, time.monotonic())
-        job.choices = [Choice(job, index, sink) for index, sink in enumerate(sinks)]
+        now = time.monotonic()
+        job = cls(number, request, prompt, now)
+        job.choices = [Choice(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
         return job
 
     @property

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd_engine.messages import (
     EngineStats,
@@ -91,6 +92,10 @@ class Handle(Protocol):
     @property
     def replica(self) -> int | None:
         """Index of the replica that has it or had it last; None if none had it yet."""
+
+    @property
+    def timelines(self) -> Sequence[Timeline]:
+        """Where the time of each choice went, in their order."""
 
 
 class ReplicaState(StrEnum):

@@ -10,6 +10,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gatewayd.errors import GatewayError, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from gatewayd.explain.causes import RECEIVE
+from gatewayd.explain.trail import spent_on
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -69,6 +71,11 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         ClientGone: it did not come to its end.
     """
     _check_headers(scope, limit)
+    with spent_on(RECEIVE):
+        return await _receive(receive, limit)
+
+
+async def _receive(receive: Receive, limit: int) -> bytes:
     message = await receive()
     body: bytes = message.get("body", b"")
     parts, size = [body], len(body)

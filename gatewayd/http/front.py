@@ -15,6 +15,7 @@ from gatewayd.errors import (
     NotFound,
     QueueFull,
 )
+from gatewayd.explain import trail
 from gatewayd.http.asgi import (
     App,
     ClientGone,
@@ -86,7 +87,9 @@ class Front:
         request_id = new_id()
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
-        exchange = Exchange(send, answered_id(scope["headers"], request_id))
+        echoed_id = answered_id(scope["headers"], request_id)
+        trail.begin(echoed_id.decode())
+        exchange = Exchange(send, echoed_id)
         try:
             await self._app(scope, receive, exchange.send)
         except ClientGone:

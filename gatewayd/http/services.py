@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import EngineUnavailable, ModelNotFound, QueueFull
+from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
+from gatewayd.explain.trail import spent_on
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
@@ -104,7 +106,7 @@ class Services:
         """
         if self.fleet.model is None:
             try:
-                with contextlib.suppress(TimeoutError):
+                with spent_on(WAITED_ENGINE), contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.limits.load_seconds):
                         await self.fleet.wait_model()
             except QueueFull as error:
@@ -124,7 +126,8 @@ class Services:
         """
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
-        return await self.guides.check(*wish)
+        with spent_on(GRAMMAR):
+            return await self.guides.check(*wish)
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; the first one where a request may leave it out.

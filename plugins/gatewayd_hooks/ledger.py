@@ -90,12 +90,14 @@ class Ledger:
         budget: may be changed at any time.
         current: whose call runs; None outside of strategies.
         since: when it began, less what it spent in others; seconds of ``time.perf_counter``.
+        seconds: of all calls so far, but for those that were timed elsewhere.
     """
 
     def __init__(self, budget: float, marker: Marker | None = None) -> None:
         self.budget = budget
         self.current: Account | None = None
         self.since = 0.0
+        self.seconds = 0.0
         self._marker = marker or Marker.private()
         self._accounts: dict[tuple[Kind, str, str], Account] = {}
         self._due: list[Account] = []
@@ -199,6 +201,7 @@ class Ledger:
                     self.since = since + now - began
                     self.current = outer
                     mark[0] = outer.number if outer is not None else 0
+                    self.seconds += spent
                     account.calls += 1
                     account.seconds += spent
                     if spent > account.longest:

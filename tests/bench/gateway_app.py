@@ -59,6 +59,7 @@ class FreeHandle:
     """A submitted request of the fake fleet."""
 
     replica = 0
+    timelines = ()
 
     def __init__(self, fleet: FreeFleet, mine: Sequence[Running]) -> None:
         self._fleet = fleet

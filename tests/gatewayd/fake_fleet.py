@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
 
@@ -42,6 +43,7 @@ class Job:
     gone: asyncio.Event = field(default_factory=asyncio.Event)
     task: asyncio.Task[None] | None = None
     replica: int | None = 0
+    timelines: Sequence[Timeline] = ()
 
     def cancel(self, choice: int | None = None) -> None:
         self.cancelled.update(range(len(self.sinks)) if choice is None else [choice])

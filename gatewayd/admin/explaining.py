@@ -1,0 +1,63 @@
+"""Ledgers of requests in the admin API's words."""
+
+from __future__ import annotations
+
+from gatewayd.admin.wire import CausePart, Explanation
+from gatewayd.explain.causes import CAUSES
+from gatewayd.explain.ledger import Ledger
+from gatewayd_hooks.scheduling import Priority
+
+
+def explanation(ledger: Ledger) -> Explanation:
+    """All that is known of a request."""
+    totals = ledger.totals()
+    return Explanation(
+        id=ledger.answered_id,
+        request_id=ledger.request_id,
+        endpoint=ledger.endpoint,
+        tenant=ledger.tenant,
+        priority=Priority(ledger.priority).name.lower(),
+        outcome=ledger.outcome,
+        arrived=ledger.unix,
+        ms=1000 * ledger.seconds,
+        ttft_ms=_ms(ledger.ttft),
+        tpot_ms=_ms(ledger.tpot),
+        prompt_tokens=ledger.prompt_tokens,
+        cached_tokens=ledger.cached_tokens,
+        completion_tokens=ledger.completion_tokens,
+        preemptions=ledger.num_preemptions,
+        verdict=verdict(ledger),
+        causes={cause: 1000 * seconds for cause, seconds in totals.items()},
+        parts=[
+            CausePart(part.cause, _ms(part.begin), 1000 * part.seconds) for part in ledger.parts()
+        ],
+    )
+
+
+def row(ledger: Ledger) -> dict[str, object]:
+    """A request in a list."""
+    totals = ledger.totals()
+    return {
+        "id": ledger.answered_id,
+        "endpoint": ledger.endpoint,
+        "priority": Priority(ledger.priority).name.lower(),
+        "outcome": ledger.outcome,
+        "arrived": ledger.unix,
+        "ms": 1000 * ledger.seconds,
+        "ttft_ms": _ms(ledger.ttft),
+        "cause": next(iter(totals), ""),
+    }
+
+
+def verdict(ledger: Ledger) -> str:
+    """What took most of its time."""
+    totals = ledger.totals()
+    if not totals:
+        return "it took no time"
+    cause, seconds = next(iter(totals.items()))
+    share = round(100 * seconds / ledger.seconds)
+    return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds

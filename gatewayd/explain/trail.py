@@ -1,0 +1,62 @@
+"""What a request waits for before it is sent to an engine, noted where it happens.
+
+The request that a task works on is known by a context variable, so that what checks grammars or
+waits for a model need not be handed it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import NamedTuple
+
+
+class Span(NamedTuple):
+    """Some time, by ``time.monotonic``."""
+
+    cause: str
+    begin: float
+    end: float
+
+
+class Trail:
+    """One request, from its arrival.
+
+    Attributes:
+        arrival: when it came, by ``time.monotonic``.
+        answered_id: the ``x-request-id`` of its answer.
+        spans: in the order of their ends.
+    """
+
+    __slots__ = ("answered_id", "arrival", "spans")
+
+    def __init__(self, answered_id: str) -> None:
+        self.arrival = time.monotonic()
+        self.answered_id = answered_id
+        self.spans: list[Span] = []
+
+
+_current: ContextVar[Trail | None] = ContextVar("trail", default=None)
+
+
+def begin(answered_id: str) -> None:
+    """A request has come; this task works on it from now on."""
+    _current.set(Trail(answered_id))
+
+
+def current() -> Trail | None:
+    """Of the request that this task works on."""
+    return _current.get()
+
+
+@contextmanager
+def spent_on(cause: str) -> Iterator[None]:
+    """What happens within is due to this."""
+    trail, began = _current.get(), time.monotonic()
+    try:
+        yield
+    finally:
+        if trail is not None:
+            trail.spans.append(Span(cause, began, time.monotonic()))

@@ -1,0 +1,92 @@
+"""``gatewayd explain`` and what it asks: over the admin app, without a daemon."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, cast
+from urllib.parse import quote
+
+import pytest
+
+from gatewayd.admin.app import build_admin
+from gatewayd.cli.explain import waterfall
+from gatewayd.control import Control
+from gatewayd.explain.recent import Recent
+from tests.gatewayd.explain.test_ledger import ledger
+
+
+async def get(recent: Recent, path: str, query: str = "") -> tuple[int, Any]:
+    """Ask the app."""
+    app = build_admin(cast(Control, None), cast(Any, None), recent)
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "http.request", "body": b""}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "GET",
+        "path": path,
+        "raw_path": quote(path).encode(),
+        "query_string": query.encode(),
+        "headers": [],
+    }
+    await app(scope, receive, send)
+    return sent[0]["status"], json.loads(b"".join(part["body"] for part in sent[1:]))
+
+
+async def test_one_request_is_explained_by_either_id() -> None:
+    recent = Recent()
+    recent.add(ledger(answered_id="a/b:c"))
+    for name in ("a/b:c", "req_1"):
+        status, found = await get(recent, f"/admin/requests/{name}")
+        assert status == 200
+        assert (found["id"], found["ms"], found["ttft_ms"]) == ("a/b:c", 6000, 2000)
+        assert (found["tpot_ms"], found["priority"]) == (500, "standard")
+        assert found["causes"] == {"decode": 3000, "gateway": 1000, "prefill": 1000, "answer": 1000}
+        assert sum(part["ms"] for part in found["parts"]) == 6000
+        assert found["verdict"] == "50 % of 6000.0 ms: its tokens were generated"
+
+
+async def test_what_is_not_kept_is_404_and_says_which_ids_there_are() -> None:
+    status, answer = await get(Recent(), "/admin/requests/nobody")
+    assert status == 404
+    assert "'nobody'" in answer["error"]["message"]
+    assert "x-request-id" in answer["error"]["message"]
+
+
+async def test_the_last_and_the_slowest_are_listed() -> None:
+    recent = Recent()
+    for at in range(3):
+        recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
+    _, found = await get(recent, "/admin/requests", "limit=2")
+    assert [row["id"] for row in found["requests"]] == ["r2", "r1"]
+    _, found = await get(recent, "/admin/requests", "order=slowest&limit=1")
+    assert [(row["id"], row["ms"], row["cause"]) for row in found["requests"]] == [
+        ("r1", 7000, "decode")
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "param"), [("limit=0", "limit"), ("limit=x", "limit"), ("order=best", "order")]
+)
+async def test_lists_of_what_there_is_not_are_refused(query: str, param: str) -> None:
+    status, answer = await get(Recent(), "/admin/requests", query)
+    assert (status, answer["error"]["param"]) == (400, param)
+
+
+async def test_the_waterfall_has_a_bar_for_each_part() -> None:
+    recent = Recent()
+    recent.add(ledger())
+    _, found = await get(recent, "/admin/requests/req_1")
+    lines = waterfall(found)
+    assert lines[0] == "mine  /x  standard  stop"
+    bars = [line for line in lines if line.endswith("|")]
+    assert [line.split()[0] for line in bars] == ["gateway", "prefill", "decode", "answer"]
+    assert {len(line) for line in bars} == {len(bars[0])}
+    assert bars[2].count("█") == 20
+    assert bars[2].index("█") > bars[1].index("█")
+    assert lines[-1] == found["verdict"]

@@ -1,0 +1,105 @@
+"""A choice's time line, by frames that an engine could have sent at times that are told."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline
+from gatewayd_engine.causes import Cause
+from gatewayd_engine.messages import EngineStats, StepOutput
+
+
+def step(number: int, *, crowd: float = 0.0, plugin_seconds: float = 0.0) -> StepOutput:
+    return StepOutput(EngineStats(step=number), crowd=crowd, plugin_seconds=plugin_seconds)
+
+
+def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None:
+    pace, timeline = Pace(), Timeline(10.0)
+    pace.note(step(1), 9.0)
+    timeline.sent(10.5, pace)
+    pace.note(step(2), 11.0)  # it was underway when this was sent, and tells nothing of it
+    pace.note(step(3), 12.0)
+    timeline.moved(Cause.PAGES, 0.0)
+    pace.note(step(4), 15.0)
+    pace.note(step(5, crowd=1.0), 16.0)
+    timeline.moved(Cause.PREFILL, 0.75)
+    pace.note(step(6), 17.0)
+    timeline.moved(Cause.DECODE, 0.0)
+    pace.note(step(7, crowd=0.25, plugin_seconds=0.2), 18.0)
+    timeline.stop(18.5)
+    *before, last = timeline.stretches(99.0)
+    assert before == [
+        Stretch(NO_ENGINE, 10.0, 0.5),
+        Stretch(Cause.TURN, 10.5, 0.5),
+        Stretch(Cause.PAGES, 11.0, 4.0),
+        Stretch(Cause.PREFILL, 15.0, 1.0, others=0.25),
+    ]
+    assert last == pytest.approx((Cause.DECODE, 16.0, 2.5, 0.2, 0.2))
+
+
+def test_a_heartbeat_is_no_step() -> None:
+    pace, timeline = Pace(), Timeline(0.0)
+    timeline.sent(0.0, pace)
+    pace.note(step(1), 1.0)
+    timeline.moved(Cause.PREFILL, 1.0)
+    pace.note(step(1), 5.0)
+    assert (pace.at, pace.before) == (1.0, (0.0, 0.0, 0.0))
+    pace.note(step(2), 6.0)
+    timeline.moved(Cause.DECODE, 0.0)
+    assert timeline.stretches(7.0) == [
+        Stretch(Cause.PREFILL, 0.0, 1.0),
+        Stretch(Cause.DECODE, 1.0, 6.0),
+    ]
+
+
+def test_one_that_follows_another_waits_for_its_prompt() -> None:
+    pace, timeline = Pace(), Timeline(0.0)
+    timeline.sent(0.0, pace, follows=True)
+    pace.note(step(1), 1.0)
+    pace.note(step(2), 2.0)
+    timeline.moved(Cause.PREFILL, 1.0)
+    assert timeline.stretches(2.0)[0] == Stretch(Cause.LEADER, 0.0, 1.0)
+
+
+def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_nothing() -> None:
+    pace, timeline = Pace(), Timeline(0.0)
+    timeline.sent(0.0, pace)
+    pace.note(step(1), 1.0)
+    timeline.moved(Cause.DECODE, 0.0)
+    timeline.lost(3.0)
+    timeline.sent(4.0, Pace())
+    timeline.stop(6.0)
+    timeline.moved(Cause.PAGES, 0.0)
+    timeline.lost(8.0)
+    timeline.stop(9.0)
+    assert timeline.end == 6.0
+    assert timeline.stretches(9.0) == [
+        Stretch(Cause.DECODE, 0.0, 3.0),
+        Stretch(NO_ENGINE, 3.0, 1.0),
+        Stretch(SENT, 4.0, 2.0),
+    ]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None:
+    random_ = random.Random(seed)
+    now, pace = 100.0, Pace()
+    timeline = Timeline(now)
+    for number in range(random_.choice([5, 50, 500])):
+        now += random_.random()
+        match random_.randrange(8):
+            case 0:
+                timeline.lost(now)
+            case 1:
+                timeline.sent(now, pace, follows=random_.random() < 0.5)
+            case _:
+                told = step(number, crowd=random_.uniform(-1, 2), plugin_seconds=random_.random())
+                pace.note(told, now)
+                timeline.moved(random_.choice(list(Cause)), random_.uniform(-1, 2))
+    found = timeline.stretches(now)
+    assert sum(one.seconds for one in found) == pytest.approx(now - 100.0, abs=1e-9)
+    assert all(one.others + one.plugins <= one.seconds + 1e-9 for one in found)
+    assert all(min(one.seconds, one.others, one.plugins) >= 0 for one in found)
+    assert len(found) <= 48 + len(Cause) + 3

@@ -1,0 +1,128 @@
+"""Ledgers: their parts add up, and the ring that keeps them forgets the oldest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from gatewayd.engines.timeline import Stretch
+from gatewayd.explain.causes import AT_ENGINE, CAUSES
+from gatewayd.explain.ledger import Ledger, Part
+from gatewayd.explain.recent import Recent
+from gatewayd.explain.trail import Span
+from gatewayd_engine.causes import Cause
+
+
+def ledger(**fields: Any) -> Ledger:
+    given = {
+        "request_id": "req_1",
+        "answered_id": "mine",
+        "endpoint": "/x",
+        "tenant": "",
+        "priority": 1,
+        "outcome": "stop",
+        "prompt_tokens": 3,
+        "cached_tokens": 0,
+        "completion_tokens": 5,
+        "num_choices": 1,
+        "num_preemptions": 0,
+        "unix": 0.0,
+        "arrival": 10.0,
+        "spans": (),
+        "submitted": 11.0,
+        "handed": 11.0,
+        "stretches": (Stretch(Cause.PREFILL, 11.0, 1.0), Stretch(Cause.DECODE, 12.0, 3.0)),
+        "computed": 15.0,
+        "first": 12.0,
+        "last": 14.0,
+        "end": 16.0,
+        **fields,
+    }
+    return Ledger(**given)
+
+
+def test_its_time_line_is_cut_into_parts() -> None:
+    found = ledger(
+        spans=(Span("grammar", 10.25, 10.5), Span("receive", 10.0, 10.125)),
+        handed=11.5,
+        stretches=(
+            Stretch(Cause.PAGES, 10.9, 1.1),
+            Stretch(Cause.PREFILL, 12.0, 2.0, others=1.0, plugins=0.5),
+            Stretch(Cause.DECODE, 14.0, 1.0),
+        ),
+    )
+    assert found.parts() == [
+        Part("receive", 0.0, 0.125),
+        Part("gateway", 0.125, 0.125),
+        Part("grammar", 0.25, 0.25),
+        Part("gateway", 0.5, 0.5),
+        Part("plugin", 1.0, 0.5),
+        Part("pages", 1.5, 0.5),
+        Part("prefill", 2.0, 0.5),
+        Part("crowd", None, 1.0),
+        Part("plugin", None, 0.5),
+        Part("decode", 4.0, 1.0),
+        Part("answer", 5.0, 1.0),
+    ]
+    assert sum(found.totals().values()) == found.seconds
+    assert list(found.totals())[:1] == ["plugin"]
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {},
+        {"stretches": (), "computed": None},
+        {"stretches": (), "computed": 11.0, "outcome": "error"},
+        # Those who watch requests took longer than the engine.
+        {"handed": 14.5},
+        {"handed": 16.0},
+        # Spans that overlap, that began before the request, that ended after it was sent.
+        {"spans": (Span("grammar", 10.2, 10.8), Span("receive", 9.0, 10.5))},
+        {"spans": (Span("grammar", 10.5, 13.0),)},
+        {"stretches": (Stretch(Cause.TURN, None, 2.0, 0.5, 0.5), Stretch(Cause.DECODE, 13.0, 2.0))},
+    ],
+)
+def test_parts_add_up_to_the_whole(fields: dict[str, Any]) -> None:
+    found = ledger(**fields)
+    parts = found.parts()
+    assert sum(part.seconds for part in parts) == pytest.approx(6.0, abs=1e-12)
+    assert {part.cause for part in parts} <= set(CAUSES)
+    at = 0.0
+    for part in parts:
+        if part.begin is not None:
+            assert part.begin >= at - 1e-12
+            at = part.begin
+
+
+def test_every_cause_of_an_engine_has_words() -> None:
+    assert set(AT_ENGINE) >= set(Cause)
+    assert set(AT_ENGINE.values()) <= set(CAUSES)
+
+
+def test_how_fast_its_tokens_came() -> None:
+    assert (ledger().ttft, ledger().tpot, ledger().seconds) == (2.0, 0.5, 6.0)
+    assert (ledger(first=None, last=None).ttft, ledger(completion_tokens=1).tpot) == (None, None)
+    assert ledger(completion_tokens=10, num_choices=2).tpot == 0.5
+
+
+def test_the_last_requests_are_found_by_both_ids_and_the_oldest_are_forgotten() -> None:
+    recent = Recent(3)
+    made = [ledger(request_id=f"req_{i}", answered_id=f"c{i}", end=16.0 + i % 3) for i in range(5)]
+    for one in made:
+        recent.add(one)
+    assert [recent.find(f"req_{i}") for i in range(5)] == [None, None, *made[2:]]
+    assert [recent.find(f"c{i}") for i in range(5)] == [None, None, *made[2:]]
+    assert recent.newest(2) == [made[4], made[3]]
+    assert recent.slowest(9) == [made[2], made[4], made[3]]
+    assert len(recent) == 3
+
+
+def test_of_requests_with_the_same_id_the_latest_is_found() -> None:
+    recent = Recent(2)
+    made = [ledger(request_id=f"req_{i}", answered_id="same") for i in range(3)]
+    for at, one in enumerate(made):
+        recent.add(one)
+        assert recent.find("same") is one, at
+    assert recent.find("req_0") is None

@@ -6,11 +6,15 @@ the API are rows; their parts that nobody searches are JSON.
 
 from __future__ import annotations
 
+from typing import Any
+
 from sqlalchemy import (
     JSON,
     Boolean,
     Column,
+    Float,
     ForeignKey,
+    Index,
     Integer,
     LargeBinary,
     MetaData,
@@ -23,6 +27,15 @@ from gatewayd_migrations import NAMES
 
 metadata = MetaData(naming_convention=NAMES)
 
+DEFAULT_TENANT = "default"
+"""Whose everything is while nobody has a key of its own."""
+
+
+def _tenant() -> Column[str]:
+    """Whose a row is."""
+    return Column("tenant", Text, nullable=False, server_default=DEFAULT_TENANT, index=True)
+
+
 files = Table(
     "files",
     metadata,
@@ -32,6 +45,7 @@ files = Table(
     Column("bytes", Integer, nullable=False),
     Column("filename", Text, nullable=False),
     Column("purpose", Text, nullable=False),
+    _tenant(),
 )
 
 batches = Table(
@@ -62,6 +76,9 @@ batches = Table(
     Column("metadata", JSON(none_as_null=True)),
     Column("errors", JSON(none_as_null=True)),
     Column("usage", JSON(none_as_null=True)),
+    _tenant(),
+    # With whose rights its lines run; None for the operator's.
+    Column("key_id", Text),
 )
 
 batch_results = Table(
@@ -87,4 +104,113 @@ responses = Table(
     Column("previous_id", Text),
     Column("body", JSON, nullable=False),
     Column("input", JSON, nullable=False),
+    _tenant(),
+)
+
+tenants = Table(
+    "tenants",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("created_at", Integer, nullable=False),
+    # Its name is never another's: what it used stays its own.
+    Column("removed_at", Integer),
+    Column("weight", Float, nullable=False, server_default=text("1")),
+    Column("requests_per_minute", Integer),
+    Column("tokens_per_minute", Integer),
+    Column("concurrency", Integer),
+)
+
+# Money is in millionths of the operator's currency, always whole.
+budgets = Table(
+    "budgets",
+    metadata,
+    Column("tenant", ForeignKey("tenants.id"), primary_key=True),
+    Column("most_tokens", Integer),
+    Column("most_micros", Integer),
+    Column("used_tokens", Integer, nullable=False, server_default=text("0")),
+    Column("used_micros", Integer, nullable=False, server_default=text("0")),
+    Column("reserved_tokens", Integer, nullable=False, server_default=text("0")),
+    Column("reserved_micros", Integer, nullable=False, server_default=text("0")),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("tenant", ForeignKey("tenants.id"), nullable=False),
+    Column("name", Text, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+    # Of the secret before the last rotation, and until when it is good.
+    Column("old_digest", LargeBinary),
+    Column("old_until", Integer),
+    Column("scopes", JSON, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("expires_at", Integer),
+    Column("revoked_at", Integer),
+)
+
+prices = Table(
+    "prices",
+    metadata,
+    Column("model", Text, primary_key=True),
+    Column("input", Integer, nullable=False),
+    Column("cached", Integer, nullable=False),
+    Column("output", Integer, nullable=False),
+)
+
+
+def _of_a_request() -> list[Column[Any]]:
+    """What is known of a request; never what it says."""
+    return [
+        Column("request_id", Text, nullable=False),
+        Column("tenant", Text, nullable=False),
+        Column("key_id", Text),
+        Column("endpoint", Text, nullable=False),
+        Column("model", Text, nullable=False),
+        Column("created_at", Integer, nullable=False),
+        Column("prompt_tokens", Integer, nullable=False),
+    ]
+
+
+reservations = Table(
+    "reservations",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *_of_a_request(),
+    Column("tokens", Integer, nullable=False),
+    Column("micros", Integer, nullable=False),
+    # By which it is settled, whatever becomes of the table of prices.
+    Column("input_price", Integer, nullable=False),
+    Column("cached_price", Integer, nullable=False),
+    Column("output_price", Integer, nullable=False),
+)
+
+usage = Table(
+    "usage",
+    metadata,
+    Column("id", Text, primary_key=True),
+    *_of_a_request(),
+    Column("cached_tokens", Integer, nullable=False),
+    Column("completion_tokens", Integer, nullable=False),
+    Column("outcome", Text, nullable=False),
+    Column("micros", Integer, nullable=False),
+    # Microseconds of the engine's steps, by its share of their tokens.
+    Column("gpu_micros", Integer, nullable=False),
+    Column("queue_ms", Integer),
+    Column("first_ms", Integer),
+    Column("total_ms", Integer, nullable=False),
+    Index(None, "tenant", "created_at"),
+    Index(None, "created_at"),
+)
+
+audit = Table(
+    "audit",
+    metadata,
+    Column("seq", Integer, primary_key=True),
+    Column("at", Integer, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("action", Text, nullable=False),
+    Column("target", Text, nullable=False),
+    Column("detail", Text, nullable=False),
+    Column("mac", Text, nullable=False),
 )

@@ -43,10 +43,13 @@ from gatewayd.store.faults import StoreError
 from gatewayd.store.place import Place, take
 from gatewayd.store.room import Room
 from gatewayd.store.schema import bring_up
+from gatewayd.tenants.tenancy import Tenancy, prepared
 
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 60.0
+_USAGE_SECONDS = 400 * 86_400
+"""That rows of usage are kept: a year and whoever adds it up late."""
 
 
 class Durable:
@@ -63,7 +66,7 @@ class Durable:
         self._config = config
         place = self._place = take(config.store.path)
         try:
-            self.database, self.vault = _open(place)
+            self.database, self.vault, self.tenancy = _open(place)
         except BaseException:
             place.close()
             raise
@@ -131,7 +134,7 @@ class Durable:
             raise RuntimeError("answer_with comes first")
         self._sweeping = asyncio.create_task(self._sweep(), name="sweep")
         await self._background.start()
-        await self.batches.start(self._app)
+        await self.batches.start(self._app, self.tenancy.directory)
 
     async def stop(self) -> None:
         """Leave batches to the next start."""
@@ -144,6 +147,7 @@ class Durable:
 
     def close(self) -> None:
         """Close the store; nobody uses it any more."""
+        self.tenancy.close(self.database.submit)
         self.database.close()
         self._place.close()
 
@@ -153,16 +157,19 @@ class Durable:
         while True:
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
                 await expiry.sweep()
+                if self.clock.is_steady:
+                    await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
                 await self.room.look()
             if self.clock.is_steady:
                 self._place.touch(self.clock.now())
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
-def _open(place: Place) -> tuple[Database, Vault]:
+def _open(place: Place) -> tuple[Database, Vault, Tenancy]:
     wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
+    secret = prepared(engine, place.folder)
     try:
         vault = Vault(place.contents)
         with engine.connect() as connection:
@@ -171,4 +178,8 @@ def _open(place: Place) -> tuple[Database, Vault]:
             _log.info("deleted %d contents that were never finished", strangers)
     except OSError as error:
         raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
-    return Database(engine), vault
+    database = Database(engine)
+    tenancy = Tenancy(database, place.folder, secret)
+    with engine.connect() as connection:
+        tenancy.load(connection)
+    return database, vault, tenancy

@@ -5,6 +5,7 @@ GatewayError
 │   └── ContextLengthExceeded  400  context_length_exceeded
 ├── Unauthorized            401  invalid_api_key
 ├── HostNotAllowed          403  host_not_allowed
+├── PermissionDenied        403  permission_denied    the API key is good, and not for this
 ├── NotFound                404  not_found
 │   └── ModelNotFound       404  model_not_found
 ├── MethodNotAllowed        405  method_not_allowed
@@ -12,6 +13,8 @@ GatewayError
 ├── Conflict                409  conflict             the state of something forbids it now
 ├── PayloadTooLarge         413  payload_too_large
 ├── UnsupportedMediaType    415  unsupported_media_type
+├── RateLimited             429  rate_limit_exceeded  a limit of the tenant's
+├── InsufficientQuota       429  insufficient_quota   what is left of its budget is too little
 ├── HeadersTooLarge         431  headers_too_large
 ├── TooManyConnections      503  too_many_connections
 ├── QueueFull               503  overloaded
@@ -27,6 +30,7 @@ GatewayError
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 
@@ -102,6 +106,14 @@ class HostNotAllowed(GatewayError):
     code = "host_not_allowed"
 
 
+class PermissionDenied(GatewayError):
+    """The API key is good, and not for this."""
+
+    status = 403
+    type = "permission_error"
+    code = "permission_denied"
+
+
 class NotFound(GatewayError):
     """No such route."""
 
@@ -154,6 +166,33 @@ class UnsupportedMediaType(GatewayError):
     status = 415
     type = "invalid_request_error"
     code = "unsupported_media_type"
+
+
+class RateLimited(GatewayError):
+    """A limit of the tenant's is reached.
+
+    Attributes:
+        headers: what the answer says of the limits.
+    """
+
+    status = 429
+    type = "rate_limit_error"
+    code = "rate_limit_exceeded"
+
+    def __init__(self, message: str, *, retry_after: float, headers: Mapping[str, str]) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.headers = headers
+
+
+class InsufficientQuota(GatewayError):
+    """The tenant's budget has less left than the request may take.
+
+    With ``retry_after`` it is others that run who hold it; without, trying again is in vain.
+    """
+
+    status = 429
+    type = "insufficient_quota"
+    code = "insufficient_quota"
 
 
 class HeadersTooLarge(GatewayError):

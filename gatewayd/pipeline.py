@@ -14,14 +14,17 @@ from functools import cached_property
 
 import msgspec
 
-from gatewayd.engines.seam import EngineRequest, Fleet, Handle
+from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
+from gatewayd.pipeline_charge import asked_of, owned, spent_of
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd.pipeline_timing import Timing, timing_of
+from gatewayd.tenants.account import Ticket
+from gatewayd.tenants.principal import Principal, revoked
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -35,6 +38,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         num_choices: for each prompt.
         options: of every choice.
         arrival: when the request came, by the clock.
+        principal: who sends it.
+        model: its name.
     """
 
     request_id: str
@@ -43,6 +48,8 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     num_choices: int
     options: ChoiceOptions
     arrival: float
+    principal: Principal
+    model: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,20 +73,32 @@ class Pipeline:
         """Where it runs; asked once, because CPython 3.11 makes a system call to find it."""
         return asyncio.get_running_loop()
 
-    def start(self, work: Work) -> Generation:
-        """Send a request to the engines.
+    async def start(self, work: Work) -> Generation:
+        """Send a request to the engines; waits for nothing but the commit of a reservation.
 
         The caller calls ``close`` on what it gets, whatever happens.
 
         Raises:
+            PermissionDenied: its key is not for this model.
+            Unauthorized: its key was revoked since the request came.
+            RateLimited: a limit of its tenant's is reached.
+            InsufficientQuota: its tenant's budget has too little left.
             QueueFull: there is no room.
             EngineUnavailable: there is no engine.
         """
-        generation = Generation(self, work)
+        principal, ticket = work.principal, None
+        principal.check_use(work.model)
+        if principal.account is not None:
+            ticket = await principal.account.admit(asked_of(work))
+            work = owned(work, principal.account)
+        generation = Generation(self, work) if ticket is None else Charged(self, work, ticket)
         try:
+            principal.check_use(work.model)  # it may have waited
             generation.submit()
-        except QueueFull as error:
-            self.metrics.rejected(by_tokens=error.by_tokens)
+        except BaseException as error:
+            if isinstance(error, QueueFull):
+                self.metrics.rejected(by_tokens=error.by_tokens)
+            generation.close()
             raise
         return generation
 
@@ -104,6 +123,7 @@ class Generation:
         "_loop",
         "_pipeline",
         "_submitted",
+        "_ticket",
         "_trail",
         "_waiter",
         "choices",
@@ -118,6 +138,7 @@ class Generation:
     def __init__(self, pipeline: Pipeline, work: Work) -> None:
         self._pipeline = pipeline
         self.work = work
+        self._ticket: Ticket | None = None
         self.prompt_tokens = sum([len(request.prompt) for request in work.requests])
         self.clock = pipeline.clock
         self.error: GatewayError | None = None
@@ -147,6 +168,8 @@ class Generation:
             raise
         self._is_admitted = True
         self._submitted = self.clock()
+        if self.work.principal.lease is not None:
+            self.work.principal.lease.add(self._revoke)
         tell = self._pipeline.observers.admitted
         if tell is not nobody:
             event = RequestAdmitted(
@@ -158,6 +181,10 @@ class Generation:
             )
             guarded(tell, event)
         self._handed = self._submitted if tell is nobody else self.clock()
+
+    def _revoke(self) -> None:
+        """Its key is good no more."""
+        self.fail(revoked())
 
     # For the choices.
 
@@ -188,6 +215,10 @@ class Generation:
             self.wake()
 
     # For the answer.
+
+    def room(self, queue: Room) -> Room:
+        """What may come yet: of the tenant's limits, else of the queue."""
+        return queue if self._ticket is None else self._ticket.room(queue)
 
     @property
     def is_done(self) -> bool:
@@ -253,8 +284,12 @@ class Generation:
             self.is_abandoned = True
         self._cancel()
         self._is_closed = True
+        if self.work.principal.lease is not None:
+            self.work.principal.lease.discard(self._revoke)
         if self._is_admitted:
             self._account()
+        elif self._ticket is not None:
+            self._ticket.give_back()
         # Choices and handles lead back here: without them no collector is needed.
         self.choices = []
         self._handles = []
@@ -274,6 +309,8 @@ class Generation:
 
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
+        if self._ticket is not None:
+            self._ticket.end(spent_of(self.choices, self.cached_tokens, work, outcome, now))
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]
@@ -304,3 +341,19 @@ class Generation:
                 seconds=now - work.arrival,
             )
             guarded(tell, event)
+
+
+class Charged(Generation):
+    """A request of a tenant that is counted."""
+
+    __slots__ = ()
+
+    def __init__(self, pipeline: Pipeline, work: Work, ticket: Ticket) -> None:
+        super().__init__(pipeline, work)
+        self._ticket = ticket
+
+    def wake(self) -> None:
+        """Mark what has come before anybody takes it."""
+        if self._ticket is not None:
+            self._ticket.mark(self.completion_tokens)
+        super().wake()

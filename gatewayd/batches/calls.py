@@ -7,6 +7,7 @@ from typing import NamedTuple
 from gatewayd.http.asgi import App, Message, Scope
 from gatewayd.http.departure import EXTENSION, ToldDeparture
 from gatewayd.store.room import ACCEPTED
+from gatewayd.tenants.principal import IN_SCOPE, Principal
 
 
 class Answer(NamedTuple):
@@ -25,7 +26,7 @@ class Answer(NamedTuple):
     retry_after: float | None
 
 
-async def call(app: App, path: str, body: bytes) -> Answer:
+async def call(app: App, path: str, body: bytes, principal: Principal) -> Answer:
     """Send a JSON body and wait for the whole answer; whoever is cancelled leaves like a client."""
     incoming: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
     status, headers, pieces = 0, dict[bytes, bytes](), list[bytes]()
@@ -59,6 +60,7 @@ async def call(app: App, path: str, body: bytes) -> Answer:
         "client": None,
         "server": None,
         "extensions": {EXTENSION: ToldDeparture(), ACCEPTED: {}},
+        IN_SCOPE: principal,
     }
     await app(scope, receive, send)
     retry = headers.get(b"retry-after", b"")

@@ -116,6 +116,7 @@ def _write(
             bytes=draft.size,
             filename=f"{row.id}_{what}.jsonl",
             purpose="batch_output",
+            tenant=row.tenant,
         )
         draft.keep(file.id)
         return file

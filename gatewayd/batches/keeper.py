@@ -12,6 +12,7 @@ from gatewayd.http.asgi import App
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
 from gatewayd.store.room import Room
+from gatewayd.tenants.directory import Directory
 
 _log = logging.getLogger(__name__)
 
@@ -42,15 +43,23 @@ class Batches:
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def start(self, app: App) -> None:
+    async def start(self, app: App, directory: Directory) -> None:
         """Go on where the last process ended.
 
         Args:
             app: answers lines.
+            directory: says with whose rights.
         """
         slots = asyncio.Semaphore(self.limits.concurrency)
         self._shared = Shared(
-            app, self.database, self.vault, self.limits, self.clock, slots, asyncio.Lock()
+            app,
+            directory,
+            self.database,
+            self.vault,
+            self.limits,
+            self.clock,
+            slots,
+            asyncio.Lock(),
         )
         for batch_id in await self.database.read(records.unfinished):
             _log.info("going on with the batch %s", batch_id)

@@ -12,29 +12,45 @@ import msgspec
 from gatewayd.batches.calls import Answer, call
 from gatewayd.batches.lines import Line
 from gatewayd.batches.records import BatchRow, Result
+from gatewayd.errors import Unauthorized
 from gatewayd.http.asgi import App, encode_json
 from gatewayd.store.ids import new_id
+from gatewayd.tenants.directory import Directory
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.25, 30.0
 _ATTEMPTS = 3
 """Of a line whose engine was lost: the loss may be the line's own doing."""
 
 
-async def answer_line(app: App, row: BatchRow, line: Line) -> Result:
-    """Run a line until there is an answer that another attempt would not change."""
+async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line) -> Result:
+    """Run a line until there is an answer that another attempt would not change.
+
+    It has the rights that its batch's key has now: a key that was revoked ends here, too.
+    """
     losses, seconds = 0, _FIRST_SECONDS
     while True:
-        answer = await call(app, row.endpoint, line.body)
-        code = "" if answer.status < 500 else _failed(answer.body).error.code
+        try:
+            principal = directory.principal_of(row.tenant, row.key_id)
+        except Unauthorized as error:
+            refused = Answer(error.status, encode_json(error.body()), "", None)
+            return _result(row.id, line, refused)
+        answer = await call(app, row.endpoint, line.body, principal)
+        code = "" if answer.status < 429 else _failed(answer.body).error.code
         if answer.status == 500 and code == "engine_restarted":
             losses += 1
             if losses == _ATTEMPTS:
                 return _result(row.id, line, answer)
-        elif answer.status not in (429, 503) or code == "strategy_unavailable":
+        elif answer.status not in (429, 503) or _is_final(code, answer):
             return _result(row.id, line, answer)
         # Not all at once when there is room again.
         await asyncio.sleep(max(seconds, answer.retry_after or 0) * random.uniform(0.75, 1.25))
         seconds = min(2 * seconds, _MOST_SECONDS)
+
+
+def _is_final(code: str | None, answer: Answer) -> bool:
+    """Whether what is lacking does not come by itself."""
+    is_spent = code == "insufficient_quota" and answer.retry_after is None
+    return is_spent or code == "strategy_unavailable"
 
 
 def output_line(

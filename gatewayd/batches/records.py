@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
 from gatewayd.errors import Conflict, NotFound
@@ -59,20 +59,35 @@ def add(connection: Connection, values: Mapping[str, Any]) -> BatchRow:
 
 
 def find(connection: Connection, batch_id: str) -> BatchRow:
-    """One of them.
+    """One of them, for the daemon itself.
 
     Raises:
         NotFound: there is no such batch.
     """
-    found = connection.execute(select(batches).where(batches.c.id == batch_id)).one_or_none()
+    return _one(connection, select(batches).where(batches.c.id == batch_id), batch_id)
+
+
+def find_of(connection: Connection, tenant: str, batch_id: str) -> BatchRow:
+    """One of a tenant's.
+
+    Raises:
+        NotFound: it has no such batch.
+    """
+    mine = select(batches).where(batches.c.id == batch_id, batches.c.tenant == tenant)
+    return _one(connection, mine, batch_id)
+
+
+def _one(connection: Connection, query: Select[Any], batch_id: str) -> BatchRow:
+    found = connection.execute(query).one_or_none()
     if found is None:
         raise NotFound(f"there is no batch {batch_id[:128]!r}", param="batch_id")
     return found
 
 
-def page(connection: Connection, page: Page) -> Sequence[BatchRow]:
-    """Those of a page, and one more if there are more."""
-    return connection.execute(paged(select(batches), batches, page)).all()
+def page(connection: Connection, tenant: str, page: Page) -> Sequence[BatchRow]:
+    """A tenant's of a page, and one more if there are more."""
+    mine = select(batches).where(batches.c.tenant == tenant)
+    return connection.execute(paged(mine, batches, page)).all()
 
 
 def unfinished(connection: Connection) -> Sequence[str]:
@@ -97,14 +112,14 @@ def move(
     return find(connection, batch_id)
 
 
-def cancel(connection: Connection, batch_id: str, now: float) -> BatchRow:
-    """Ask for the end of one; once more changes nothing.
+def cancel(connection: Connection, tenant: str, batch_id: str, now: float) -> BatchRow:
+    """Ask for the end of one of a tenant's; once more changes nothing.
 
     Raises:
-        NotFound: there is no such batch.
+        NotFound: it has no such batch.
         Conflict: it is over, or about to be.
     """
-    row = find(connection, batch_id)
+    row = find_of(connection, tenant, batch_id)
     return row if row.status == "cancelling" else move(connection, batch_id, "cancelling", now)
 
 
@@ -167,7 +182,8 @@ def shown(row: BatchRow) -> dict[str, Any]:
     """OpenAI's batch object."""
     values = dict(row._mapping)
     counts = {name: values.pop(name) for name in ("total", "completed", "failed")}
-    del values["output_seconds"]
+    for name in ("output_seconds", "tenant", "key_id"):
+        del values[name]
     errors = values.pop("errors")
     return {
         **values,

@@ -16,6 +16,7 @@ from gatewayd.http.parse import parse
 from gatewayd.http.query import listed, page_of, query_of
 from gatewayd.http.schema.batches import BatchRequest
 from gatewayd.store.ids import new_id
+from gatewayd.tenants.principal import Principal, principal_of
 
 _BODY_BYTES = 64 * 1024
 _DEFAULT_LIMIT, _MOST = 20, 100
@@ -33,10 +34,11 @@ class BatchCreate:
         request, ignored = parse(BatchRequest, body)
         await self._batches.room.check()
         now = int(self._batches.clock.stamp())
-        values = _values(request, now, self._batches.limits.window)
+        principal = principal_of(scope)
+        values = _values(request, now, self._batches.limits.window, principal)
 
         def add(connection: Connection) -> BatchRow:
-            _check_input(connection, request.input_file_id)
+            _check_input(connection, principal.tenant, request.input_file_id)
             return records.add(connection, values)
 
         row = await self._batches.database.write(add)
@@ -53,7 +55,10 @@ class BatchList:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """List them, the newest first."""
         page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
-        rows = await self._batches.database.read(lambda connection: records.page(connection, page))
+        tenant = principal_of(scope).tenant
+        rows = await self._batches.database.read(
+            lambda connection: records.page(connection, tenant, page)
+        )
         await send_json(send, listed([records.shown(row) for row in rows], page))
 
 
@@ -65,9 +70,9 @@ class BatchOne:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Show it."""
-        batch_id = scope["path_params"]["batch_id"]
+        batch_id, tenant = scope["path_params"]["batch_id"], principal_of(scope).tenant
         row = await self._batches.database.read(
-            lambda connection: records.find(connection, batch_id)
+            lambda connection: records.find_of(connection, tenant, batch_id)
         )
         await send_json(send, records.shown(row))
 
@@ -81,15 +86,16 @@ class BatchCancel:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Ask for its end; it comes once what runs was stopped and results are in files."""
         batch_id, now = scope["path_params"]["batch_id"], self._batches.clock.stamp()
+        tenant = principal_of(scope).tenant
         row = await self._batches.database.write(
-            lambda connection: records.cancel(connection, batch_id, now)
+            lambda connection: records.cancel(connection, tenant, batch_id, now)
         )
         self._batches.cancel(batch_id)
         await send_json(send, records.shown(row))
 
 
-def _check_input(connection: Connection, file_id: str) -> None:
-    purpose = file_records.find(connection, file_id, param="input_file_id").purpose
+def _check_input(connection: Connection, tenant: str, file_id: str) -> None:
+    purpose = file_records.find(connection, tenant, file_id, param="input_file_id").purpose
     if purpose != "batch":
         raise InvalidRequest(
             f"the file {file_id} has the purpose {purpose}; upload it with the purpose batch",
@@ -97,10 +103,12 @@ def _check_input(connection: Connection, file_id: str) -> None:
         )
 
 
-def _values(request: BatchRequest, now: int, window: int) -> dict[str, Any]:
+def _values(request: BatchRequest, now: int, window: int, principal: Principal) -> dict[str, Any]:
     expiry = request.output_expires_after
     return {
         "id": new_id("batch_"),
+        "tenant": principal.tenant,
+        "key_id": principal.key_id,
         "created_at": now,
         "expires_at": now + window,
         "endpoint": request.endpoint,

@@ -25,6 +25,7 @@ from gatewayd.http.asgi import App
 from gatewayd.store.again import until_done
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
+from gatewayd.tenants.directory import Directory
 
 T = TypeVar("T")
 
@@ -57,6 +58,7 @@ class Shared(NamedTuple):
 
     Attributes:
         app: answers lines.
+        directory: says with whose rights.
         database: with their rows.
         vault: with their files.
         limits: of batches.
@@ -66,6 +68,7 @@ class Shared(NamedTuple):
     """
 
     app: App
+    directory: Directory
     database: Database
     vault: Vault
     limits: BatchLimits
@@ -161,7 +164,7 @@ class BatchRun:
                     )
 
     async def _run_line(self, row: BatchRow, line: Line) -> None:
-        result = await answer_line(self._shared.app, row, line)
+        result = await answer_line(self._shared.app, self._shared.directory, row, line)
         await self._write(lambda connection: records.record(connection, result))
 
     async def _end(self, row: BatchRow) -> BatchRow:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, delete, insert, select
 
 from gatewayd.errors import Conflict, NotFound
 from gatewayd.store.paging import Page, paged
-from gatewayd.store.tables import batches, files
+from gatewayd.store.tables import DEFAULT_TENANT, batches, files
 
 OVER = ("failed", "completed", "expired", "cancelled")
 """States in which a batch does not need its input any more."""
@@ -25,6 +25,7 @@ class FileRow(NamedTuple):
         bytes: of its content.
         filename: as its client called it.
         purpose: ``batch``, ``user_data`` or ``batch_output``.
+        tenant: whose it is.
     """
 
     id: str
@@ -33,6 +34,7 @@ class FileRow(NamedTuple):
     bytes: int
     filename: str
     purpose: str
+    tenant: str = DEFAULT_TENANT
 
     def shown(self) -> dict[str, Any]:
         """OpenAI's file object."""
@@ -54,21 +56,22 @@ def add(connection: Connection, row: FileRow) -> None:
     connection.execute(insert(files).values(row._asdict()))
 
 
-def find(connection: Connection, file_id: str, *, param: str = "file_id") -> FileRow:
-    """One of them.
+def find(connection: Connection, tenant: str, file_id: str, *, param: str = "file_id") -> FileRow:
+    """One of a tenant's.
 
     Raises:
-        NotFound: there is no such file.
+        NotFound: it has no such file.
     """
-    found = connection.execute(select(files).where(files.c.id == file_id)).one_or_none()
+    mine = select(files).where(files.c.id == file_id, files.c.tenant == tenant)
+    found = connection.execute(mine).one_or_none()
     if found is None:
         raise NotFound(f"there is no file {file_id[:128]!r}", param=param)
     return FileRow(*found)
 
 
-def page(connection: Connection, page: Page, purpose: str | None) -> list[FileRow]:
-    """Those of a page, and one more if there are more."""
-    query = select(files)
+def page(connection: Connection, tenant: str, page: Page, purpose: str | None) -> list[FileRow]:
+    """A tenant's of a page, and one more if there are more."""
+    query = select(files).where(files.c.tenant == tenant)
     if purpose is not None:
         query = query.where(files.c.purpose == purpose)
     return [FileRow(*row) for row in connection.execute(paged(query, files, page))]
@@ -79,14 +82,14 @@ def ids(connection: Connection) -> set[str]:
     return set(connection.execute(select(files.c.id)).scalars())
 
 
-def remove(connection: Connection, file_id: str) -> None:
-    """Delete one; its content comes after.
+def remove(connection: Connection, tenant: str, file_id: str) -> None:
+    """Delete one of a tenant's; its content comes after.
 
     Raises:
-        NotFound: there is no such file.
+        NotFound: it has no such file.
         Conflict: a batch reads it.
     """
-    find(connection, file_id)
+    find(connection, tenant, file_id)
     users = select(batches.c.id).where(
         batches.c.input_file_id == file_id, batches.c.status.not_in(OVER)
     )

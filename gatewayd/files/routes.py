@@ -14,6 +14,7 @@ from gatewayd.files.upload import receive_file
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.guard import check_origin
 from gatewayd.http.query import listed, page_of, query_of
+from gatewayd.tenants.principal import principal_of
 
 _DEFAULT_LIMIT = _MOST = 10_000
 _PIECE = 1 << 18
@@ -30,7 +31,7 @@ class FileCreate:
         files = self._files
         if files.only_local_pages:
             check_origin(scope)
-        row, ignored = await receive_file(scope, receive, files)
+        row, ignored = await receive_file(scope, receive, files, principal_of(scope).tenant)
         await send_json(send, row.shown(), headers=ignored_header(ignored))
 
 
@@ -42,10 +43,10 @@ class FileList:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """List them, or those of a purpose."""
-        query = query_of(scope)
+        query, tenant = query_of(scope), principal_of(scope).tenant
         page = page_of(query, default=_DEFAULT_LIMIT, most=_MOST)
         rows = await self._files.database.read(
-            lambda connection: records.page(connection, page, query.get("purpose"))
+            lambda connection: records.page(connection, tenant, page, query.get("purpose"))
         )
         await send_json(send, listed([row.shown() for row in rows], page))
 
@@ -58,8 +59,7 @@ class FileOne:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Show it."""
-        files, file_id = self._files, scope["path_params"]["file_id"]
-        row = await files.database.read(lambda connection: records.find(connection, file_id))
+        row = await _found(self._files, scope)
         await send_json(send, row.shown())
 
 
@@ -72,7 +72,8 @@ class FileDelete:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Delete it, unless a batch reads it."""
         files, file_id = self._files, scope["path_params"]["file_id"]
-        await files.database.write(lambda connection: records.remove(connection, file_id))
+        tenant = principal_of(scope).tenant
+        await files.database.write(lambda connection: records.remove(connection, tenant, file_id))
         await asyncio.to_thread(files.vault.remove, [file_id])
         await send_json(send, {"id": file_id, "object": "file", "deleted": True})
 
@@ -85,9 +86,8 @@ class FileContent:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send it piece by piece; one that is deleted meanwhile is sent to its end."""
-        files, file_id = self._files, scope["path_params"]["file_id"]
-        row = await files.database.read(lambda connection: records.find(connection, file_id))
-        content = await asyncio.to_thread(_open, files.vault.path(row.id))
+        row = await _found(self._files, scope)
+        content = await asyncio.to_thread(_open, self._files.vault.path(row.id))
         try:
             headers = [
                 (b"content-type", b"application/octet-stream"),
@@ -105,6 +105,11 @@ class FileContent:
             await send({"type": "http.response.body", "body": b""})
         finally:
             content.close()
+
+
+async def _found(files: Files, scope: Scope) -> records.FileRow:
+    tenant, file_id = principal_of(scope).tenant, scope["path_params"]["file_id"]
+    return await files.database.read(lambda connection: records.find(connection, tenant, file_id))
 
 
 def _open(path: Path) -> BinaryIO:

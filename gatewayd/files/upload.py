@@ -46,8 +46,10 @@ class _Into:
             await asyncio.to_thread(self._draft.write, data)
 
 
-async def receive_file(scope: Scope, receive: Receive, files: Files) -> tuple[FileRow, list[str]]:
-    """Take a file in.
+async def receive_file(
+    scope: Scope, receive: Receive, files: Files, tenant: str
+) -> tuple[FileRow, list[str]]:
+    """Take a file of a tenant's in.
 
     Returns:
         Its row, once content and row are on the disk; and names of fields nobody knows.
@@ -63,7 +65,7 @@ async def receive_file(scope: Scope, receive: Receive, files: Files) -> tuple[Fi
             form = await receive_form(scope, receive, into, files.limit)
             if into.refusal is not None:
                 raise into.refusal
-            row = _row(form, draft.size, int(files.clock.stamp()))
+            row = _row(form, draft.size, int(files.clock.stamp()), tenant)
             # The row last: a content without one is forgotten at the next start.
             await asyncio.to_thread(draft.keep, row.id)
         finally:
@@ -100,7 +102,7 @@ def expiry(anchor: object, seconds: object, param: str) -> int | None:
     return int(text)
 
 
-def _row(form: Form, size: int, now: int) -> FileRow:
+def _row(form: Form, size: int, now: int, tenant: str) -> FileRow:
     fields: Mapping[str, str] = form.fields
     purpose = fields.get("purpose")
     if purpose is None:
@@ -122,4 +124,5 @@ def _row(form: Form, size: int, now: int) -> FileRow:
         bytes=size,
         filename=form.filename or "upload",
         purpose=purpose,
+        tenant=tenant,
     )

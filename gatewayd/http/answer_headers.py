@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gatewayd.engines.seam import Room
 from gatewayd.http.asgi import Header
+from gatewayd.http.durations import go_duration
 from gatewayd.pipeline import Generation
 
 
@@ -17,7 +18,7 @@ def answer_headers(generation: Generation, room: Room) -> list[Header]:
         generation: that has ended, or of which something has come.
         room: in the queue, now.
     """
-    timing = generation.timing
+    timing, room = generation.timing, generation.room(room)
     spans = [
         f"{name};dur={1000 * seconds:.1f}"
         for name, seconds in zip(timing._fields, timing, strict=True)
@@ -35,15 +36,3 @@ def answer_headers(generation: Generation, room: Room) -> list[Header]:
         (b"x-ratelimit-reset-requests", reset),
         (b"x-ratelimit-reset-tokens", reset),
     ]
-
-
-def go_duration(seconds: float) -> str:
-    """As OpenAI writes them, after Go's ``time.Duration``: ``12ms``, ``1.5s``, ``6m0s``."""
-    if seconds < 1:
-        return f"{round(1000 * seconds)}ms" if seconds > 0 else "0s"
-    minutes, rest = divmod(round(seconds, 3), 60)
-    hours, minutes = divmod(int(minutes), 60)
-    shown = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
-    if hours:
-        return f"{hours}h{minutes}m{shown}"
-    return f"{minutes}m{shown}" if minutes else shown

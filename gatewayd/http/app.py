@@ -19,6 +19,7 @@ from gatewayd.http.operations import Document, Live, MetricsPage, Ready, Version
 from gatewayd.http.protocols import Protocols
 from gatewayd.http.render import Render
 from gatewayd.http.rerank import Rerank, Score
+from gatewayd.http.rights import Rights
 from gatewayd.http.schema.compat import compatibility
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
@@ -56,10 +57,18 @@ class Routes:
 def build_app(services: Services) -> App:
     """Put the app together."""
     protocols = Protocols(services)
-    routes = Routes(build_router(services, protocols))
+    router = build_router(services, protocols)
+    routes = Routes(router)
+    directory = None
     if services.durable is not None:
         services.durable.answer_with(Front(routes, services.metrics))
-    guard = Guard(routes, KeyCheck(services.api_key), only_local_hosts=services.only_local_hosts)
+        directory = services.durable.tenancy.directory
+    guard = Guard(
+        routes,
+        KeyCheck(services.api_key, directory),
+        Rights(router.routes),
+        only_local_hosts=services.only_local_hosts,
+    )
     return shared_with(services.allowed_origins, Front(guard, services.metrics, protocols.shape))
 
 

@@ -9,7 +9,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from gatewayd.errors import GatewayError, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from gatewayd.errors import (
+    GatewayError,
+    InsufficientQuota,
+    InvalidRequest,
+    PayloadTooLarge,
+    RateLimited,
+    UnsupportedMediaType,
+)
 from gatewayd.explain.causes import RECEIVE
 from gatewayd.explain.trail import spent_on
 
@@ -175,6 +182,10 @@ def error_headers(error: GatewayError) -> list[Header]:
         found.append((b"retry-after", b"%d" % math.ceil(error.retry_after)))
         # Whole seconds are coarse; OpenAI's clients look here first.
         found.append((b"retry-after-ms", b"%d" % math.ceil(1000 * error.retry_after)))
+    if isinstance(error, RateLimited):
+        found += [(name.encode(), value.encode()) for name, value in error.headers.items()]
+    elif isinstance(error, InsufficientQuota) and error.retry_after is None:
+        found.append((b"x-should-retry", b"false"))  # OpenAI's clients would, on any 429
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found

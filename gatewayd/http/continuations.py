@@ -22,6 +22,7 @@ from gatewayd.http.departure import Departure
 from gatewayd.http.prompts import answered, options_of
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Generation, Work
+from gatewayd.tenants.principal import Principal
 from gatewayd_engine.messages import SamplingParams
 
 _MOST_ALTERNATIVES = 128
@@ -60,6 +61,8 @@ class Continuations:
         *,
         endpoint: str,
         arrival: float,
+        principal: Principal,
+        model: str,
     ) -> None:
         """Prepare to ask.
 
@@ -69,12 +72,16 @@ class Continuations:
             departure: of the client.
             endpoint: the route.
             arrival: when the request came, by the clock.
+            principal: who sends it.
+            model: its name.
         """
         self._services = services
         self._base = base
         self._departure = departure
         self._endpoint = endpoint
         self._arrival = arrival
+        self._principal = principal
+        self._model = model
         self._num_asked = 0
         self.input_tokens = self.cached_tokens = 0
         self.headers: list[Header] = []
@@ -142,6 +149,8 @@ class Continuations:
                 num_choices=1,
                 options=options_of(self._services, discard=False),
                 arrival=self._arrival,
+                principal=self._principal,
+                model=self._model,
             )
             async with answered(self._services, work, self._departure) as generation:
                 told += [_read(generation, at) for at in range(len(some))]

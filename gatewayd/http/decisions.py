@@ -23,6 +23,7 @@ from gatewayd.http.schema.decisions import (
     ScoreQuestion,
 )
 from gatewayd.http.services import Services
+from gatewayd.tenants.principal import principal_of
 from gatewayd.text.endings import Endings, render_endings
 from gatewayd_engine.messages import SamplingParams
 
@@ -61,6 +62,8 @@ class Decisions:
             departure_of(scope, receive),
             endpoint=self.label,
             arrival=arrival,
+            principal=principal_of(scope),
+            model=name,
         )
         scores = await asking.scores(prompts, labels, model.vocab_size)
         answers = [

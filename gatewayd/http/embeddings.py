@@ -11,6 +11,7 @@ from gatewayd.http.pooling import Given, Vectors, unit
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.vectors import Answered, VectorRoute
 from gatewayd.pipeline import Work
+from gatewayd.tenants.principal import Principal
 
 
 class Embeddings(VectorRoute[EmbeddingRequest]):
@@ -31,7 +32,13 @@ class Embeddings(VectorRoute[EmbeddingRequest]):
         return [Given(one, "input", at) for at, one in enumerate(texts)]
 
     async def work(
-        self, request: EmbeddingRequest, request_id: str, arrival: float, *, endpoint: str = ""
+        self,
+        request: EmbeddingRequest,
+        request_id: str,
+        arrival: float,
+        principal: Principal,
+        *,
+        endpoint: str = "",
     ) -> Work:
         """Check the dimensions too."""
         model = await self._services.loaded_model()
@@ -41,7 +48,7 @@ class Embeddings(VectorRoute[EmbeddingRequest]):
                 f"{model.hidden_size}",
                 param="dimensions",
             )
-        return await super().work(request, request_id, arrival, endpoint=endpoint)
+        return await super().work(request, request_id, arrival, principal, endpoint=endpoint)
 
     def write(self, request: EmbeddingRequest, answered: Answered) -> bytes:
         """Each vector as its numbers or as base64."""

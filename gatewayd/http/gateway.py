@@ -27,6 +27,7 @@ from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
+from gatewayd.tenants.principal import Principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
 
 T = TypeVar("T")
@@ -39,16 +40,27 @@ class Exchange:
     Attributes:
         label: of its route, for the metrics.
         arrival: when it came.
+        principal: who sends it.
         ignored: fields that were taken and not acted on.
         num_answers: that were begun.
         told: headers of what was made without an answer that is read.
     """
 
-    __slots__ = ("_answers", "_is_over", "arrival", "ignored", "label", "num_answers", "told")
+    __slots__ = (
+        "_answers",
+        "_is_over",
+        "arrival",
+        "ignored",
+        "label",
+        "num_answers",
+        "principal",
+        "told",
+    )
 
-    def __init__(self, label: str, arrival: float) -> None:
+    def __init__(self, label: str, arrival: float, principal: Principal) -> None:
         self.label = label
         self.arrival = arrival
+        self.principal = principal
         self.ignored: list[str] = []
         self.num_answers = 0
         self.told: list[Header] = []
@@ -97,9 +109,11 @@ class ServedGateway:
         self._exchanges: dict[str, Exchange] = {}
 
     @contextmanager
-    def exchange(self, request_id: str, label: str, arrival: float) -> Iterator[Exchange]:
+    def exchange(
+        self, request_id: str, label: str, arrival: float, principal: Principal
+    ) -> Iterator[Exchange]:
         """Answer one request of a protocol: what it begins ends with the block."""
-        exchange = self._exchanges[request_id] = Exchange(label, arrival)
+        exchange = self._exchanges[request_id] = Exchange(label, arrival, principal)
         try:
             yield exchange
         finally:
@@ -135,7 +149,7 @@ class ServedGateway:
         try:
             checked = await self._checked(ChatRequest, body, request)
             prepared = await prepare_chat(self._services, checked, self._new_id(request))
-            return self._start(prepared, request)
+            return await self._start(prepared, request)
         except GatewayError as error:
             refuse(error)
 
@@ -144,7 +158,7 @@ class ServedGateway:
         try:
             checked = await self._checked(CompletionRequest, body, request)
             prepared = await self._completions.prepare(checked, self._new_id(request))
-            return self._start(prepared, request)
+            return await self._start(prepared, request)
         except GatewayError as error:
             refuse(error)
 
@@ -155,7 +169,11 @@ class ServedGateway:
             checked = await self._checked(EmbeddingRequest, body, request)
             self._services.check_model(checked.model)
             work = await self._embeddings.work(
-                checked, self._new_id(request), exchange.arrival, endpoint=exchange.label
+                checked,
+                self._new_id(request),
+                exchange.arrival,
+                exchange.principal,
+                endpoint=exchange.label,
             )
             async with answered(self._services, work, None) as generation:
                 make = vectors_of(generation)
@@ -196,7 +214,7 @@ class ServedGateway:
         count = exchange.num_answers
         return request.request_id if count == 1 else f"{request.request_id}-{count}"
 
-    def _start(self, prepared: Prepared, request: HttpRequest) -> Answer:
+    async def _start(self, prepared: Prepared, request: HttpRequest) -> Answer:
         exchange = self._exchange_of(request)
         exchange.ignored += prepared.ignored
         work = Work(
@@ -206,8 +224,10 @@ class ServedGateway:
             num_choices=prepared.num_choices,
             options=prepared.options,
             arrival=exchange.arrival,
+            principal=exchange.principal,
+            model=prepared.identity.model,
         )
-        generation = self._pipeline.start(work)
+        generation = await self._pipeline.start(work)
         answer = Answer(
             generation,
             prepared.identity,

@@ -33,6 +33,7 @@ from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.tenants.principal import principal_of
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)
@@ -116,7 +117,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
         arrival = services.clock()
         request, ignored = await receive_request(services, self.table, scope, receive)
         prepared = await self.prepare(request, scope["request_id"])
-        generation = self._pipeline.start(
+        generation = await self._pipeline.start(
             Work(
                 request_id=scope["request_id"],
                 endpoint=self.label,
@@ -124,6 +125,8 @@ class GenerationRoute(ABC, Generic[RequestT]):
                 num_choices=prepared.num_choices,
                 options=prepared.options,
                 arrival=arrival,
+                principal=principal_of(scope),
+                model=prepared.identity.model,
             )
         )
         departure = departure_of(scope, receive)

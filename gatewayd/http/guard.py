@@ -14,6 +14,9 @@ from hmac import compare_digest
 
 from gatewayd.errors import HostNotAllowed, InvalidRequest, Unauthorized
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
+from gatewayd.http.rights import Rights
+from gatewayd.tenants.directory import Directory
+from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
 
 PUBLIC = frozenset(("/livez", "/readyz", "/health"))
 
@@ -23,20 +26,33 @@ _IPV4 = re.compile(rb"[0-9]{1,3}(?:\.[0-9]{1,3}){3}")
 
 
 class KeyCheck:
-    """Compares keys by their digests, in constant time."""
+    """Says who sends a request; compares keys by their digests, in constant time."""
 
-    def __init__(self, api_key: str | None) -> None:
-        """Take the key; None lets everybody in."""
+    def __init__(self, api_key: str | None, directory: Directory | None = None) -> None:
+        """Take the keys.
+
+        Args:
+            api_key: the operator's; None lets everybody in as long as there are no others.
+            directory: of tenants' keys; None where there are none.
+        """
         self._digest = None if api_key is None else sha256(api_key.encode()).digest()
+        self._directory = directory
 
-    def check(self, scope: Scope) -> None:
-        """Look for the key in ``authorization: Bearer`` or ``x-api-key``.
+    @property
+    def is_open(self) -> bool:
+        """Whether nobody needs a key."""
+        return self._digest is None and (self._directory is None or not self._directory.has_keys)
+
+    def check(self, scope: Scope) -> Principal:
+        """Look for a key in ``authorization: Bearer`` or ``x-api-key``.
 
         Raises:
-            Unauthorized: there is none, or another one.
+            Unauthorized: there is none, or none that is good.
         """
-        if self._digest is None:
-            return
+        directory = self._directory
+        operator = OPERATOR if directory is None else directory.operator
+        if self.is_open:
+            return operator
         given = header(scope, b"x-api-key")
         authorization = header(scope, b"authorization")
         if authorization is not None and authorization[:7].lower() == b"bearer ":
@@ -46,8 +62,11 @@ class KeyCheck:
                 "no API key: send 'authorization: Bearer KEY' or 'x-api-key: KEY'",
                 code="missing_api_key",
             )
-        if not compare_digest(sha256(given).digest(), self._digest):
+        if self._digest is not None and compare_digest(sha256(given).digest(), self._digest):
+            return operator
+        if directory is None:
             raise Unauthorized("the API key is not valid")
+        return directory.authenticate(given)
 
 
 def wants_details(scope: Scope) -> bool:
@@ -58,16 +77,19 @@ def wants_details(scope: Scope) -> bool:
 class Guard:
     """Stands before the routes."""
 
-    def __init__(self, app: App, keys: KeyCheck, *, only_local_hosts: bool) -> None:
+    def __init__(self, app: App, keys: KeyCheck, rights: Rights, *, only_local_hosts: bool) -> None:
         """Put it there.
 
         Args:
             app: the routes.
             keys: who may come in.
-            only_local_hosts: refuse host names that somebody on the internet can own.
+            rights: that each path asks for.
+            only_local_hosts: while nobody needs a key, refuse host names that somebody on the
+                internet can own.
         """
         self._app = app
         self._keys = keys
+        self._rights = rights
         self._only_local_hosts = only_local_hosts
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
@@ -75,9 +97,16 @@ class Guard:
         if scope["type"] == "http":
             is_public = scope["path"] in PUBLIC and not wants_details(scope)
             if not is_public:
-                self._keys.check(scope)
+                principal = scope[IN_SCOPE] = self._keys.check(scope)
+                if not principal.is_free:
+                    self._rights.check(principal, scope["path"])
             host = _host(scope)
-            if self._only_local_hosts and not is_public and not _is_local(host):
+            if (
+                self._only_local_hosts
+                and not is_public
+                and not _is_local(host)
+                and self._keys.is_open
+            ):
                 raise HostNotAllowed(
                     f"without an API key this server answers only to local names, not to "
                     f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"

@@ -15,6 +15,7 @@ from gatewayd.http.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Generation, Work
+from gatewayd.tenants.principal import Principal
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 
 _MAX_CHARACTERS = 1 << 20
@@ -52,6 +53,7 @@ async def pooling_work(
     request_id: str,
     endpoint: str,
     arrival: float,
+    principal: Principal,
 ) -> Work:
     """Make prompts of texts.
 
@@ -81,6 +83,8 @@ async def pooling_work(
         num_choices=1,
         options=options_of(services, discard=True),
         arrival=arrival,
+        principal=principal,
+        model=services.check_model(request.model),
     )
 
 

@@ -51,7 +51,7 @@ async def answered(
         GatewayError: it failed.
         ClientGone: nobody waits for it any more.
     """
-    generation = services.pipeline.start(work)
+    generation = await services.pipeline.start(work)
     if departure is not None:
         departure.listen(generation.abandon)
     try:

@@ -26,6 +26,7 @@ from gatewayd.http.departure import departure_of
 from gatewayd.http.gateway import Exchange, ServedGateway
 from gatewayd.http.pieces import Pieces
 from gatewayd.http.services import Services
+from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.protocols import (
     Handler,
     HttpRequest,
@@ -107,7 +108,8 @@ class ProtocolRoute:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         request_id: str = scope["request_id"]
-        with self._gateway.exchange(request_id, self.label, self._services.clock()) as exchange:
+        arrival, principal = self._services.clock(), principal_of(scope)
+        with self._gateway.exchange(request_id, self.label, arrival, principal) as exchange:
             request = await self._receive(scope, receive)
             departure = departure_of(scope, receive)
             leaving = Leaving(exchange, asyncio.current_task())

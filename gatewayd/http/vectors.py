@@ -17,6 +17,7 @@ from gatewayd.http.prompts import answered
 from gatewayd.http.schema.embeddings import MAX_INPUTS, PoolingTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
+from gatewayd.tenants.principal import Principal, principal_of
 
 RequestT = TypeVar("RequestT", bound=PoolingTable)
 
@@ -64,7 +65,13 @@ class VectorRoute(ABC, Generic[RequestT]):
         """The body of the answer; called in a thread."""
 
     async def work(
-        self, request: RequestT, request_id: str, arrival: float, *, endpoint: str = ""
+        self,
+        request: RequestT,
+        request_id: str,
+        arrival: float,
+        principal: Principal,
+        *,
+        endpoint: str = "",
     ) -> Work:
         """Check a request and make prompts of its texts.
 
@@ -86,6 +93,7 @@ class VectorRoute(ABC, Generic[RequestT]):
             request_id=request_id,
             endpoint=endpoint or self.label,
             arrival=arrival,
+            principal=principal,
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -94,7 +102,7 @@ class VectorRoute(ABC, Generic[RequestT]):
         arrival = services.clock()
         request, ignored = await receive_request(services, self.table, scope, receive)
         name = services.check_model(request.model)
-        work = await self.work(request, request_id, arrival)
+        work = await self.work(request, request_id, arrival, principal_of(scope))
         async with answered(services, work, departure_of(scope, receive)) as generation:
             make, tokens = vectors_of(generation), generation.prompt_tokens
             id = request_id.removeprefix("req_")

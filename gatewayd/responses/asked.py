@@ -26,8 +26,8 @@ class Asked(NamedTuple):
     conversation: list[dict[str, Any]]
 
 
-async def asked_of(database: Database, request: InputTable) -> Asked:
-    """Gather them.
+async def asked_of(database: Database, tenant: str, request: InputTable) -> Asked:
+    """Gather them, of what a tenant has.
 
     Raises:
         NotFound: an item or a response that is named is not there.
@@ -36,14 +36,16 @@ async def asked_of(database: Database, request: InputTable) -> Asked:
     """
     named: dict[str, dict[str, Any]] = {}
     if wanted := items.referred(request.input):
-        named = await database.read(lambda connection: records.items(connection, wanted))
+        named = await database.read(lambda connection: records.items(connection, tenant, wanted))
     if items.size_of(request.input) > _INLINE:
         given = await collecting.apart(lambda: items.kept(request.input, named))
     else:
         given = items.kept(request.input, named)
     before: list[dict[str, Any]] = []
     if (previous := request.previous_response_id) is not None:
-        before = await database.read(lambda connection: records.conversation(connection, previous))
+        before = await database.read(
+            lambda connection: records.conversation(connection, tenant, previous)
+        )
     if not (before or given):
         raise InvalidRequest("input is required", param="input")
     return Asked(given, [*before, *given])

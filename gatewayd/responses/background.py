@@ -86,17 +86,17 @@ class Background:
         run = self._running.get(response_id)
         return None if run is None else run.log
 
-    async def cancel(self, response_id: str) -> dict[str, Any]:
-        """End one; once it is over nothing changes.
+    async def cancel(self, tenant: str, response_id: str) -> dict[str, Any]:
+        """End one of a tenant's; once it is over nothing changes.
 
         Raises:
-            NotFound: there is no such response.
+            NotFound: it has no such response.
             InvalidRequest: it has a client.
             StoreUnavailable: it has ended, and the store cannot be told yet.
         """
 
         def find(connection: Connection) -> dict[str, Any]:
-            return records.find(connection, response_id)
+            return records.find(connection, tenant, response_id)
 
         body = await self._database.read(find)
         if not body["background"]:

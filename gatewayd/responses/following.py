@@ -18,6 +18,7 @@ from gatewayd.responses.events import HEADERS, Numbers, end_of, told_again, unsa
 from gatewayd.responses.log import Reader
 from gatewayd.responses.records import Kept
 from gatewayd.store.database import Database
+from gatewayd.tenants.principal import principal_of
 
 
 async def follow(
@@ -33,8 +34,10 @@ async def follow(
     Raises:
         ClientGone: it has left.
     """
-    departure = departure_of(scope, receive)
+    departure, lease = departure_of(scope, receive), principal_of(scope).lease
     departure.listen(reader.leave)
+    if lease is not None:
+        lease.add(reader.leave)
     try:
         pieces = Pieces(
             send, 200, lambda: [*HEADERS, *headers], keepalive=PING, seconds=ping_seconds
@@ -42,6 +45,8 @@ async def follow(
         await pieces.write(reader)
     finally:
         departure.forget(reader.leave)
+        if lease is not None:
+            lease.discard(reader.leave)
 
 
 class ResponseOne:
@@ -55,7 +60,8 @@ class ResponseOne:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Show it, or tell its events: again, and of one that runs as they come."""
         query, response_id = query_of(scope), scope["path_params"]["response_id"]
-        kept = await self._find(response_id)
+        tenant = principal_of(scope).tenant
+        kept = await self._find(tenant, response_id)
         if query.get("stream") not in ("true", "True", "1"):
             await send_json(send, kept.body)
             return
@@ -65,13 +71,13 @@ class ResponseOne:
             if log is not None:
                 await follow(Reader(log, after), [], seconds, scope, receive, send)
                 return
-            kept = await self._find(response_id)  # it has ended since
+            kept = await self._find(tenant, response_id)  # it has ended since
         pieces = Pieces(send, 200, lambda: HEADERS, keepalive=PING, seconds=seconds)
         await pieces.write(_events(kept, after))
 
-    async def _find(self, response_id: str) -> Kept:
+    async def _find(self, tenant: str, response_id: str) -> Kept:
         return await self._database.read(
-            lambda connection: records.find_told(connection, response_id)
+            lambda connection: records.find_told(connection, tenant, response_id)
         )
 
 

@@ -36,11 +36,14 @@ class Kept(NamedTuple):
     is_broken: bool = False
 
 
-def add(connection: Connection, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
+def add(
+    connection: Connection, tenant: str, body: dict[str, Any], given: list[dict[str, Any]]
+) -> None:
     """Keep one.
 
     Args:
         connection: to write with.
+        tenant: whose it is.
         body: the response.
         given: items of its input.
     """
@@ -52,6 +55,7 @@ def add(connection: Connection, body: dict[str, Any], given: list[dict[str, Any]
             previous_id=body["previous_response_id"],
             body=body,
             input=given,
+            tenant=tenant,
         )
     )
 
@@ -67,47 +71,50 @@ def replace(connection: Connection, kept: Kept) -> None:
     )
 
 
-def find(connection: Connection, response_id: str) -> dict[str, Any]:
-    """One of them.
+def find(connection: Connection, tenant: str, response_id: str) -> dict[str, Any]:
+    """One of a tenant's.
 
     Raises:
-        NotFound: there is no such response.
+        NotFound: it has no such response.
     """
-    return _row(connection, response_id, "response_id")[0].body
+    return _row(connection, tenant, response_id, "response_id")[0].body
 
 
-def find_told(connection: Connection, response_id: str) -> Kept:
+def find_told(connection: Connection, tenant: str, response_id: str) -> Kept:
     """The same, with how it was told.
 
     Raises:
-        NotFound: there is no such response.
+        NotFound: it has no such response.
     """
-    return _row(connection, response_id, "response_id")[0]
+    return _row(connection, tenant, response_id, "response_id")[0]
 
 
-def given(connection: Connection, response_id: str) -> list[dict[str, Any]]:
+def given(connection: Connection, tenant: str, response_id: str) -> list[dict[str, Any]]:
     """Items of the input of one.
 
     Raises:
-        NotFound: there is no such response.
+        NotFound: it has no such response.
     """
-    return _row(connection, response_id, "response_id")[1]
+    return _row(connection, tenant, response_id, "response_id")[1]
 
 
-def items(connection: Connection, wanted: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    """Items that responses have said, by their ids.
+def items(
+    connection: Connection, tenant: str, wanted: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Items that a tenant's responses have said, by their ids.
 
     Args:
         connection: to read with.
+        tenant: whose they are.
         wanted: ids, each with the field that names it.
 
     Raises:
         NotFound: there is no such item.
     """
-    return {item_id: _item(connection, item_id, param) for item_id, param in wanted.items()}
+    return {item_id: _item(connection, tenant, item_id, param) for item_id, param in wanted.items()}
 
 
-def conversation(connection: Connection, response_id: str) -> list[dict[str, Any]]:
+def conversation(connection: Connection, tenant: str, response_id: str) -> list[dict[str, Any]]:
     """All items up to the end of a response: its own and of those before it.
 
     Behind more than a chat may have nothing is read: they are refused, or left out.
@@ -120,7 +127,7 @@ def conversation(connection: Connection, response_id: str) -> list[dict[str, Any
     next_id: str | None = response_id
     num_items = 0
     while next_id is not None and num_items <= MAX_MESSAGES:
-        (body, *_), items = _row(connection, next_id, "previous_response_id")
+        (body, *_), items = _row(connection, tenant, next_id, "previous_response_id")
         if body["status"] not in ("completed", "incomplete"):
             raise InvalidRequest(
                 f"the response {next_id} is {body['status']}; only one that is complete goes on",
@@ -132,13 +139,13 @@ def conversation(connection: Connection, response_id: str) -> list[dict[str, Any
     return [item for part in reversed(parts) for item in part]
 
 
-def remove(connection: Connection, response_id: str) -> None:
-    """Delete one.
+def remove(connection: Connection, tenant: str, response_id: str) -> None:
+    """Delete one of a tenant's.
 
     Raises:
-        NotFound: there is no such response.
+        NotFound: it has no such response.
     """
-    find(connection, response_id)
+    find(connection, tenant, response_id)
     connection.execute(delete(responses).where(responses.c.id == response_id))
 
 
@@ -157,12 +164,13 @@ def fail_running(connection: Connection) -> int:
     return len(bodies)
 
 
-def _item(connection: Connection, item_id: str, param: str) -> dict[str, Any]:
+def _item(connection: Connection, tenant: str, item_id: str, param: str) -> dict[str, Any]:
     """Ids begin with their time: an item is in one of the last responses that began before it."""
     of_item = _ITEM.fullmatch(item_id)
     if of_item is not None:
         before = responses.c.id <= f"resp_{of_item[1]}"
-        last = select(responses.c.body).where(before).order_by(responses.c.id.desc()).limit(_LAST)
+        mine = select(responses.c.body).where(responses.c.tenant == tenant, before)
+        last = mine.order_by(responses.c.id.desc()).limit(_LAST)
         for body in connection.execute(last).scalars():
             for item in body["output"]:
                 if item["id"] == item_id:
@@ -173,8 +181,11 @@ def _item(connection: Connection, item_id: str, param: str) -> dict[str, Any]:
     )
 
 
-def _row(connection: Connection, response_id: str, param: str) -> tuple[Kept, list[dict[str, Any]]]:
-    query = select(responses.c.body, responses.c.input).where(responses.c.id == response_id)
+def _row(
+    connection: Connection, tenant: str, response_id: str, param: str
+) -> tuple[Kept, list[dict[str, Any]]]:
+    mine = (responses.c.id == response_id, responses.c.tenant == tenant)
+    query = select(responses.c.body, responses.c.input).where(*mine)
     found = connection.execute(query).one_or_none()
     if found is None:
         raise NotFound(f"there is no response {response_id[:128]!r}", param=param)

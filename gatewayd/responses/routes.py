@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
 
@@ -40,9 +40,17 @@ from gatewayd.responses.run import Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
 from gatewayd.store.room import ACCEPTED, Room
+from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.protocols import Refusal
 
 _DEFAULT_LIMIT, _MOST = 20, 100
+
+
+class _Given(NamedTuple):
+    """Items of an input, and whose they are."""
+
+    tenant: str
+    items: list[dict[str, Any]]
 
 
 class ResponseCreate:
@@ -64,13 +72,15 @@ class ResponseCreate:
         _check(request)
         if request.store is not False and ACCEPTED not in scope.get("extensions", ()):
             await self._room.check()
-        given, conversation = await asked_of(self._database, request)
-        answer = await begin(services, request, conversation, scope["request_id"], arrival)
+        principal, request_id = principal_of(scope), scope["request_id"]
+        items, conversation = await asked_of(self._database, principal.tenant, request)
+        given = _Given(principal.tenant, items)
+        answer = await begin(services, request, conversation, request_id, arrival, principal)
         response_id = new_id("resp_")
         if request.background:
             try:
                 body = begun(request, response_id, "in_progress")
-                await self._database.write(lambda connection: records.add(connection, body, given))
+                await self._keep(body, given)
             except BaseException:
                 answer.close()
                 raise
@@ -100,15 +110,17 @@ class ResponseCreate:
             answer.close()
             departure.forget(answer.abandon)
 
-    async def _keep(self, body: dict[str, Any], given: list[dict[str, Any]]) -> None:
+    async def _keep(self, body: dict[str, Any], given: _Given) -> None:
         if body["store"]:
-            await self._database.write(lambda connection: records.add(connection, body, given))
+            await self._database.write(
+                lambda connection: records.add(connection, given.tenant, body, given.items)
+            )
 
     async def _stream(
         self,
         progress: Progress,
         answer: Answer,
-        given: list[dict[str, Any]],
+        given: _Given,
         send: Send,
         ignored: list[str],
     ) -> None:
@@ -140,7 +152,7 @@ class ResponseCreate:
             await pieces.end(opening + last)
 
     async def _events(
-        self, progress: Progress, given: list[dict[str, Any]], numbers: Numbers
+        self, progress: Progress, given: _Given, numbers: Numbers
     ) -> AsyncIterator[bytes]:
         async for event in progress.events():
             yield numbers.opening(progress.body) + numbers.event(event)
@@ -160,7 +172,8 @@ class ResponseCount:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the tokens of a response's input, which may be more than the context."""
         request, ignored = await receive_request(self._services, InputTokensRequest, scope, receive)
-        _, conversation = await asked_of(self._database, request)
+        tenant = principal_of(scope).tenant
+        _, conversation = await asked_of(self._database, tenant, request)
         told = {
             "object": "response.input_tokens",
             "input_tokens": await count(self._services, request, conversation),
@@ -177,8 +190,10 @@ class ResponseDelete:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Delete it, and stop what works on it; responses behind it lose what they go on from."""
-        response_id = scope["path_params"]["response_id"]
-        await self._database.write(lambda connection: records.remove(connection, response_id))
+        response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
+        await self._database.write(
+            lambda connection: records.remove(connection, tenant, response_id)
+        )
         await self._background.drop(response_id)
         await send_json(send, {"id": response_id, "object": "response", "deleted": True})
 
@@ -191,7 +206,8 @@ class ResponseCancel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """End one in the background."""
-        await send_json(send, await self._background.cancel(scope["path_params"]["response_id"]))
+        tenant, response_id = principal_of(scope).tenant, scope["path_params"]["response_id"]
+        await send_json(send, await self._background.cancel(tenant, response_id))
 
 
 class ResponseInput:
@@ -203,10 +219,10 @@ class ResponseInput:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """List the items of its input."""
         page = page_of(query_of(scope), default=_DEFAULT_LIMIT, most=_MOST)
-        response_id = scope["path_params"]["response_id"]
+        response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
 
         def read(connection: Connection) -> list[dict[str, Any]]:
-            return records.given(connection, response_id)
+            return records.given(connection, tenant, response_id)
 
         found = await self._database.read(read)
         if page.is_descending:

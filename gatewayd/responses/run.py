@@ -21,6 +21,7 @@ from gatewayd.responses.body import chat_body, ended, failed, in_our_words, inpu
 from gatewayd.responses.output import Event, Output
 from gatewayd.responses.records import Kept
 from gatewayd.responses.truncation import most_that_fits
+from gatewayd.tenants.principal import Principal
 from gatewayd_hooks.protocols import Refusal
 
 LABEL = "/v1/responses"
@@ -32,6 +33,7 @@ async def begin(
     conversation: list[dict[str, Any]],
     request_id: str,
     arrival: float,
+    principal: Principal,
 ) -> Answer:
     """Send it to the engines.
 
@@ -41,6 +43,7 @@ async def begin(
         conversation: all items before the answer.
         request_id: the gateway's.
         arrival: when the request came.
+        principal: who sends it.
 
     Raises:
         GatewayError: it is refused.
@@ -56,8 +59,10 @@ async def begin(
         num_choices=1,
         options=prepared.options,
         arrival=arrival,
+        principal=principal,
+        model=prepared.identity.model,
     )
-    generation = services.pipeline.start(work)
+    generation = await services.pipeline.start(work)
     tokenizer, fleet = services.text.tokenizer, services.fleet
     return Answer(generation, prepared.identity, tokenizer, lambda: fleet.room)
 

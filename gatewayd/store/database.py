@@ -101,6 +101,10 @@ class Database:
         """
         await self.write(lambda _: None)
 
+    def submit(self, work: Callable[[Connection], object]) -> None:
+        """Write without waiting for it; ``close`` waits."""
+        self._writer.submit(work)
+
     def close(self) -> None:
         """Write what is left and close all connections."""
         self._writer.close()

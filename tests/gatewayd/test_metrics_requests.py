@@ -15,6 +15,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline import Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
 from tests.gatewayd.fake_fleet import FakeFleet, Job, fails, says
@@ -141,13 +142,15 @@ def work_of(text: TextModel, *prompts: list[int], max_tokens: int = 2) -> Work:
         num_choices=2,
         options=ChoiceOptions(detokenizer=text.tokenizer.detokenizer),
         arrival=0.0,
+        principal=OPERATOR,
+        model="nano",
     )
 
 
 async def counted(fleet: FakeFleet, work: Work) -> CollectorRegistry:
     """Run a request to its end."""
     made = Metrics(fleet, "m", version="1", max_model_len=100)
-    generation = Pipeline(fleet=fleet, metrics=made).start(work)
+    generation = await Pipeline(fleet=fleet, metrics=made).start(work)
     with contextlib.suppress(GatewayError):
         await generation.finish()
     generation.close()
@@ -218,7 +221,7 @@ async def test_a_refused_request_counts_by_the_cap_alone(
     fleet.refusal = QueueFull("full", by_tokens=by_tokens)
     made = Metrics(fleet, "m", version="1", max_model_len=100)
     with pytest.raises(QueueFull):
-        Pipeline(fleet=fleet, metrics=made).start(work_of(text, [7]))
+        await Pipeline(fleet=fleet, metrics=made).start(work_of(text, [7]))
     found = {
         key: made.registry.get_sample_value(
             "vllm:admission_rejections_total", {"model_name": "m", "reason": key}

@@ -13,6 +13,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.pipeline import Generation, Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.pipeline_observers import Observers
+from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.events import RequestFinished
@@ -28,6 +29,8 @@ def work(text: TextModel, *, prompts: int = 1, stop: tuple[str, ...] = ()) -> Wo
         num_choices=2,
         options=ChoiceOptions(detokenizer=text.tokenizer.detokenizer, stop=stop),
         arrival=0.0,
+        principal=OPERATOR,
+        model="nano",
     )
 
 
@@ -58,7 +61,7 @@ async def ended(generation: Generation) -> None:
 )
 async def test_every_end_is_told_once(text: TextModel, fleet: FakeFleet, outcome: str) -> None:
     finished: list[RequestFinished] = []
-    await ended(pipeline(fleet, finished.append).start(work(text, prompts=2)))
+    await ended(await pipeline(fleet, finished.append).start(work(text, prompts=2)))
     assert [event.outcome for event in finished] == [outcome]
     assert finished[0].prompt_tokens == 6
     assert all(job.gone.is_set() for job in fleet.jobs)
@@ -70,7 +73,7 @@ async def test_an_abandoned_request_is_told_once(
 ) -> None:
     finished: list[RequestFinished] = []
     fleet = FakeFleet(script)  # type: ignore[arg-type]
-    generation = pipeline(fleet, finished.append).start(work(text))
+    generation = await pipeline(fleet, finished.append).start(work(text))
     waiting = asyncio.create_task(ended(generation))
     await asyncio.sleep(0.01)
     generation.abandon()
@@ -89,7 +92,7 @@ async def test_all_prompts_are_sent_or_none(text: TextModel) -> None:
     finished: list[RequestFinished] = []
     fleet = Full(hangs)
     with pytest.raises(QueueFull):
-        pipeline(fleet, finished.append).start(work(text, prompts=2))
+        await pipeline(fleet, finished.append).start(work(text, prompts=2))
     assert fleet.jobs[0].gone.is_set()
     assert finished == []
 
@@ -100,7 +103,7 @@ async def test_an_observer_that_raises_does_not_touch_the_request(
     def broken(event: RequestFinished) -> None:
         raise RuntimeError("observer")
 
-    generation = pipeline(FakeFleet(says([100])), broken).start(work(text))
+    generation = await pipeline(FakeFleet(says([100])), broken).start(work(text))
     await generation.finish()
     generation.close()
     assert generation.outcome == "stop"
@@ -117,7 +120,7 @@ async def test_a_choice_that_stops_lets_its_sibling_go_on(text: TextModel) -> No
 
     finished: list[RequestFinished] = []
     fleet = FakeFleet(script)
-    generation = pipeline(fleet, finished.append).start(work(text, stop=(" two",)))
+    generation = await pipeline(fleet, finished.append).start(work(text, stop=(" two",)))
     await generation.finish()
     assert fleet.jobs[0].cancelled == {0}
     assert [choice.take() for choice in generation.choices] == ["one", "one"]
@@ -132,7 +135,7 @@ async def test_half_a_character_at_the_end_is_told_with_and_without_stop_strings
 ) -> None:
     half = text.tokenizer.encode("a \U0001f469")[:-1]
     fleet = FakeFleet(says(half, reason="length"))
-    generation = pipeline(fleet, lambda event: None).start(work(text, stop=stop))
+    generation = await pipeline(fleet, lambda event: None).start(work(text, stop=stop))
     await generation.finish()
     assert [choice.take() for choice in generation.choices] == [text.tokenizer.decode(half)] * 2
     generation.close()

@@ -89,8 +89,8 @@ async def test_of_a_conversation_no_more_is_read_than_a_chat_may_have(folder: Pa
                 "previous_response_id": f"resp_{number - 1}" if number else None,
                 "output": [{"id": number}],
             }
-            records.add(connection, body, [{"id": number}] * 999)
-        return records.conversation(connection, "resp_9")
+            records.add(connection, "default", body, [{"id": number}] * 999)
+        return records.conversation(connection, "default", "resp_9")
 
     with opened(folder) as durable:
         found = await durable.database.write(add)

@@ -1,0 +1,82 @@
+"""Bodies of the admin API's routes of tenants, keys and prices."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+_MOST = 10**15
+"""Of what is counted: sums of it stay far from what SQLite's integers hold."""
+
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Amount = Annotated[int, Meta(ge=0, le=_MOST)]
+PerMillion = Annotated[int, Meta(ge=0, le=10**12)]
+Weight = Annotated[float, Meta(ge=0.01, le=100.0)]
+Seconds = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
+Overlap = Annotated[int, Meta(ge=0, le=7 * 86_400)]
+Name = Annotated[str, Meta(max_length=128)]
+Scopes = Annotated[list[Name], Meta(min_length=1, max_length=64)]
+
+
+class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """``PATCH /admin/tenants/{tenant}``; what is left out stays, null takes a limit away.
+
+    Attributes:
+        weight: beside other tenants.
+        requests_per_minute: at most.
+        tokens_per_minute: at most, of prompts and answers.
+        concurrency: requests at once, at most.
+        most_tokens: that it may use in all.
+        most_micros: millionths of money that it may use in all.
+    """
+
+    weight: Weight | UnsetType = UNSET
+    requests_per_minute: Count | UnsetType | None = UNSET
+    tokens_per_minute: Count | UnsetType | None = UNSET
+    concurrency: Count | UnsetType | None = UNSET
+    most_tokens: Amount | UnsetType | None = UNSET
+    most_micros: Amount | UnsetType | None = UNSET
+
+
+class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /admin/tenants``."""
+
+    tenant: Name
+    terms: Terms = Terms()
+
+
+class KeyBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /admin/keys``.
+
+    Attributes:
+        tenant: whose it is.
+        name: for people.
+        scopes: its rights; None for the usual ones.
+        seconds: for which it is good; None for ever.
+    """
+
+    tenant: Name
+    name: Name = ""
+    scopes: Scopes | None = None
+    seconds: Seconds | None = None
+
+
+class RotateBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``POST /admin/keys/{key}/rotate``; for so many seconds the old secret is good, too."""
+
+    overlap_seconds: Overlap = 0
+
+
+class PriceBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """``PUT /admin/prices``: millionths for a million tokens; ``*`` is all other models."""
+
+    model: Name
+    input: PerMillion
+    output: PerMillion
+    cached: PerMillion | None = None
+
+
+class Nothing(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """No body."""

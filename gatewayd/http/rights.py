@@ -1,0 +1,92 @@
+"""Which right each path asks of a key that does not have all of them; one without is for nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from starlette.routing import BaseRoute, Route
+
+from gatewayd.errors import PermissionDenied
+from gatewayd.http.protocol_route import ProtocolRoute
+from gatewayd.tenants.principal import (
+    BATCHES,
+    EVERYTHING,
+    FILES,
+    INFER,
+    METRICS,
+    MODELS,
+    Principal,
+)
+
+_OURS: Mapping[str, Iterable[str]] = {
+    INFER: (
+        "/v1/chat/completions",
+        "/v1/chat/completions/render",
+        "/v1/completions",
+        "/v1/completions/render",
+        "/v1/embeddings",
+        "/v1/decisions",
+        "/v1/rerank",
+        "/v2/rerank",
+        "/rerank",
+        "/v1/score",
+        "/score",
+        "/tokenize",
+        "/v1/tokenize",
+        "/detokenize",
+        "/v1/detokenize",
+        "/v1/watermark/detect",
+        "/v1/responses",
+        "/v1/responses/input_tokens",
+        "/v1/responses/{response_id}",
+        "/v1/responses/{response_id}/cancel",
+        "/v1/responses/{response_id}/input_items",
+    ),
+    FILES: ("/v1/files", "/v1/files/{file_id}", "/v1/files/{file_id}/content"),
+    BATCHES: ("/v1/batches", "/v1/batches/{batch_id}", "/v1/batches/{batch_id}/cancel"),
+    MODELS: (
+        "/v1/models",
+        "/v1/models/{model:path}",
+        "/version",
+        "/v1/gateway/compat",
+        "/openapi.json",
+    ),
+    # Of all tenants together; details of readiness too.
+    METRICS: ("/metrics", "/livez", "/readyz", "/health"),
+}
+OURS = {path: right for right, paths in _OURS.items() for path in paths}
+
+
+class Rights:
+    """Of the paths of an app.
+
+    Args:
+        routes: all of them; what protocols serve is for whoever may use a model.
+    """
+
+    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+        self._fixed: dict[str, str] = {}
+        self._patterns: list[tuple[Route, str]] = []
+        for route in routes:
+            if not isinstance(route, Route):
+                continue
+            is_protocol = isinstance(route.endpoint, ProtocolRoute)
+            right = INFER if is_protocol else OURS.get(route.path, EVERYTHING)
+            if route.param_convertors:
+                self._patterns.append((route, right))
+            else:
+                self._fixed[route.path] = right
+
+    def check(self, principal: Principal, path: str) -> None:
+        """Look for the right that a path asks for.
+
+        Raises:
+            PermissionDenied: it is not there.
+        """
+        right = self._fixed.get(path)
+        if right is None:
+            found = [right for route, right in self._patterns if route.path_regex.match(path)]
+            right = found[0] if found else MODELS  # there is nothing; 404 tells them so
+        if right == EVERYTHING:
+            raise PermissionDenied("this path is the operator's")
+        principal.check(right)

@@ -1,0 +1,83 @@
+"""What a tenant is charged for: the most before a request runs, what it was after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from gatewayd.pipeline_account import first_token
+from gatewayd.pipeline_choice import Choice
+from gatewayd.tenants.account import Account
+from gatewayd.tenants.costs import Asked, Spent
+
+if TYPE_CHECKING:
+    from gatewayd.pipeline import Work
+
+_SALT_BYTES = 16
+
+
+def asked_of(work: Work) -> Asked:
+    """What a request may take: its prompts, and all that it may generate."""
+    n = work.num_choices
+    return Asked(
+        work.request_id,
+        work.principal.tenant,
+        work.principal.key_id,
+        work.endpoint,
+        work.model,
+        sum([len(request.prompt) for request in work.requests]),
+        sum([n * request.params.max_tokens for request in work.requests]),
+    )
+
+
+def owned(work: Work, account: Account) -> Work:
+    """The same with its owner on every prompt, by which the engine tells tenants apart."""
+    requests = [
+        replace(
+            request,
+            tenant=account.tenant,
+            salt=_salted(account.salt, request.salt),
+        )
+        for request in work.requests
+    ]
+    return msgspec.structs.replace(work, requests=requests)
+
+
+def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, now: float) -> Spent:
+    """What a request took, when it has ended.
+
+    Args:
+        choices: of all its prompts.
+        cached: tokens of its prompts, found in the prefix cache.
+        work: the request.
+        outcome: of it.
+        now: when it ended, by the clock.
+    """
+    first = first_token(choices)
+    # What never left the queue has cost nobody anything.
+    ran = {
+        choice.prompt_index
+        for choice in choices
+        if choice.queue_seconds is not None or choice.first is not None
+    }
+    queues = [one.queue_seconds for one in choices if one.queue_seconds is not None]
+    return Spent(
+        outcome=outcome,
+        prompt_tokens=sum([len(work.requests[at].prompt) for at in ran]),
+        cached_tokens=cached,
+        completion_tokens=sum([choice.completion_tokens for choice in choices]),
+        queue_ms=round(1000 * max(queues)) if queues else None,
+        first_ms=None if first is None else round(1000 * (first - work.arrival)),
+        total_ms=round(1000 * (now - work.arrival)),
+    )
+
+
+def _salted(tenant: bytes, client: bytes) -> bytes:
+    """Both: the tenant's, which nobody can guess, and what its client asked for."""
+    if not tenant:
+        return client
+    return blake2b(client, key=tenant, digest_size=_SALT_BYTES).digest()

@@ -1,0 +1,134 @@
+"""A tenant's account: what its requests must pass before they run, and are counted by after."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from gatewayd.engines.seam import Room
+from gatewayd.errors import PermissionDenied
+from gatewayd.store.ids import new_id
+from gatewayd.tenants.costs import Asked, Entry, Spent
+from gatewayd.tenants.ledger import Ledger
+from gatewayd.tenants.limits import Gate, Limits
+from gatewayd.tenants.prices import FREE, OTHERS, Price
+
+
+class Terms(NamedTuple):
+    """What a tenant was promised.
+
+    Attributes:
+        limits: of its requests.
+        has_token_budget: whether its tokens are limited in all.
+        has_money_budget: whether its money is.
+        weight: of its requests beside those of others.
+    """
+
+    limits: Limits = Limits()
+    has_token_budget: bool = False
+    has_money_budget: bool = False
+    weight: float = 1.0
+
+    @property
+    def are_usual(self) -> bool:
+        """Whether nothing was promised."""
+        return self == Terms()
+
+
+class Account:
+    """Of one tenant, as long as the daemon runs.
+
+    Attributes:
+        tenant: whose it is.
+        salt: of its prefix cache; empty for the tenant of everybody.
+        terms: what it was promised.
+    """
+
+    def __init__(
+        self,
+        tenant: str,
+        terms: Terms,
+        ledger: Ledger,
+        salt: bytes,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.tenant = tenant
+        self.salt = salt
+        self.terms = terms
+        self._ledger = ledger
+        self._prices: Mapping[str, Price] = {}
+        self._gate = Gate(terms.limits, clock)
+
+    def change(self, terms: Terms, prices: Mapping[str, Price]) -> None:
+        """From now on; what runs goes on as it began."""
+        self._prices = prices
+        if terms.limits != self._gate.limits:
+            self._gate.change(terms.limits)
+        self.terms = terms
+
+    async def admit(self, asked: Asked) -> Ticket:
+        """Let a request in; waits for the disk only where there is a budget.
+
+        Raises:
+            RateLimited: a limit is reached.
+            InsufficientQuota: the budget has too little left.
+            PermissionDenied: there is a budget in money and the model has no price.
+            StoreUnavailable: it could not be counted.
+        """
+        terms, ledger = self.terms, self._ledger
+        price = self._prices.get(asked.model) or self._prices.get(OTHERS)
+        if price is None and terms.has_money_budget:
+            raise PermissionDenied(
+                f"the model {asked.model} has no price, and the tenant's budget is in money: ask "
+                "the operator for one",
+                param="model",
+                code="model_not_priced",
+            )
+        ledger.check()
+        is_reserved = terms.has_token_budget or terms.has_money_budget
+        entry = Entry(new_id("use_"), asked, price or FREE, int(time.time()), is_reserved)
+        taken = self._gate.enter(asked.tokens)
+        slot = None
+        if is_reserved:
+            try:
+                slot = await ledger.reserve(entry)
+            except BaseException:
+                self._gate.leave(taken, 0)
+                raise
+        return Ticket(self._gate, ledger, entry, taken, slot)
+
+
+class Ticket:
+    """One request that was let in; ``end`` it, or ``give_back`` what never ran."""
+
+    __slots__ = ("_gate", "_ledger", "_slot", "_taken", "entry")
+
+    def __init__(
+        self, gate: Gate, ledger: Ledger, entry: Entry, taken: int, slot: int | None
+    ) -> None:
+        self._gate = gate
+        self._ledger = ledger
+        self._taken = taken
+        self._slot = slot
+        self.entry = entry
+
+    def mark(self, count: int) -> None:
+        """It has generated so many tokens, which nobody was told yet."""
+        if self._slot is not None:
+            self._ledger.marks.write(self._slot, count)
+
+    def room(self, queue: Room) -> Room:
+        """What may come yet, for the answer's headers."""
+        return self._gate.room(queue)
+
+    def end(self, spent: Spent) -> None:
+        """It is over."""
+        self._gate.leave(self._taken, spent.tokens)
+        self._ledger.settle(self.entry, spent)
+
+    def give_back(self) -> None:
+        """It never ran."""
+        self._gate.leave(self._taken, 0)
+        if self.entry.is_reserved:
+            self._ledger.settle(self.entry, None)

@@ -1,0 +1,112 @@
+"""Every action on tenants as a route of the admin API; the command line runs the same ones.
+
+Beside a running daemon they come over its socket, else they work on its store.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import msgspec
+
+from gatewayd.admin.wire_tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
+from gatewayd.errors import InvalidRequest, NotFound
+from gatewayd.tenants import audit, changes
+from gatewayd.tenants.changes import Desk, Params
+from gatewayd.tenants.usage import summed
+
+_MOST_ROWS = 10_000
+
+
+class Action(NamedTuple):
+    """One of them.
+
+    Attributes:
+        method: of its route.
+        path: of its route, with names of parameters in braces.
+        body: what it is told.
+        run: does it; with the desk, parameters of the path or the query, and the body.
+    """
+
+    method: str
+    path: str
+    body: type[Any]
+    run: Callable[[Desk, Params, Any], Any]
+
+    @property
+    def is_change(self) -> bool:
+        """Whether it writes."""
+        return self.method != "GET"
+
+
+def _usage(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+    return summed(
+        desk.connection,
+        by=params.get("by", "tenant"),
+        tenant=params.get("tenant"),
+        since=_number(params, "since", 0),
+    )
+
+
+def _audit(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+    most = min(_number(params, "limit", 100), _MOST_ROWS)
+    return {
+        "rows": [row._asdict() for row in audit.rows(desk.connection, most)],
+        "fault": audit.fault(desk.connection, desk.secret, desk.head),
+    }
+
+
+ACTIONS = (
+    Action("GET", "/admin/tenants", Nothing, changes.list_tenants),
+    Action("POST", "/admin/tenants", TenantBody, changes.create_tenant),
+    Action("PATCH", "/admin/tenants/{tenant}", Terms, changes.change_tenant),
+    Action("DELETE", "/admin/tenants/{tenant}", Nothing, changes.remove_tenant),
+    Action("GET", "/admin/keys", Nothing, changes.list_keys),
+    Action("POST", "/admin/keys", KeyBody, changes.create_key),
+    Action("POST", "/admin/keys/{key}/rotate", RotateBody, changes.rotate_key),
+    Action("DELETE", "/admin/keys/{key}", Nothing, changes.revoke_key),
+    Action("GET", "/admin/prices", Nothing, changes.list_prices),
+    Action("PUT", "/admin/prices", PriceBody, changes.set_price),
+    Action("DELETE", "/admin/prices/{model:path}", Nothing, changes.remove_price),
+    Action("GET", "/admin/usage", Nothing, _usage),
+    Action("GET", "/admin/audit", Nothing, _audit),
+)
+
+
+def action_of(method: str, path: str) -> tuple[Action, dict[str, str]]:
+    """Which one a route is, with the parameters of its path.
+
+    Raises:
+        NotFound: none.
+    """
+    for action in ACTIONS:
+        pattern = re.sub(
+            r"{(\w+)(:path)?}", lambda m: f"(?P<{m[1]}>{'.+' if m[2] else '[^/]+'})", action.path
+        )
+        found = re.fullmatch(pattern, path)
+        if action.method == method and found is not None:
+            return action, found.groupdict()
+    raise NotFound(f"there is no {method} {path}")
+
+
+def body_of(action: Action, given: object) -> Any:  # noqa: ANN401 - a body's struct
+    """Check a body.
+
+    Raises:
+        InvalidRequest: it is not what the action takes.
+    """
+    try:
+        return msgspec.convert({} if given is None else given, action.body)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"the body is not understood: {error}") from error
+
+
+def _number(params: Mapping[str, str], name: str, default: int) -> int:
+    text = params.get(name)
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 16):
+        raise InvalidRequest(f"{name} is {text[:32]!r}; it must be a whole number", param=name)
+    return int(text)

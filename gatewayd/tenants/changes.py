@@ -1,0 +1,171 @@
+"""What operators do with tenants, keys and prices: each with its audit row, in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Connection, select
+
+from gatewayd.admin.wire_tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
+from gatewayd.errors import InvalidRequest
+from gatewayd.store.tables import keys, prices
+from gatewayd.tenants import audit, records
+from gatewayd.tenants.keys import ApiKey, new_key
+from gatewayd.tenants.principal import INFER, SCOPES, USUAL
+from gatewayd.tenants.secret import Secret
+
+Params = Mapping[str, str]
+
+
+class Desk(NamedTuple):
+    """Where changes are made.
+
+    Attributes:
+        connection: with a transaction.
+        secret: the server's.
+        head: the file with the end of the audit.
+        now: Unix time.
+        actor: who makes them.
+    """
+
+    connection: Connection
+    secret: Secret
+    head: Path
+    now: int
+    actor: str
+
+    def note(self, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON
+        """Put a change on record."""
+        audit.append(
+            self.connection,
+            self.secret,
+            at=self.now,
+            actor=self.actor,
+            action=action,
+            target=target,
+            detail=detail,
+        )
+
+
+def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any]:
+    """Add a tenant."""
+    values = msgspec.to_builtins(body.terms)
+    records.add_tenant(desk.connection, body.tenant, desk.now, values)
+    desk.note("tenant.create", body.tenant, **values)
+    return _tenant(desk, body.tenant)
+
+
+def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
+    """Change its limits, budget and weight."""
+    values = msgspec.to_builtins(body)
+    records.change_tenant(desk.connection, params["tenant"], values)
+    desk.note("tenant.set", params["tenant"], **values)
+    return _tenant(desk, params["tenant"])
+
+
+def remove_tenant(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+    """Remove it, with its keys and what it has kept."""
+    records.remove_tenant(desk.connection, params["tenant"], desk.now)
+    desk.note("tenant.remove", params["tenant"])
+    return {"tenant": params["tenant"], "removed": True}
+
+
+def create_key(desk: Desk, params: Params, body: KeyBody) -> dict[str, Any]:
+    """Make a key; its secret is in the answer and nowhere else."""
+    scopes = list(USUAL) if body.scopes is None else body.scopes
+    for scope in scopes:
+        if scope not in SCOPES and not scope.removeprefix(f"{INFER}:") != scope:
+            raise InvalidRequest(
+                f"there is no scope {scope!r}; there are {', '.join(SCOPES)} and {INFER}:MODEL",
+                param="scopes",
+            )
+    made = new_key()
+    expires_at = None if body.seconds is None else desk.now + body.seconds
+    values = {
+        "id": made.id,
+        "tenant": body.tenant,
+        "name": body.name,
+        "scopes": scopes,
+        "created_at": desk.now,
+        "expires_at": expires_at,
+    }
+    digest = desk.secret.digest(made.secret.encode())
+    records.add_key(desk.connection, {**values, "digest": digest})
+    desk.note("key.create", made.id, tenant=body.tenant, scopes=scopes, expires_at=expires_at)
+    return _shown_once(desk, made)
+
+
+def rotate_key(desk: Desk, params: Params, body: RotateBody) -> dict[str, Any]:
+    """Give a key another secret."""
+    row = records.key(desk.connection, params["key"])
+    made = new_key(row.id)
+    values = {
+        "digest": desk.secret.digest(made.secret.encode()),
+        "old_digest": row.digest if body.overlap_seconds else None,
+        "old_until": desk.now + body.overlap_seconds if body.overlap_seconds else None,
+    }
+    records.change_key(desk.connection, row.id, values)
+    desk.note("key.rotate", row.id, overlap_seconds=body.overlap_seconds)
+    return _shown_once(desk, made)
+
+
+def revoke_key(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+    """End a key, and what runs with it."""
+    records.change_key(desk.connection, params["key"], {"revoked_at": desk.now})
+    desk.note("key.revoke", params["key"])
+    return {"key": params["key"], "revoked": True}
+
+
+def set_price(desk: Desk, params: Params, body: PriceBody) -> dict[str, Any]:
+    """Set what a model's tokens cost from now on."""
+    cached = body.input if body.cached is None else body.cached
+    values = {"input": body.input, "cached": cached, "output": body.output}
+    records.set_price(desk.connection, body.model, values)
+    desk.note("price.set", body.model, **values)
+    return {"model": body.model, **values}
+
+
+def remove_price(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
+    """Forget what a model costs."""
+    records.remove_price(desk.connection, params["model"])
+    desk.note("price.remove", params["model"])
+    return {"model": params["model"], "removed": True}
+
+
+def list_tenants(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+    """All that are not removed."""
+    return [_shown(row) for row in records.everything(desk.connection).tenants]
+
+
+def list_keys(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+    """All keys, those that were revoked too; never their digests."""
+    public = [c for c in keys.c if c.name not in ("digest", "old_digest")]
+    rows = desk.connection.execute(select(*public).order_by(keys.c.created_at, keys.c.id))
+    return [{"key": row.id, **_without(row, "id")} for row in rows]
+
+
+def list_prices(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
+    """Of all models that have one."""
+    rows = desk.connection.execute(select(prices).order_by(prices.c.model))
+    return [dict(row._mapping) for row in rows]
+
+
+def _tenant(desk: Desk, name: str) -> dict[str, Any]:
+    return _shown(records.tenant(desk.connection, name))
+
+
+def _shown(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
+    return {"tenant": row.id, **_without(row, "id", "removed_at")}
+
+
+def _without(row: Any, *names: str) -> dict[str, Any]:  # noqa: ANN401 - a row
+    return {name: value for name, value in row._mapping.items() if name not in names}
+
+
+def _shown_once(desk: Desk, made: ApiKey) -> dict[str, Any]:
+    row = records.key(desk.connection, made.id)
+    public = _without(row, "id", "digest", "old_digest", "revoked_at")
+    return {"key": made.id, "secret": made.text, **public}

@@ -1,0 +1,58 @@
+"""API keys: ``gw_<id>_<secret>``. The id finds the row, the secret proves it."""
+
+from __future__ import annotations
+
+import re
+import secrets
+from hmac import compare_digest
+from typing import NamedTuple
+
+from gatewayd.tenants.secret import Secret
+
+_FORM = re.compile(rb"gw_([0-9a-f]{12})_([A-Za-z0-9_-]{43})")
+_SECRET_BYTES = 32
+_NOBODY = bytes(32)
+"""A digest that no secret has; compared with where there is no row."""
+
+
+class ApiKey(NamedTuple):
+    """A key, whole; shown once.
+
+    Attributes:
+        id: which may be shown and logged.
+        secret: 256 random bits.
+    """
+
+    id: str
+    secret: str
+
+    @property
+    def text(self) -> str:
+        """As its owner sends it."""
+        return f"gw_{self.id}_{self.secret}"
+
+
+def new_key(key_id: str | None = None) -> ApiKey:
+    """A fresh key, or a fresh secret for one."""
+    return ApiKey(key_id or secrets.token_hex(6), secrets.token_urlsafe(_SECRET_BYTES))
+
+
+def parsed(given: bytes) -> tuple[str, bytes] | None:
+    """The id and the secret of what a request sends; None for what is no key of ours."""
+    found = _FORM.fullmatch(given)
+    return None if found is None else (found[1].decode(), found[2])
+
+
+def is_one_of(secret: Secret, given: bytes, digests: tuple[bytes, ...]) -> bool:
+    """Whether a secret is that of a digest, in a time that says nothing.
+
+    Args:
+        secret: the server's.
+        given: by a request.
+        digests: that are good now; none for an id that nobody has.
+    """
+    digest = secret.digest(given)
+    is_good = False
+    for known in digests or (_NOBODY,):
+        is_good |= compare_digest(digest, known)
+    return is_good

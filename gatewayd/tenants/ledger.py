@@ -1,0 +1,101 @@
+"""The ledger of a running daemon: reservations are waited for, settlements gather and are written.
+
+A settlement that the store does not take is kept and tried again; with too many of them nothing
+new is taken on that would have to be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from gatewayd.errors import StoreUnavailable
+from gatewayd.store.again import until_done
+from gatewayd.store.database import Database
+from gatewayd.tenants import ledger_records as records
+from gatewayd.tenants.costs import Entry, Settlement, Spent
+from gatewayd.tenants.marks import Marks
+
+_AT_ONCE = 256
+"""In one transaction: nobody else writes meanwhile."""
+
+_MOST_LEFT = 10_000
+
+
+class Ledger:
+    """Writes down what tenants use.
+
+    Attributes:
+        marks: how far what runs has come.
+
+    Args:
+        database: where.
+        marks: see there.
+    """
+
+    def __init__(self, database: Database, marks: Marks) -> None:
+        self.marks = marks
+        self._database = database
+        self._left: list[Settlement] = []
+        self._slots: dict[str, int] = {}
+        self._writing: asyncio.Task[None] | None = None
+
+    def check(self) -> None:
+        """See that what comes can be counted.
+
+        Raises:
+            StoreUnavailable: too much waits to be written already.
+        """
+        if len(self._left) >= _MOST_LEFT:
+            raise StoreUnavailable("usage cannot be written down now", retry_after=5)
+
+    async def reserve(self, entry: Entry) -> int:
+        """Take the most that a request may take; it is on the disk when this returns.
+
+        Returns:
+            A place for its marks, until it is settled.
+
+        Raises:
+            InsufficientQuota: the budget has too little left.
+            StoreUnavailable: the store cannot be written.
+        """
+        try:
+            await self._database.write(lambda connection: records.reserve(connection, entry))
+        except (asyncio.CancelledError, StoreUnavailable):
+            self.settle(entry, None)  # it may have been written
+            raise
+        slot = self._slots[entry.id] = self.marks.take(entry.id)
+        return slot
+
+    def settle(self, entry: Entry, spent: Spent | None) -> None:
+        """A request is over; None if it never ran."""
+        self._left.append(Settlement(entry, spent))
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write(), name="ledger")
+
+    async def flush(self) -> None:
+        """Wait until all that was settled is on the disk."""
+        while self._left and self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def close(self, submit: Callable[[list[Settlement]], object]) -> None:
+        """The daemon ends: hand what is left to the writer, which ends after it."""
+        if self._writing is not None:
+            self._writing.cancel()
+        if self._left:
+            submit(self._left)
+        self.marks.close()
+
+    async def _write(self) -> None:
+        while self._left:
+            some = self._left[:_AT_ONCE]
+            await until_done(
+                lambda some=some: self._database.write(  # type: ignore[misc]
+                    lambda connection: records.settle(connection, some)
+                )
+            )
+            del self._left[: len(some)]
+            for settled in some:
+                slot = self._slots.pop(settled.entry.id, None)
+                if slot is not None:
+                    self.marks.give_back(slot)

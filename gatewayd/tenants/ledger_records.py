@@ -1,0 +1,177 @@
+"""The ledger's SQL: reserve, settle, recover. What belongs together is one transaction.
+
+At every commit, for each tenant: ``used`` of its budget is the sum of its usage, ``reserved`` that
+of its reservations, and both together are within the budget as long as nobody lowers it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
+from sqlalchemy.dialects import sqlite
+
+from gatewayd.errors import InsufficientQuota
+from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.prices import Price
+
+_RESERVE = (
+    update(budgets)
+    .where(
+        budgets.c.tenant == bindparam("whose"),
+        or_(
+            budgets.c.most_tokens.is_(None),
+            budgets.c.used_tokens + budgets.c.reserved_tokens + bindparam("tokens")
+            <= budgets.c.most_tokens,
+        ),
+        or_(
+            budgets.c.most_micros.is_(None),
+            budgets.c.used_micros + budgets.c.reserved_micros + bindparam("micros")
+            <= budgets.c.most_micros,
+        ),
+    )
+    .values(
+        reserved_tokens=budgets.c.reserved_tokens + bindparam("tokens"),
+        reserved_micros=budgets.c.reserved_micros + bindparam("micros"),
+    )
+)
+_RELEASE = (
+    delete(reservations)
+    .where(reservations.c.id == bindparam("which"))
+    .returning(reservations.c.tokens, reservations.c.micros)
+)
+_MOVE = (
+    update(budgets)
+    .where(budgets.c.tenant == bindparam("whose"))
+    .values(
+        used_tokens=budgets.c.used_tokens + bindparam("tokens"),
+        used_micros=budgets.c.used_micros + bindparam("micros"),
+        reserved_tokens=budgets.c.reserved_tokens - bindparam("released_tokens"),
+        reserved_micros=budgets.c.reserved_micros - bindparam("released_micros"),
+    )
+)
+_USE = sqlite.insert(usage).on_conflict_do_nothing()
+
+
+def reserve(connection: Connection, entry: Entry) -> None:
+    """Take the most that a request may take from its tenant's budget.
+
+    Raises:
+        InsufficientQuota: that is not left.
+    """
+    asked = entry.asked
+    amount = {"tokens": asked.tokens, "micros": entry.micros}
+    if connection.execute(_RESERVE, {"whose": asked.tenant, **amount}).rowcount != 1:
+        raise _refusal(connection, entry)
+    price = entry.price
+    connection.execute(
+        insert(reservations).values(
+            id=entry.id,
+            **_of_a_request(entry),
+            prompt_tokens=asked.prompt_tokens,
+            **amount,
+            input_price=price.input,
+            cached_price=price.cached,
+            output_price=price.output,
+        )
+    )
+
+
+def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
+    """Write down what requests took and let go of the rest; once more changes nothing."""
+    for entry, spent in settlements:
+        released = (0, 0)
+        if entry.is_reserved:
+            row = connection.execute(_RELEASE, {"which": entry.id}).one_or_none()
+            if row is None:
+                continue  # it is settled
+            released = (row.tokens, row.micros)
+        used = (0, 0)
+        if spent is not None:
+            micros = entry.price.cost(
+                spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens
+            )
+            row_of_it = {"id": entry.id, "micros": micros, **_of_a_request(entry)}
+            if not connection.execute(_USE, {**row_of_it, **spent._asdict()}).rowcount:
+                continue
+            used = (spent.tokens, micros)
+        moved = {
+            "whose": entry.asked.tenant,
+            "tokens": used[0],
+            "micros": used[1],
+            "released_tokens": released[0],
+            "released_micros": released[1],
+        }
+        connection.execute(_MOVE, moved)
+
+
+def recover(connection: Connection, known: Mapping[str, int]) -> int:
+    """Settle what the dead had reserved, at what is known: its prompt, and what was marked.
+
+    Args:
+        connection: to write with.
+        known: tokens generated, by reservation.
+
+    Returns:
+        How many they were.
+    """
+    rows = connection.execute(select(reservations)).all()
+    settlements = []
+    for row in rows:
+        asked = Asked(
+            row.request_id,
+            row.tenant,
+            row.key_id,
+            row.endpoint,
+            row.model,
+            row.prompt_tokens,
+            row.tokens - row.prompt_tokens,
+        )
+        price = Price(row.input_price, row.cached_price, row.output_price)
+        spent = Spent("lost", row.prompt_tokens, 0, min(known.get(row.id, 0), asked.most_tokens))
+        settlements.append(Settlement(Entry(row.id, asked, price, row.created_at, True), spent))
+    settle(connection, settlements)
+    return len(settlements)
+
+
+def remove_older(connection: Connection, created_at: float, most: int) -> int:
+    """Delete at most so many rows of usage that are older; budgets keep what they add up to."""
+    old: Sequence[str] = (
+        connection.execute(select(usage.c.id).where(usage.c.created_at < created_at).limit(most))
+        .scalars()
+        .all()
+    )
+    connection.execute(delete(usage).where(usage.c.id.in_(old)))
+    return len(old)
+
+
+def _of_a_request(entry: Entry) -> dict[str, object]:
+    asked = entry.asked
+    return {
+        "request_id": asked.request_id,
+        "tenant": asked.tenant,
+        "key_id": asked.key_id,
+        "endpoint": asked.endpoint,
+        "model": asked.model,
+        "created_at": entry.created_at,
+    }
+
+
+def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
+    """Say what is left, and whether it may become more by itself."""
+    asked = entry.asked
+    row = connection.execute(select(budgets).where(budgets.c.tenant == asked.tenant)).one()
+    for what, most, used, wanted in (
+        ("tokens", row.most_tokens, row.used_tokens, asked.tokens),
+        ("millionths", row.most_micros, row.used_micros, entry.micros),
+    ):
+        if most is not None and used + wanted > most:
+            return InsufficientQuota(
+                f"the budget of tenant {asked.tenant} has {max(0, most - used)} {what} left and "
+                f"this request may take {wanted}: ask for fewer tokens, or the operator for more"
+            )
+    return InsufficientQuota(
+        f"requests that run hold the rest of the budget of tenant {asked.tenant}; try again",
+        retry_after=1.0,
+    )

@@ -1,0 +1,149 @@
+"""How much of a tenant's at a time: requests and tokens a minute, requests at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gatewayd.engines.seam import Room
+from gatewayd.errors import RateLimited
+from gatewayd.http.durations import go_duration
+
+_MINUTE = 60.0
+
+
+class Limits(NamedTuple):
+    """Of a tenant; None for no limit."""
+
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    concurrency: int | None = None
+
+
+class Bucket:
+    """Fills up within a minute; may be in debt.
+
+    Args:
+        size: most that is in it.
+        clock: seconds; monotonic.
+    """
+
+    __slots__ = ("_clock", "_level", "_seen", "size")
+
+    def __init__(self, size: int, clock: Callable[[], float]) -> None:
+        self.size = size
+        self._clock = clock
+        self._level = float(size)
+        self._seen = clock()
+
+    @property
+    def level(self) -> float:
+        """What is in it now."""
+        now = self._clock()
+        self._level = min(self.size, self._level + (now - self._seen) * self.size / _MINUTE)
+        self._seen = now
+        return self._level
+
+    def take(self, amount: float) -> None:
+        """Take from it; with a minus put back."""
+        self._level = min(self.size, self.level - amount)
+
+    def seconds_until(self, amount: float) -> float:
+        """Until so much is in it."""
+        return max(0.0, amount - self.level) * _MINUTE / self.size
+
+
+class Gate:
+    """Lets a tenant's requests in.
+
+    Args:
+        limits: of the tenant.
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._requests: Bucket | None = None
+        self._tokens: Bucket | None = None
+        self.num_inside = 0
+        self.limits = Limits()
+        self.change(limits)
+
+    def change(self, limits: Limits) -> None:
+        """Other limits from now on; what was used counts on."""
+        self._requests = self._resized(self._requests, limits.requests_per_minute)
+        self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
+        self.limits = limits
+
+    def _resized(self, bucket: Bucket | None, size: int | None) -> Bucket | None:
+        if size is None:
+            return None
+        fresh = Bucket(size, self._clock)
+        if bucket is not None:
+            fresh.take(bucket.size - bucket.level)
+        return fresh
+
+    def enter(self, tokens: int) -> int:
+        """Let a request in.
+
+        Args:
+            tokens: that it may take; one that may take more than a minute has needs all of it.
+
+        Returns:
+            Tokens that it has taken, for ``leave``.
+
+        Raises:
+            RateLimited: a limit is reached.
+        """
+        most = self.limits.concurrency
+        if most is not None and self.num_inside >= most:
+            raise self._refusal(f"{most} requests at once", 1.0)
+        requests, bucket = self._requests, self._tokens
+        if requests is not None and (seconds := requests.seconds_until(1)):
+            raise self._refusal(f"{requests.size} requests a minute", seconds)
+        taken = 0
+        if bucket is not None:
+            taken = min(tokens, bucket.size)
+            if seconds := bucket.seconds_until(taken):
+                raise self._refusal(f"{bucket.size} tokens a minute", seconds)
+            bucket.take(taken)
+        if requests is not None:
+            requests.take(1)
+        self.num_inside += 1
+        return taken
+
+    def leave(self, taken: int, used: int) -> None:
+        """A request has ended.
+
+        Args:
+            taken: tokens that ``enter`` has taken.
+            used: tokens that it has used.
+        """
+        self.num_inside -= 1
+        if self._tokens is not None:
+            self._tokens.take(used - taken)
+
+    def room(self, queue: Room) -> Room:
+        """What may come yet: of the limits that there are, else of the queue."""
+        room, resets = queue, [0.0]
+        if (bucket := self._requests) is not None:
+            left = max(0, int(bucket.level))
+            room = room._replace(limit_requests=bucket.size, remaining_requests=left)
+            resets.append(bucket.seconds_until(bucket.size))
+        if (bucket := self._tokens) is not None:
+            left = max(0, int(bucket.level))
+            room = room._replace(limit_tokens=bucket.size, remaining_tokens=left)
+            resets.append(bucket.seconds_until(bucket.size))
+        return room._replace(reset_seconds=max(resets)) if len(resets) > 1 else room
+
+    def _refusal(self, what: str, seconds: float) -> RateLimited:
+        told: dict[str, str] = {}
+        for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket is not None:
+                told[f"x-ratelimit-limit-{name}"] = str(bucket.size)
+                told[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))
+                reset = go_duration(bucket.seconds_until(bucket.size))
+                told[f"x-ratelimit-reset-{name}"] = reset
+        message = f"the tenant's limit of {what} is reached; try again in {seconds:.1f} s"
+        return RateLimited(message, retry_after=max(seconds, 0.001), headers=told)

@@ -1,0 +1,127 @@
+"""Who sends a request: made from a key's row and nothing else, and passed on with the request."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, MutableMapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gatewayd.errors import PermissionDenied, Unauthorized
+from gatewayd.store.tables import DEFAULT_TENANT
+
+if TYPE_CHECKING:
+    from gatewayd.tenants.account import Account
+
+IN_SCOPE = "gatewayd.principal"
+
+EVERYTHING = "*"
+INFER = "infer"
+FILES = "files"
+BATCHES = "batches"
+MODELS = "models:read"
+METRICS = "metrics:read"
+SCOPES = (EVERYTHING, INFER, FILES, BATCHES, MODELS, METRICS)
+"""Rights that a key may have; ``infer:MODEL`` is ``infer`` for one model."""
+
+USUAL = (INFER, FILES, BATCHES, MODELS)
+"""Of a key that is made without saying which."""
+
+
+class Lease:
+    """What hangs on a key: ends with it.
+
+    Attributes:
+        is_over: whether the key is good no more.
+    """
+
+    __slots__ = ("_ends", "is_over")
+
+    def __init__(self) -> None:
+        self.is_over = False
+        self._ends: set[Callable[[], None]] = set()
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Call this when it ends."""
+        self._ends.add(end)
+
+    def discard(self, end: Callable[[], None]) -> None:
+        """Do not call it any more."""
+        self._ends.discard(end)
+
+    def end(self) -> None:
+        """The key is good no more: whatever runs with it ends now."""
+        self.is_over = True
+        ends, self._ends = self._ends, set()
+        for end in ends:
+            end()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Principal:
+    """Who sends a request.
+
+    Attributes:
+        tenant: whose everything is that it makes or finds.
+        scopes: its rights.
+        key_id: of its key; None for the operator, and for everybody where there are no keys.
+        lease: ends with its key.
+        account: counts what it uses; None where nobody counts.
+    """
+
+    tenant: str
+    scopes: frozenset[str]
+    key_id: str | None = None
+    lease: Lease | None = None
+    account: Account | None = None
+    is_free: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "is_free", EVERYTHING in self.scopes)
+
+    def check(self, scope: str) -> None:
+        """Look for a right.
+
+        Raises:
+            PermissionDenied: it is not there.
+        """
+        if self.is_free or scope in self.scopes:
+            return
+        if scope == INFER and any(one.startswith("infer:") for one in self.scopes):
+            return
+        raise PermissionDenied(f"this API key lacks the scope {scope}; ask for one that has it")
+
+    def check_use(self, model: str) -> None:
+        """Look for the right to use a model, now.
+
+        Raises:
+            PermissionDenied: it is not there.
+            Unauthorized: the key was revoked since the request came.
+        """
+        if self.lease is not None and self.lease.is_over:
+            raise revoked()
+        if not (self.is_free or INFER in self.scopes or f"infer:{model}" in self.scopes):
+            raise PermissionDenied(
+                f"this API key lacks the scope infer:{model}; ask for one that has it",
+                param="model",
+            )
+
+
+OPERATOR = Principal(tenant=DEFAULT_TENANT, scopes=frozenset((EVERYTHING,)))
+"""Who has the configured key, or anybody where there are none."""
+
+
+def principal_of(scope: MutableMapping[str, Any]) -> Principal:
+    """Who sends a request.
+
+    Raises:
+        Unauthorized: nobody has looked.
+    """
+    principal: Principal | None = scope.get(IN_SCOPE)
+    if principal is None:
+        raise Unauthorized("no API key", code="missing_api_key")
+    return principal
+
+
+def revoked() -> Unauthorized:
+    """What whoever has a revoked key is told."""
+    return Unauthorized("the API key was revoked", code="key_revoked")

@@ -1,0 +1,44 @@
+"""What tenants have used, added up from the rows of their requests."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Column, Connection, func, select
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.store.tables import usage
+
+_BY = {
+    "tenant": (usage.c.tenant,),
+    "key": (usage.c.tenant, usage.c.key_id),
+    "model": (usage.c.tenant, usage.c.model),
+}
+BY = tuple(_BY)
+_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "micros", "gpu_micros")
+
+
+def summed(
+    connection: Connection, *, by: str = "tenant", tenant: str | None = None, since: int = 0
+) -> list[dict[str, Any]]:
+    """Sums of requests.
+
+    Args:
+        connection: to read with.
+        by: which of ``BY`` rows are for.
+        tenant: of whom; None for all.
+        since: Unix time of the first request.
+
+    Raises:
+        InvalidRequest: it cannot be added up by that.
+    """
+    if by not in _BY:
+        raise InvalidRequest(f"by is {by[:32]!r}; it must be one of {', '.join(BY)}", param="by")
+    group: Sequence[Column[Any]] = _BY[by]
+    sums = [func.sum(usage.c[name]).label(name) for name in _SUMS]
+    query = select(*group, func.count().label("requests"), *sums)
+    query = query.where(usage.c.created_at >= since).group_by(*group).order_by(*group)
+    if tenant is not None:
+        query = query.where(usage.c.tenant == tenant)
+    return [dict(row._mapping) for row in connection.execute(query)]

@@ -125,9 +125,11 @@ class Daemon:
         self._control = Control(config, self._fleet, plugged)
         socket, recent = config.admin.socket, Recent()
         self._admin = None
+        self._durable = Durable(config)
         if socket is not None:
             pinning = Pinning(self._text, self._fleet)
-            self._admin = AdminServer(build_admin(self._control, pinning, recent), socket)
+            app = build_admin(self._control, pinning, recent, self._durable.tenancy)
+            self._admin = AdminServer(app, socket)
         metrics = Metrics(
             self._fleet,
             name,
@@ -139,7 +141,6 @@ class Daemon:
         )
         plugged.metrics(metrics.registry)
         key = config.server.api_key
-        self._durable = Durable(config)
         metrics.registry.register(StoreCollector(self._durable.room))
         self._progress = Progress(self._fleet.troubles, self._durable.database.move)
         self._manager = Manager(name, self._fleet, self._progress)

@@ -14,6 +14,7 @@ from starlette.routing import Route, Router
 from gatewayd.admin.explaining import explanation, row
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.tenants import tenant_routes
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
@@ -28,6 +29,7 @@ from gatewayd.http.asgi import (
     send_error,
     send_json,
 )
+from gatewayd.tenants.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
 _BODY_BYTES = 64 * 1024
@@ -145,7 +147,7 @@ class Front:
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
 
-def build_admin(control: Control, pinning: Pinning, recent: Recent) -> App:
+def build_admin(control: Control, pinning: Pinning, recent: Recent, tenancy: Tenancy) -> App:
     """Put the app together."""
     admin = Admin(control, pinning, recent)
     routes = Router(
@@ -156,6 +158,7 @@ def build_admin(control: Control, pinning: Pinning, recent: Recent) -> App:
             Route("/admin/pins", Endpoint(admin.pin), methods=["PUT"]),
             Route("/admin/requests", Endpoint(admin.requests), methods=["GET"]),
             Route("/admin/requests/{id:path}", Endpoint(admin.explain), methods=["GET"]),
+            *tenant_routes(tenancy),
         ],
         redirect_slashes=False,
     )

@@ -12,6 +12,9 @@ import typer
 
 from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
 
+_BESIDE = ("secret", "audit.head")
+"""See ``tenants.secret`` and ``tenants.audit``."""
+
 app = typer.Typer(no_args_is_help=True, help="The store: files, batches and responses.")
 
 
@@ -22,7 +25,7 @@ def current(config: ConfigFile = None, as_json: AsJson = False) -> None:
     from gatewayd.store.schema import revision_of
     from gatewayd_migrations import HEAD
 
-    folder = _folder(config)
+    folder = folder_of(config)
     file = folder / "gatewayd.db"
     revision = None
     if file.exists():
@@ -58,7 +61,7 @@ def upgrade(config: ConfigFile = None) -> None:
     from gatewayd_migrations import HEAD
 
     try:
-        place = take(str(_folder(config)))
+        place = take(str(folder_of(config)))
         try:
             engine = connect(place.database)
             bring_up(engine, place.database)
@@ -77,14 +80,18 @@ def backup(
 ) -> None:
     """Copy the store while a daemon uses it.
 
-    The database first: what comes later is not in the copy, and what is deleted meanwhile has no
-    content in it.
+    The end of the audit before the rest, of which more may come. The database before the files:
+    what comes later is not in the copy, and what is deleted meanwhile has no content in it. The
+    secret is in it, without which no key is valid: guard it as the store itself.
     """
-    folder = _folder(config)
+    folder = folder_of(config)
     if not (folder / "gatewayd.db").exists():
         fail(f"there is no store in {folder}")
     try:
         to.mkdir(mode=0o700, parents=True)
+        for name in _BESIDE:
+            with suppress(FileNotFoundError):
+                shutil.copy2(folder / name, to / name)
         with (
             closing(sqlite3.connect(folder / "gatewayd.db")) as source,
             closing(sqlite3.connect(to / "gatewayd.db")) as copy,
@@ -100,7 +107,8 @@ def backup(
     typer.echo(f"copied {folder} to {to}")
 
 
-def _folder(config: Path | None) -> Path:
+def folder_of(config: Path | None) -> Path:
+    """Where the store is, or an end with why there is none."""
     import os
 
     from gatewayd.store.place import TEMPORARY, default_folder

@@ -35,6 +35,11 @@ COMMANDS = {
         "gatewayd.cli.explain", "explain", "Say where the time of a request went."
     ),
     "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
+    "tenant": LazyCommand("gatewayd.cli.tenant", "app", "Tenants: their limits and budgets."),
+    "key": LazyCommand("gatewayd.cli.key", "app", "Make, list, rotate and revoke API keys."),
+    "price": LazyCommand("gatewayd.cli.price", "app", "Set what the tokens of models cost."),
+    "usage": LazyCommand("gatewayd.cli.usage", "usage", "Add up what tenants have used."),
+    "audit": LazyCommand("gatewayd.cli.usage", "audit", "Show who changed what, and check it."),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),

@@ -17,7 +17,7 @@ from tests.gatewayd.explain.test_ledger import ledger
 
 async def get(recent: Recent, path: str, query: str = "") -> tuple[int, Any]:
     """Ask the app."""
-    app = build_admin(cast(Control, None), cast(Any, None), recent)
+    app = build_admin(cast(Control, None), cast(Any, None), recent, cast(Any, None))
     sent: list[Any] = []
 
     async def receive() -> Any:

@@ -1,0 +1,157 @@
+"""``gatewayd tenant``: who uses the daemon, and how much they may."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
+from gatewayd.cli.operating import act
+from gatewayd.cli.swap import Socket
+
+app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and weights.")
+
+Name = Annotated[str, typer.Argument(metavar="TENANT")]
+_NONE = ("none", "unlimited")
+_MICROS = 1_000_000
+
+
+def _option(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(flag, metavar="N|none", help=text)
+
+
+Requests = Annotated[str | None, _option("--requests-per-minute", "At most so many.")]
+Tokens = Annotated[str | None, _option("--tokens-per-minute", "Of prompts and answers.")]
+Concurrency = Annotated[str | None, _option("--concurrency", "Requests at once.")]
+BudgetTokens = Annotated[str | None, _option("--budget-tokens", "That it may use in all.")]
+BudgetMoney = Annotated[
+    str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
+]
+Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
+
+
+@app.command()
+def create(
+    tenant: Name,
+    requests_per_minute: Requests = None,
+    tokens_per_minute: Tokens = None,
+    concurrency: Concurrency = None,
+    budget_tokens: BudgetTokens = None,
+    budget_money: BudgetMoney = None,
+    weight: Weight = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Add a tenant; it comes in with a key, see gatewayd key create."""
+    terms = _terms(
+        requests_per_minute, tokens_per_minute, concurrency, budget_tokens, budget_money, weight
+    )
+    act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
+    typer.echo(f"tenant {tenant} is there")
+
+
+@app.command("set")
+def set_(
+    tenant: Name,
+    requests_per_minute: Requests = None,
+    tokens_per_minute: Tokens = None,
+    concurrency: Concurrency = None,
+    budget_tokens: BudgetTokens = None,
+    budget_money: BudgetMoney = None,
+    weight: Weight = None,
+    config: ConfigFile = None,
+    socket: Socket = None,
+) -> None:
+    """Change what a tenant may use, from now on; none takes a limit away."""
+    terms = _terms(
+        requests_per_minute, tokens_per_minute, concurrency, budget_tokens, budget_money, weight
+    )
+    if not terms:
+        fail("say what to change", 2)
+    act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
+    typer.echo(f"tenant {tenant} is changed")
+
+
+@app.command()
+def remove(tenant: Name, config: ConfigFile = None, socket: Socket = None) -> None:
+    """Remove a tenant with its keys, files, batches and responses; its usage stays."""
+    act(config, socket, "DELETE", f"/admin/tenants/{tenant}")
+    typer.echo(f"tenant {tenant} is removed")
+
+
+@app.command("list")
+def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = False) -> None:
+    """Show all tenants, what they may use and what they have used."""
+    found = act(config, socket, "GET", "/admin/tenants")
+    if as_json:
+        print_json(found)
+        return
+    table = Table(
+        whole("tenant", [row["tenant"] for row in found]),
+        *("weight", "requests/min", "tokens/min", "at once"),
+        *("tokens used", "of", "money used", "of"),
+        box=None,
+        pad_edge=False,
+    )
+    for row in found:
+        table.add_row(
+            row["tenant"],
+            f"{row['weight']:g}",
+            *map(_shown, (row["requests_per_minute"], row["tokens_per_minute"])),
+            _shown(row["concurrency"]),
+            str(row["used_tokens"]),
+            _shown(row["most_tokens"]),
+            money(row["used_micros"]),
+            "-" if row["most_micros"] is None else money(row["most_micros"]),
+        )
+    console().print(table)
+
+
+def money(micros: int) -> str:
+    """Millionths as an amount: ``1_500_000`` is ``1.50``; never by way of a float."""
+    whole_, rest = divmod(micros, _MICROS)
+    return f"{whole_}.{rest:06d}".rstrip("0").ljust(len(str(whole_)) + 3, "0")
+
+
+def micros_of(text: str, option: str) -> int:
+    """The other way round."""
+    units, _, rest = text.partition(".")
+    if not (units.isdigit() and text.isascii() and len(rest) <= 6 and (rest or "0").isdigit()):
+        fail(f"{option} {text} is no amount such as 12.50, with at most 6 decimals", 2)
+    return int(units) * _MICROS + int(rest.ljust(6, "0"))
+
+
+def _shown(value: int | None) -> str:
+    return "-" if value is None else str(value)
+
+
+def _terms(
+    requests_per_minute: str | None,
+    tokens_per_minute: str | None,
+    concurrency: str | None,
+    budget_tokens: str | None,
+    budget_money: str | None,
+    weight: float | None,
+) -> dict[str, Any]:
+    counts = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "most_tokens": budget_tokens,
+    }
+    terms: dict[str, Any] = {}
+    for name, text in counts.items():
+        if text in _NONE:
+            terms[name] = None
+        elif text is not None:
+            if not (text.isascii() and text.isdigit()):
+                fail(f"{text} is neither a whole number nor none", 2)
+            terms[name] = int(text)
+    if budget_money is not None:
+        is_none = budget_money in _NONE
+        terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")
+    if weight is not None:
+        terms["weight"] = weight
+    return terms

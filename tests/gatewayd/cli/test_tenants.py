@@ -1,0 +1,126 @@
+"""``gatewayd tenant``, ``key``, ``price``, ``usage`` and ``audit`` on a store without a daemon."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gatewayd.cli import key, price, tenant
+from gatewayd.cli.tenant import micros_of, money
+from gatewayd.cli.usage import audit, usage
+from tests.gatewayd.durables import copy_of, opened
+
+Run = Callable[..., str]
+
+both = typer.Typer()
+both.command()(usage)
+both.command()(audit)
+APPS = {"tenant": tenant.app, "key": key.app, "price": price.app, "": both}
+
+
+@pytest.fixture
+def folder(fresh_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GATEWAYD_STORE__PATH", str(tmp_path / "store"))
+    return copy_of(fresh_store, tmp_path / "store")
+
+
+def run(*words: str, status: int = 0) -> str:
+    group = words[0] if words[0] in APPS else ""
+    answer = CliRunner().invoke(APPS[group], list(words if group == "" else words[1:]))
+    assert answer.exit_code == status, answer.output
+    text: str = answer.output
+    return text
+
+
+def read(*words: str) -> Any:
+    return json.loads(run(*words, "--json"))
+
+
+def test_an_operator_makes_changes_and_removes(folder: Path) -> None:
+    run("price", "set", "*", "--input", "0.50", "--cached", "0.05", "--output", "1.5")
+    assert read("price", "list") == [
+        {"model": "*", "input": 500_000, "cached": 50_000, "output": 1_500_000}
+    ]
+    terms = ["--tokens-per-minute", "1000", "--concurrency", "4", "--budget-money", "250.25"]
+    run("tenant", "create", "acme", *terms)
+    run("tenant", "set", "acme", "--concurrency", "none", "--weight", "2")
+    shown = {row["tenant"]: row for row in read("tenant", "list")}
+    assert shown.keys() == {"acme", "default"}
+    assert (shown["acme"]["concurrency"], shown["acme"]["weight"]) == (None, 2.0)
+    assert (shown["acme"]["tokens_per_minute"], shown["acme"]["most_micros"]) == (1000, 250_250_000)
+    made = read("key", "create", "acme", "--name", "web", "--for", "90d", "--scope", "infer:nano")
+    assert made["secret"].startswith(f"gw_{made['key']}_")
+    assert made["expires_at"] - made["created_at"] == 90 * 86_400
+    (listed,) = read("key", "list")
+    assert (listed["name"], listed["scopes"]) == ("web", ["infer:nano"])
+    assert "secret" not in listed
+    assert not any("digest" in name for name in listed)
+    rotated = run("key", "rotate", made["key"], "--overlap", "2d").split()[0]
+    assert rotated != made["secret"]
+    with opened(folder) as durable:
+        for secret in (made["secret"], rotated):
+            principal = durable.tenancy.directory.authenticate(secret.encode())
+            assert principal.tenant == "acme"
+    run("key", "revoke", made["key"])
+    run("tenant", "remove", "acme")
+    assert read("usage") == []
+    found = read("audit")
+    assert (len(found["rows"]), found["fault"]) == (7, None)
+    for text in (run("tenant", "list"), run("key", "list"), run("price", "list"), run("audit")):
+        assert rotated not in text
+        assert "Traceback" not in text
+
+
+def test_usage_is_added_up(folder: Path) -> None:
+    with opened(folder) as durable:
+        del durable
+    assert run("usage", "--by", "model").split()[:2] == ["tenant", "model"]
+    assert "by is 'nothing'" in run("usage", "--by", "nothing", status=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "why"),
+    [
+        (["tenant", "create", "No Good"], 1, "has no good name"),
+        (["tenant", "set", "nobody", "--weight", "1"], 1, "there is no tenant 'nobody'"),
+        (["tenant", "set", "default"], 2, "say what to change"),
+        (["tenant", "set", "default", "--concurrency", "-1"], 2, "neither a whole number"),
+        (["tenant", "set", "default", "--concurrency", "0"], 1, ">= 1"),
+        (["tenant", "set", "default", "--budget-money", "1,5"], 2, "no amount such as 12.50"),
+        (["tenant", "create", "default"], 1, "there is a tenant default"),
+        (["key", "create", "nobody"], 1, "there is no tenant 'nobody'"),
+        (["key", "create", "default", "--scope", "all"], 1, "there is no scope 'all'"),
+        (["key", "create", "default", "--for", "soon"], 2, "is not a time"),
+        (["key", "rotate", "0123456789ab", "--overlap", "8d"], 1, "<= 604800"),
+        (["key", "revoke", "0123456789ab"], 1, "there is no key"),
+        (["price", "set", "m", "--input", "1", "--output", "0.0000001"], 2, "6 decimals"),
+        (["price", "remove", "m"], 1, "has no price"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    folder: Path, words: list[str], status: int, why: str
+) -> None:
+    assert why in run(*words, status=status)
+    assert read("audit")["rows"] == []
+
+
+def test_a_running_daemon_without_a_socket_keeps_its_store(folder: Path) -> None:
+    with opened(folder):
+        told = run("tenant", "create", "acme", status=1)
+    assert "in use by another process" in told
+    assert "[admin] socket" in told
+
+
+@pytest.mark.parametrize(
+    ("micros", "text"),
+    [(0, "0.00"), (1, "0.000001"), (1_500_000, "1.50"), (10**15, "1000000000.00")],
+)
+def test_amounts_are_exact(micros: int, text: str) -> None:
+    assert money(micros) == text
+    assert micros_of(text, "--input") == micros

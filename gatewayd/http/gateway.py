@@ -9,7 +9,6 @@ from typing import Any, NoReturn, TypeVar
 from gatewayd.errors import GatewayError
 from gatewayd.http import collecting
 from gatewayd.http.answer import Answer, refusal_of
-from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import Header
 from gatewayd.http.chat import prepare_chat
 from gatewayd.http.chat_prompt import counted_prompt
@@ -19,8 +18,7 @@ from gatewayd.http.embeddings import shaped
 from gatewayd.http.generate import Prepared
 from gatewayd.http.large import apart
 from gatewayd.http.parse import check
-from gatewayd.http.pooling import vectors_of
-from gatewayd.http.prompts import answered
+from gatewayd.http.pooling import pooled
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
@@ -175,14 +173,13 @@ class ServedGateway:
                 exchange.principal,
                 endpoint=exchange.label,
             )
-            async with answered(self._services, work, None) as generation:
-                make = vectors_of(generation)
-                vectors = await apart(lambda: shaped(checked, make()).tolist())
-                exchange.told = answer_headers(generation, self._services.fleet.room)
-                spans, total = generation.timing, generation.clock() - exchange.arrival
-                usage = Usage(generation.prompt_tokens, 0, generation.cached_tokens)
+            found = await pooled(self._services, work, None)
+            vectors = await apart(lambda: shaped(checked, found.make()).tolist())
         except GatewayError as error:
             refuse(error)
+        exchange.told = found.headers
+        spans, total = found.timing, self._services.clock() - exchange.arrival
+        usage = Usage(found.prompt_tokens, 0, found.cached_tokens)
         timing = Timing(spans.queue or 0.0, spans.prefill or 0.0, 0.0, total)
         return Embeddings(vectors, usage, timing)
 

@@ -2,24 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.seam import EngineRequest, ReplicaState
 from gatewayd.errors import ContextLengthExceeded, InternalError, InvalidRequest, NumericalError
-from gatewayd.http.prompts import check_room, options_of
+from gatewayd.http.answer_headers import answer_headers
+from gatewayd.http.asgi import Header
+from gatewayd.http.departure import Departure
+from gatewayd.http.prompts import answered, check_room, options_of
 from gatewayd.http.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Generation, Work
+from gatewayd.pipeline import Work
+from gatewayd.pipeline_timing import Timing
 from gatewayd.tenants.principal import Principal
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 
 _MAX_CHARACTERS = 1 << 20
 """Of texts that are cut: two seconds of one of the threads that encode everybody's prompts."""
+_STEPS = 4
+"""Of the engine, that a wave of prompts fills: whoever comes meanwhile waits for no more."""
 
 Vectors = NDArray[np.float64]
 
@@ -140,16 +147,82 @@ def _too_long(one: Given, count: str, most: int) -> ContextLengthExceeded:
     )
 
 
-def vectors_of(generation: Generation) -> Callable[[], Vectors]:
-    """What was told of each prompt; to be called where it may take a moment.
+class Pooled(NamedTuple):
+    """All prompts of a request, answered.
 
-    Returns:
-        Makes the vectors, shape ``[prompts, hidden_size]``. It raises ``NumericalError`` where one
-        is not finite, and ``InternalError`` where tokens are missing.
+    Attributes:
+        make: gives the vectors, shape ``[prompts, hidden_size]``; to be called where it may take a
+            moment. It raises ``NumericalError`` where one is not finite, and ``InternalError``
+            where tokens are missing.
+        prompt_tokens: of all.
+        cached_tokens: of those, what was found in the prefix cache.
+        timing: of the last wave.
+        headers: of the answer.
     """
-    told = [choice.pooled_prompt for choice in generation.choices]
-    params = generation.work.requests[0].params
-    counts = [1 if params.pooling == "last" else len(r.prompt) for r in generation.work.requests]
+
+    make: Callable[[], Vectors]
+    prompt_tokens: int
+    cached_tokens: int
+    timing: Timing
+    headers: list[Header]
+
+
+async def pooled(services: Services, work: Work, departure: Departure | None) -> Pooled:
+    """Let the engines answer all prompts, so many at a time that others come between them.
+
+    Args:
+        services: of the gateway.
+        work: the prompts.
+        departure: of the client; None where the task is cancelled when it leaves.
+
+    Raises:
+        GatewayError: it failed.
+        ClientGone: nobody waits for it any more.
+    """
+    told: list[list[tuple[int, bytes]]] = []
+    prompt_tokens = cached_tokens = 0
+    for wave in await _waves(services, work.requests):
+        part = msgspec.structs.replace(work, requests=wave)
+        async with answered(services, part, departure) as generation:
+            told += [choice.pooled_prompt for choice in generation.choices]
+            prompt_tokens += generation.prompt_tokens
+            cached_tokens += generation.cached_tokens
+            timing = generation.timing
+            headers = answer_headers(generation, services.fleet.room)
+    make = _vectors_of(told, work.requests)
+    return Pooled(make, prompt_tokens, cached_tokens, timing, headers)
+
+
+async def _waves(
+    services: Services, requests: Sequence[EngineRequest]
+) -> Iterator[list[EngineRequest]]:
+    model, replicas = await services.loaded_model(), 1
+    if len(requests) > 1:
+        states = [replica.state for replica in services.fleet.status()]
+        replicas = max(1, states.count(ReplicaState.READY))
+    steps = _STEPS * replicas
+    return _cut(requests, steps * model.max_running, steps * model.max_batch_tokens)
+
+
+def _cut(
+    requests: Sequence[EngineRequest], most: int, most_tokens: int
+) -> Iterator[list[EngineRequest]]:
+    wave: list[EngineRequest] = []
+    tokens = 0
+    for one in requests:
+        if wave and (len(wave) == most or tokens + len(one.prompt) > most_tokens):
+            yield wave
+            wave, tokens = [], 0
+        wave.append(one)
+        tokens += len(one.prompt)
+    yield wave
+
+
+def _vectors_of(
+    told: Sequence[Sequence[tuple[int, bytes]]], requests: Sequence[EngineRequest]
+) -> Callable[[], Vectors]:
+    is_last = requests[0].params.pooling == "last"
+    counts = [1 if is_last else len(request.prompt) for request in requests]
 
     def make() -> Vectors:
         vectors = np.stack([_mean(sums, count) for sums, count in zip(told, counts, strict=True)])

@@ -7,13 +7,11 @@ from collections.abc import Sequence
 from typing import Generic, NamedTuple, TypeVar
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import JSON_HEADER, Receive, Scope, Send, ignored_header, send_body
 from gatewayd.http.departure import departure_of
 from gatewayd.http.generate import receive_request
 from gatewayd.http.large import apart
-from gatewayd.http.pooling import Given, Vectors, pooling_work, vectors_of
-from gatewayd.http.prompts import answered
+from gatewayd.http.pooling import Given, Vectors, pooled, pooling_work
 from gatewayd.http.schema.embeddings import MAX_INPUTS, PoolingTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
@@ -103,9 +101,8 @@ class VectorRoute(ABC, Generic[RequestT]):
         request, ignored = await receive_request(services, self.table, scope, receive)
         name = services.check_model(request.model)
         work = await self.work(request, request_id, arrival, principal_of(scope))
-        async with answered(services, work, departure_of(scope, receive)) as generation:
-            make, tokens = vectors_of(generation), generation.prompt_tokens
-            id = request_id.removeprefix("req_")
-            body = await apart(lambda: self.write(request, Answered(id, name, tokens, make())))
-            headers = answer_headers(generation, services.fleet.room)
-            await send_body(send, body, headers=[JSON_HEADER, *ignored_header(ignored), *headers])
+        found = await pooled(services, work, departure_of(scope, receive))
+        id, tokens = request_id.removeprefix("req_"), found.prompt_tokens
+        body = await apart(lambda: self.write(request, Answered(id, name, tokens, found.make())))
+        headers = [JSON_HEADER, *ignored_header(ignored), *found.headers]
+        await send_body(send, body, headers=headers)

@@ -10,10 +10,21 @@ import numpy as np
 import openai
 import pytest
 
+from gatewayd.engines.seam import Room
 from gatewayd.errors import NumericalError
 from gatewayd.text.model import TextModel
-from tests.gatewayd.fake_fleet import CONTEXT, HIDDEN_SIZE, FakeFleet, Job, Script, fails, hangs
-from tests.gatewayd.gateway import Gateway, running, until
+from tests.gatewayd.fake_fleet import (
+    CONTEXT,
+    HIDDEN_SIZE,
+    FakeFleet,
+    Job,
+    Script,
+    fails,
+    hangs,
+    model_info,
+    says,
+)
+from tests.gatewayd.gateway import CHAT, Gateway, running, until
 
 TEXTS = ["one", "another text", "a third"]
 
@@ -311,3 +322,49 @@ async def test_what_cannot_be_compared_is_named(text: TextModel) -> None:
             status, answer = await post(gateway, path, **body)
             assert (status, answer["error"]["param"]) == (400, param), (body, answer)
     assert gateway.fleet.jobs == []
+
+
+async def test_a_chat_comes_between_very_many_prompts(text: TextModel) -> None:
+    prompts = [[at % 4000 + 5] * 100 for at in range(400)]
+    line = asyncio.Lock()  # first come, first served
+    answered: list[int] = []
+
+    async def one_by_one(job: Job) -> None:
+        async with line:
+            answered.append(len(job.request.prompt))
+            await asyncio.sleep(0)
+            await (pools() if job.request.params.pooling else says([300, 301]))(job)
+
+    fleet = FakeFleet(one_by_one)
+    fleet.room = Room(1000, 1000, 10**6, 10**6, 0.0)
+    wave = 4 * model_info().max_batch_tokens // len(prompts[0])
+    async with running(text, fleet) as gateway:
+        asking = asyncio.create_task(gateway.openai.embeddings.create(model="nano", input=prompts))
+        await until(lambda: answered)
+        began = len(answered)
+        status, _ = await post(gateway, "/v1/chat/completions", **CHAT, max_tokens=2)
+        before = [size for size in answered if size == 100]
+        found = await asking
+    assert status == 200
+    assert len(before) <= began + 2 * wave < len(prompts)
+    assert len(answered) == len(prompts) + 1
+    assert found.usage.prompt_tokens == 100 * len(prompts)
+    for one, prompt in zip(found.data, prompts, strict=True):
+        np.testing.assert_allclose(one.embedding, unit(vector_of(prompt)), atol=1e-6)
+
+
+async def test_a_client_that_leaves_between_prompts_has_no_more_of_them(text: TextModel) -> None:
+    prompts = [[5] * 2000] * 9
+
+    async def some(job: Job) -> None:
+        await (pools() if len(gateway.fleet.jobs) <= 4 else hangs)(job)
+
+    fleet = FakeFleet(some)
+    fleet.room = Room(1000, 1000, 10**6, 10**6, 0.0)
+    async with running(text, fleet) as gateway:
+        asking = asyncio.create_task(gateway.openai.embeddings.create(model="nano", input=prompts))
+        await until(lambda: len(fleet.jobs) == 8)
+        asking.cancel()
+        await until(lambda: all(job.gone.is_set() for job in fleet.jobs[4:]))
+        await gateway.until_finished(2)
+    assert len(fleet.jobs) == 8

@@ -257,7 +257,7 @@ def test_each_strategy_alone(make_engine: Make, expected: Expected, kind: Kind, 
     Combination(fields, 1).check(make_engine, expected, each=4)
 
 
-@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("seed", [1, 2, 3])
 def test_a_few_combinations(
     make_engine: Make, expected: Expected, tmp_path: Path, seed: int
 ) -> None:

@@ -38,14 +38,14 @@ def prompt_for(drafter: str) -> list[int]:
 
 @pytest.fixture
 def wanted(oracle: Callable[..., Any], drafter: str) -> dict[tuple[int, ...], float]:
-    """The probability of each answer, from transformers' logits, one prefix after the other."""
+    """The probability of each answer, from transformers' logits, a length at a time."""
     model, prompt = oracle(embedded.folder("nano")), prompt_for(drafter)
     found: dict[tuple[int, ...], float] = {(): 1.0}
     for _ in range(LENGTH):
         grown = {}
-        for prefix, probability in found.items():
-            with torch.no_grad():
-                logits = model(torch.tensor([prompt + list(prefix)])).logits[0, -1].double()
+        with torch.no_grad():
+            last = model(torch.tensor([prompt + list(prefix) for prefix in found])).logits[:, -1]
+        for (prefix, probability), logits in zip(found.items(), last.double(), strict=True):
             best, ids = logits.topk(TOP_K)
             for token, share in zip(
                 ids.tolist(), torch.softmax(best / TEMPERATURE, -1).tolist(), strict=True

@@ -21,10 +21,10 @@ LEAST = 1.5
 
 
 @cache
-def chats(count: int) -> list[list[int]]:
-    """Prompts about symbols that no training row is about."""
+def chats() -> list[list[int]]:
+    """Sixteen prompts about symbols that no training row is about."""
     tokenizer = Tokenizer.from_file(str(embedded.folder("nano") / "tokenizer.json"))
-    texts = chat_prompts(held_out(symbols(source_files(library_root()))), seed=3, count=count)
+    texts = chat_prompts(held_out(symbols(source_files(library_root()))), seed=3, count=16)
     return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 
@@ -53,7 +53,7 @@ def answers(engine: Any, prompts: Sequence[list[int]], **fields: Any) -> list[li
 def test_answers_are_those_without_drafts(
     make_engine: Make, kind: str, fields: dict[str, Any], at_once: int
 ) -> None:
-    prompts = chats(16)[: 3 if at_once == 1 else 10]
+    prompts = chats()[: 3 if at_once == 1 else 10]
     plain = answers(make_engine(max_running=at_once), prompts, **fields)
     engine = speculating(make_engine, kind, max_running=at_once)
     assert answers(engine, prompts, **fields) == plain
@@ -63,7 +63,7 @@ def test_answers_are_those_without_drafts(
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_beginnings_from_the_cache(make_engine: Make, kind: str) -> None:
     """Their hidden states are never seen; the whole of a prompt is found at the second time."""
-    prompts = chats(16)[:8]
+    prompts = chats()[:8]
     plain = answers(make_engine(), prompts)
     engine = speculating(make_engine, kind, prefix_cache=StrategyChoice("radix"), page_size=4)
     assert answers(engine, prompts) == plain
@@ -75,7 +75,7 @@ def test_with_beginnings_from_the_cache(make_engine: Make, kind: str) -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_with_few_pages_and_preemption(make_engine: Make, kind: str) -> None:
-    prompts = chats(16)[:8]
+    prompts = chats()[:8]
     plain = answers(make_engine(), prompts)
     engine = speculating(make_engine, kind, kv_pages=28, page_size=8)
     assert answers(engine, prompts) == plain
@@ -90,7 +90,7 @@ def tokens_per_verification(engine: Any) -> float:
 
 
 def test_several_tokens_come_of_each_verification(make_engine: Make) -> None:
-    prompts = chats(32)
+    prompts = chats()
     gained = {}
     for kind in KINDS:
         engine = speculating(make_engine, kind, max_running=16)

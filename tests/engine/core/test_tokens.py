@@ -78,7 +78,7 @@ def test_tokens_equal_transformers(
     compare(engine, oracle(folder), mixed, NEW_TOKENS, must_preempt=True)
 
 
-@MANY
+@pytest.mark.parametrize("num_prompts", [24, pytest.param(200, marks=pytest.mark.slow)])
 def test_nano_tokens_equal_transformers(
     make_engine: Callable[..., Any],
     oracle: Callable[[Path], Any],
@@ -86,5 +86,5 @@ def test_nano_tokens_equal_transformers(
     num_prompts: int,
 ) -> None:
     folder = embedded.folder("nano")
-    engine = make_engine(folder, page_size=2, kv_pages=400, max_batch_tokens=64, max_running=16)
+    engine = make_engine(folder, page_size=2, kv_pages=240, max_batch_tokens=64, max_running=16)
     compare(engine, oracle(folder), prompts(num_prompts, 4096, 200), 16, must_preempt=True)

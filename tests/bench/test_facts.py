@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.bench.batching import run as run_batching
 from tests.bench.batching import trace
 from tests.bench.plugin_cost import STEPS, calls_in_steps, counter_works
 from tests.bench.prefix_sharing import OWN, SHARED, jobs_of
 from tests.bench.prefix_sharing import run as run_sharing
+from tests.engine.core.small import small
+
+
+@pytest.fixture(autouse=True)
+def _of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is the same."""
+    monkeypatch.setattr("tests.bench.inprocess.folder", small)
 
 
 def test_a_thousand_engine_steps_call_no_hook() -> None:

@@ -17,6 +17,13 @@ EVICTION = {
 }
 
 
+@pytest.fixture(autouse=True)
+def _without_what_is_slow_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some of pytest's plugins take longer to import than most projects to be tested."""
+    names = ("schemathesis", "xdist", "xdist.looponfail", "asyncio", "anyio", "rerunfailures")
+    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """A new eviction."""
@@ -193,7 +200,7 @@ def test_its_environment_reaches_the_tests_whole(
     assert os.environ["PYTHONPATH"] == str(project / "elsewhere")
 
 
-@pytest.mark.parametrize("name", ["draft_model", "eagle"])
+@pytest.mark.parametrize("name", ["eagle", pytest.param("draft_model", marks=pytest.mark.slow)])
 def test_an_installed_drafter_that_needs_a_model_is_skipped_with_a_reason(name: str) -> None:
     result = run(find(f"drafter.{name}"), {})
     assert result.is_good

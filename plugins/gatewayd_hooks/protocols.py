@@ -55,6 +55,19 @@ class Refusal(Exception):
         self.param = param
         self.retry_after = retry_after
 
+    def at(self, place: str) -> Refusal:
+        """The same of a field as the client calls it, whose request was translated."""
+        message = self.message
+        if self.param is not None and message.startswith(self.param):
+            message = place + message[len(self.param) :]
+        return Refusal(
+            *(self.status, message),
+            type=self.type,
+            code=self.code,
+            param=place,
+            retry_after=self.retry_after,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class HttpRequest:

@@ -52,6 +52,22 @@ def entries(value: object, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
         yield where, mapping(entry, where)
 
 
+MOST_IGNORED = 64
+"""Places that are told: each block of a long conversation could have some."""
+_NOTHING: tuple[Any, ...] = (None, False, [], {}, {"enabled": False})
+"""Values that ask for nothing."""
+
+
+def note_others(
+    entry: dict[str, Any], known: frozenset[str], place: str, ignored: list[str]
+) -> None:
+    """Name the fields of an object that nobody acts on."""
+    if entry.keys() <= known:
+        return
+    others = [name for name, value in entry.items() if name not in known and value not in _NOTHING]
+    ignored += [f"{place}.{name}" for name in others[: max(0, MOST_IGNORED - len(ignored))]]
+
+
 def kind_of(value: object) -> str:
     """What JSON calls it."""
     names = {str: "a string", bool: "a boolean", list: "a list", dict: "an object"}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gatewayd_proto_anthropic.fields import entries, kind_of, mapping, string, wrong
+from gatewayd_proto_anthropic.fields import entries, kind_of, mapping, note_others, string, wrong
 from gatewayd_proto_anthropic.messages import messages_of
+from gatewayd_proto_anthropic.places import Places
 
 _SAME = ("temperature", "top_p", "top_k", "stream")
 _DONE = frozenset(
@@ -19,6 +20,8 @@ _DONE = frozenset(
 )
 _TIERS = {"auto": "auto", "standard_only": "default"}
 _SPEEDS = {"standard": "default", "fast": "fast"}
+_CHOICE = frozenset(("type", "name", "disable_parallel_tool_use"))
+_FORM = frozenset(("type", "schema"))
 _TOOL = frozenset(("name", "description", "input_schema", "type", "strict", "cache_control"))
 
 
@@ -29,11 +32,13 @@ class Asked(NamedTuple):
         body: of a chat completion.
         ignored: fields that are not acted on.
         thinks: whether what was thought is shown.
+        places: where the client wrote what is in the body.
     """
 
     body: dict[str, Any]
     ignored: list[str]
     thinks: bool
+    places: Places
 
 
 def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
@@ -52,10 +57,9 @@ def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
     for name in ("model", *(() if counts else ("max_tokens",))):
         if fields.get(name) is None:
             wrong(name, "is required", code="missing_required_parameter")
-    body: dict[str, Any] = {
-        "model": string(fields["model"], "model"),
-        "messages": messages_of(fields, ignored),
-    }
+    model = string(fields["model"], "model")
+    messages, turns = messages_of(fields, ignored)
+    body: dict[str, Any] = {"model": model, "messages": messages}
     if body["messages"][-1]["role"] == "assistant":
         body["continue_final_message"] = True
     body |= {name: fields[name] for name in _SAME if fields.get(name) is not None}
@@ -64,14 +68,16 @@ def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
     if fields.get("stop_sequences"):
         body["stop"] = _stops(fields["stop_sequences"])
     if fields.get("metadata") is not None:
-        user = mapping(fields["metadata"], "metadata").get("user_id")
+        metadata = mapping(fields["metadata"], "metadata")
+        note_others(metadata, frozenset(("user_id",)), "metadata", ignored)
+        user = metadata.get("user_id")
         if user is not None:
             body["user"] = string(user, "metadata.user_id")
     _add_tools(fields, body, ignored)
-    _add_output(fields, body, ignored)
+    form = _add_output(fields, body, ignored)
     _add_tier(fields, body)
     thinks = _thinks(fields, body, ignored)
-    return Asked(body, list(dict.fromkeys(ignored)), thinks)
+    return Asked(body, list(dict.fromkeys(ignored)), thinks, Places(turns, form))
 
 
 def _stops(value: object) -> list[str]:
@@ -99,11 +105,13 @@ def _add_tools(fields: dict[str, Any], body: dict[str, Any], ignored: list[str])
         if tool.get("strict") is not None:
             function["strict"] = tool["strict"]
         tools.append({"type": "function", "function": function})
-        ignored += [f"tools.{name}" for name, v in tool.items() if name not in _TOOL and v]
+        note_others(tool, _TOOL, place, ignored)
     if tools:
         body["tools"] = tools
     if fields.get("tool_choice") is not None:
-        body |= _choice(mapping(fields["tool_choice"], "tool_choice"))
+        choice = mapping(fields["tool_choice"], "tool_choice")
+        note_others(choice, _CHOICE, "tool_choice", ignored)
+        body |= _choice(choice)
 
 
 def _choice(choice: dict[str, Any]) -> dict[str, Any]:
@@ -128,7 +136,8 @@ def _choice(choice: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _add_output(fields: dict[str, Any], body: dict[str, Any], ignored: list[str]) -> None:
+def _add_output(fields: dict[str, Any], body: dict[str, Any], ignored: list[str]) -> str:
+    """Add the form of the answer; returns the field that it stands in."""
     config = fields.get("output_config") or {}
     config = mapping(config, "output_config")
     ignored += [f"output_config.{n}" for n in config if n not in ("format", "effort")]
@@ -138,13 +147,15 @@ def _add_output(fields: dict[str, Any], body: dict[str, Any], ignored: list[str]
     if form is None:
         form, place = fields.get("output_format"), "output_format"
     if form is None:
-        return
+        return place
     form = mapping(form, place)
+    note_others(form, _FORM, place, ignored)
     if form.get("type") != "json_schema":
         wrong(f"{place}.type", 'must be "json_schema"')
     schema = mapping(form.get("schema"), f"{place}.schema")
     named = {"name": "output", "schema": schema, "strict": True}
     body["response_format"] = {"type": "json_schema", "json_schema": named}
+    return place
 
 
 def _add_tier(fields: dict[str, Any], body: dict[str, Any]) -> None:

@@ -20,6 +20,7 @@ from gatewayd_hooks.protocols import (
 )
 from gatewayd_proto_anthropic.blocks import blocks_of
 from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
+from gatewayd_proto_anthropic.places import RENAMED
 from gatewayd_proto_anthropic.requests import Asked, asked_of
 
 if TYPE_CHECKING:
@@ -33,14 +34,6 @@ _TYPES = {
     429: "rate_limit_error",
     503: "overloaded_error",
 }
-_RENAMED = {
-    "stop": "stop_sequences",
-    "user": "metadata.user_id",
-    "reasoning_effort": "output_config.effort",
-    "enable_thinking": "thinking",
-    "response_format": "output_config.format",
-}
-"""Fields that a chat completion calls otherwise."""
 
 
 class Anthropic:
@@ -65,17 +58,18 @@ class Anthropic:
                     content_type="text/event-stream; charset=utf-8",
                     headers={**headers, "cache-control": "no-cache"},
                     ignored=asked.ignored,
-                    names=_RENAMED,
+                    names=RENAMED,
                     keepalive=PING,
                 )
             body = await _whole(answer, asked, is_cut=is_cut)
             return HttpResponse(
-                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=_RENAMED
+                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=RENAMED
             )
 
         async def count(request: HttpRequest) -> HttpResponse:
             asked = await gateway.read(request, partial(asked_of, counts=True))
-            tokens = await gateway.count_tokens(asked.body)
+            with asked.places.told():
+                tokens = await gateway.count_tokens(asked.body)
             return HttpResponse(
                 b'{"input_tokens":%d}' % tokens,
                 headers={"request-id": request.request_id},
@@ -109,12 +103,14 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> tuple[
         The answer, and whether the context ends before ``max_tokens``.
     """
     try:
-        return await gateway.chat(asked.body, request), False
+        with asked.places.told():
+            return await gateway.chat(asked.body, request), False
     except Refusal as refusal:
         if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    return await gateway.chat(body, request), True
+    with asked.places.told():
+        return await gateway.chat(body, request), True
 
 
 async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIterator[bytes]:
@@ -122,14 +118,15 @@ async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIte
     events = Events(answer, thinks=asked.thinks)
     before = None
     try:
-        async for delta in answer:
-            found = events.take(delta.parts)
-            if before is None:
-                found = before = events.opening() + found
-            if delta.finish_reason is not None:
-                found += events.closing(delta, is_context_full=is_cut)
-            if found:
-                yield found
+        with asked.places.told():
+            async for delta in answer:
+                found = events.take(delta.parts)
+                if before is None:
+                    found = before = events.opening() + found
+                if delta.finish_reason is not None:
+                    found += events.closing(delta, is_context_full=is_cut)
+                if found:
+                    yield found
     finally:
         answer.close()
 
@@ -137,8 +134,9 @@ async def _stream(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> AsyncIte
 async def _whole(answer: ChatAnswer, asked: Asked, *, is_cut: bool) -> dict[str, Any]:
     parts: list[Part] = []
     last = Delta(0, ())
-    async for last in answer:
-        parts += last.parts
+    with asked.places.told():
+        async for last in answer:
+            parts += last.parts
     reason, stop = stop_of(last, is_context_full=is_cut)
     return {
         "id": message_id(answer),
@@ -156,10 +154,7 @@ def _error(refusal: Refusal, request_id: str) -> dict[str, Any]:
     kind = _TYPES.get(refusal.status)
     if kind is None:
         kind = "api_error" if refusal.status >= 500 else "invalid_request_error"
-    message, param = refusal.message, refusal.param or ""
-    for theirs, ours in _RENAMED.items():
-        if param.startswith(theirs) and message.startswith(theirs):
-            message = ours + message.removeprefix(theirs)
+    message = refusal.message
     if refusal.code == "context_length_exceeded":
         # Agents look for these words of Anthropic's, to make the conversation shorter.
         message = f"prompt is too long: {message}"

@@ -25,6 +25,11 @@ _FRACTIONS = frozenset(_OPTIONS) - {"top_k", "seed"}
 _COMMON = frozenset(("model", "stream", "options", "format", "think", "logprobs", "top_logprobs"))
 _CHAT = _COMMON | {"messages", "tools"}
 _GENERATE = _COMMON | {"prompt", "system", "raw", "suffix", "template", "context", "images"}
+_MESSAGE = frozenset(
+    ("role", "content", "thinking", "images", "tool_calls", "tool_call_id", "tool_name", "name")
+)
+_MOST_IGNORED = 64
+"""Places that are told: each message of a long conversation could have some."""
 RENAMED = {ours: f"options.{theirs}" for theirs, ours in _OPTIONS.items()} | {
     "max_tokens": "options.num_predict",
     "stop": "options.stop",
@@ -44,6 +49,7 @@ class Asked(NamedTuple):
         thinks: whether what was thought is shown.
         is_raw: whether the prompt is the model's, without its template.
         is_load: whether nothing is asked but that the model is there.
+        turns: fields that became messages, in their order; empty where messages were sent.
     """
 
     body: Fields
@@ -51,6 +57,7 @@ class Asked(NamedTuple):
     thinks: bool
     is_raw: bool = False
     is_load: bool = False
+    turns: tuple[str, ...] = ()
 
 
 def wrong(place: str, sentence: str, *, code: str = "invalid_value") -> NoReturn:
@@ -77,7 +84,7 @@ def chat_of(fields: Fields, model: str) -> Asked:
     messages = fields.get("messages")
     if messages is None or messages == []:
         return Asked(body, ignored, thinks, is_load=True)
-    body["messages"] = _messages(_list(messages, "messages"))
+    body["messages"] = _messages(_list(messages, "messages"), ignored)
     last = body["messages"][-1]
     if last["role"] == "assistant" and not last.get("tool_calls"):
         body["continue_final_message"] = True
@@ -125,7 +132,7 @@ def generate_of(fields: Fields, model: str, *, can_chat: bool) -> Asked:
         *([{"role": "system", "content": system}] if system else []),
         {"role": "user", "content": prompt},
     ]
-    return Asked(body, ignored, thinks)
+    return Asked(body, ignored, thinks, turns=("system", "prompt") if system else ("prompt",))
 
 
 def _common(fields: Fields, model: str, ignored: list[str]) -> tuple[Fields, bool]:
@@ -187,7 +194,7 @@ def _number(value: object) -> object:
     return float(value) if is_whole else value  # type: ignore[arg-type]
 
 
-def _messages(messages: list[Any]) -> list[Fields]:
+def _messages(messages: list[Any], ignored: list[str]) -> list[Fields]:
     found: list[Fields] = []
     calls: list[tuple[str, str]] = []
     """Names and ids of calls that have no result yet."""
@@ -195,6 +202,8 @@ def _messages(messages: list[Any]) -> list[Fields]:
         place = f"messages[{at}]"
         if not isinstance(message, dict):
             wrong(place, "must be an object")
+        if len(ignored) < _MOST_IGNORED and not message.keys() <= _MESSAGE:
+            ignored += [f"{place}.{name}" for name in _ignored(message, _MESSAGE)]
         if message.get("images"):
             wrong(f"{place}.images", "is not supported: this model cannot read images")
         one: Fields = {

@@ -21,6 +21,7 @@ from gatewayd_hooks.protocols import (
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
+from gatewayd_proto_ollama.places import told
 from gatewayd_proto_ollama.requests import RENAMED, Asked, chat_of, generate_of
 from gatewayd_proto_ollama.vectors import embedding, embedding_one
 
@@ -74,12 +75,7 @@ class Ollama:
 
     def late_error(self, refusal: Refusal, request_id: str) -> bytes:
         """The same in a line of the stream."""
-        message, param = refusal.message, refusal.param or ""
-        for theirs, ours in RENAMED.items():
-            if param.startswith(theirs) and message.startswith(theirs):
-                message = ours + message.removeprefix(theirs)
-                break
-        return _encode({"error": message}) + b"\n"
+        return _encode({"error": refusal.message}) + b"\n"
 
 
 async def _runs(request: HttpRequest) -> HttpResponse:
@@ -87,10 +83,10 @@ async def _runs(request: HttpRequest) -> HttpResponse:
 
 
 def _telling(tell: Callable[[], dict[str, Any]]) -> Handler:
-    async def told(request: HttpRequest) -> HttpResponse:
+    async def telling(request: HttpRequest) -> HttpResponse:
         return _json(tell())
 
-    return told
+    return telling
 
 
 def _json(value: dict[str, Any]) -> HttpResponse:
@@ -116,13 +112,15 @@ def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
         answer = await _begin(gateway, asked, request)
         if asked.body["stream"]:
             return HttpResponse(
-                _stream(answer, lines),
+                _stream(answer, lines, asked),
                 content_type="application/x-ndjson",
                 headers={"cache-control": "no-cache"},
                 ignored=asked.ignored,
                 names=RENAMED,
             )
-        return HttpResponse(await _whole(answer, lines), ignored=asked.ignored, names=RENAMED)
+        return HttpResponse(
+            await _whole(answer, lines, asked), ignored=asked.ignored, names=RENAMED
+        )
 
     return answered
 
@@ -131,37 +129,44 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAn
     """Ask the gateway; ``num_predict`` over what the context has left is a bound and no wish."""
     begin = gateway.generate if asked.is_raw else gateway.chat
     try:
-        return await begin(asked.body, request)
+        with told(asked):
+            return await begin(asked.body, request)
     except Refusal as refusal:
-        if (refusal.code, refusal.param) != ("context_length_exceeded", "max_tokens"):
+        if (refusal.code, refusal.param) != (
+            "context_length_exceeded",
+            "options.num_predict",
+        ):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    return await begin(body, request)
+    with told(asked):
+        return await begin(body, request)
 
 
-async def _stream(answer: ChatAnswer, lines: Lines) -> AsyncIterator[bytes]:
+async def _stream(answer: ChatAnswer, lines: Lines, asked: Asked) -> AsyncIterator[bytes]:
     """One piece for all that has come since the last one was taken."""
     reader = Reader()
     try:
-        async for delta in answer:
-            is_last = delta.finish_reason is not None
-            said = reader.take(delta.parts, is_last=is_last)
-            found = lines.line(said, delta.logprobs)
-            if is_last:
-                end = lines.answer(Reader().take((), is_last=True)) | lines.end(answer, delta)
-                found += _encode(end) + b"\n"
-            if found:
-                yield found
+        with told(asked):
+            async for delta in answer:
+                is_last = delta.finish_reason is not None
+                said = reader.take(delta.parts, is_last=is_last)
+                found = lines.line(said, delta.logprobs)
+                if is_last:
+                    end = lines.answer(Reader().take((), is_last=True)) | lines.end(answer, delta)
+                    found += _encode(end) + b"\n"
+                if found:
+                    yield found
     finally:
         answer.close()
 
 
-async def _whole(answer: ChatAnswer, lines: Lines) -> bytes:
+async def _whole(answer: ChatAnswer, lines: Lines, asked: Asked) -> bytes:
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())
-    async for last in answer:
-        parts += last.parts
-        logprobs += last.logprobs
+    with told(asked):
+        async for last in answer:
+            parts += last.parts
+            logprobs += last.logprobs
     said = Reader().take(parts, is_last=True)
     return _encode(lines.answer(said, logprobs) | lines.end(answer, last))

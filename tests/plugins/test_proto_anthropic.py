@@ -184,9 +184,9 @@ def test_what_is_not_acted_on_is_named() -> None:
     )
     assert sorted(told.ignored) == [
         "container",
-        "messages.redacted_thinking",
+        "messages[1].content[0]",
         "thinking.budget_tokens",
-        "tools.defer_loading",
+        "tools[0].defer_loading",
     ]
 
 
@@ -343,8 +343,11 @@ def test_an_error_has_its_type_by_its_status(status: int, kind: str) -> None:
 
 
 def test_an_error_names_the_field_as_the_client_did() -> None:
-    refusal = Refusal(400, "stop[0] is empty", param="stop[0]")
-    assert b"stop_sequences[0] is empty" in Anthropic().error(refusal, "r").body  # type: ignore[operator]
+    gateway = FakeGateway()
+    gateway.refusal = Refusal(400, "stop[0] is empty", param="stop[0]")
+    with pytest.raises(Refusal, match=r"stop_sequences\[0\] is empty") as caught:
+        call(gateway)
+    assert caught.value.param == "stop_sequences[0]"
 
 
 SCRIPT: Sequence[Part] = (

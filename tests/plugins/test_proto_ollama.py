@@ -370,10 +370,33 @@ def test_the_version_is_what_the_settings_say() -> None:
 
 
 def test_an_error_is_a_sentence_that_names_the_option() -> None:
-    refusal = Refusal(400, "max_tokens is 0; the minimum is 1", param="max_tokens")
-    error = Ollama(OllamaConfig()).error(refusal, "r")
+    gateway = FakeGateway()
+    gateway.refusal = Refusal(400, "max_tokens is 0; the minimum is 1", param="max_tokens")
+    with pytest.raises(Refusal) as caught:
+        call(gateway, "POST /api/chat", messages=[{"role": "user", "content": "a"}])
+    error = Ollama(OllamaConfig()).error(caught.value, "r")
     assert error.body == b'{"error":"options.num_predict is 0; the minimum is 1"}\n'
     assert error.status == 400
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("response_format.json_schema.schema", "format"),
+        ("response_format", "format"),
+        ("messages[0].content", "system"),
+        ("messages[1].content", "prompt"),
+        ("messages", "prompt"),
+        ("top_p", "options.top_p"),
+        ("top_logprobs", "top_logprobs"),
+    ],
+)
+def test_a_refusal_names_the_place_that_was_written(theirs: str, ours: str) -> None:
+    gateway = FakeGateway()
+    gateway.refusal = Refusal(400, f"{theirs}: no", param=theirs)
+    with pytest.raises(Refusal) as caught:
+        call(gateway, "POST /api/generate", prompt="a", system="b")
+    assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no")
 
 
 SCRIPT: Sequence[Part] = (

@@ -28,9 +28,9 @@ class GuideLimits(msgspec.Struct, frozen=True):
     text_bytes: int = 1 << 20
     """Characters of a schema, an expression or a grammar."""
     cached: int = 64
-    """Compiled grammars that are kept for those who ask for the same; some grow to 60 MB."""
-    cached_bytes: int = 8 << 20
-    """Characters of their texts together."""
+    """Compiled grammars that are kept for those who ask for the same."""
+    cached_bytes: int = 64 << 20
+    """What they take together, with all that they have grown by where they were followed."""
     token_seconds: float = 0.005
     """What following a grammar may take for each token of a sequence; all wait for it."""
     ahead_seconds: float = 0.5

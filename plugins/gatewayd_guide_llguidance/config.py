@@ -53,7 +53,7 @@ class LlguidanceConfig(StrategyConfig):
         reload="hot",
         ge=1000,
         le=10_000_000,
-        doc="States of a grammar's expressions; each takes about 2 kB.",
+        doc="States of a grammar's expressions; each takes up to 1 kB.",
     )
     grammar_size: int = setting(
         200_000, reload="hot", ge=1000, le=10_000_000, doc="Symbols of a grammar's rules."

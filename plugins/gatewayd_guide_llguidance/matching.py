@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from gatewayd_guide_llguidance.lexers import Lexer
 from gatewayd_hooks.guiding import GrammarRefused, GuideFailed
 
 if TYPE_CHECKING:
@@ -21,48 +23,68 @@ _USED_UP = ("too many states", "too many expressions")
 _TOO_MANY = "the answer cannot go on: its grammar has too many states; make it simpler"
 _APART = 32
 """Tokens of a sequence between two lexers: who fills one sooner does so by itself."""
+_KEPT_BYTES = 8 << 20
+"""What a lexer may have grown by that nobody uses."""
 
 
 class LlGrammar:
     """A matcher at the beginning, which is copied.
 
     All copies add to one lexer, whose states are limited. When it is full a grammar is compiled
-    anew: otherwise nobody could ever follow it again.
+    anew: otherwise nobody could ever follow it again. One that has grown large is let go with its
+    last copy, and the next to come has it compiled anew too.
 
     Args:
-        first: the matcher.
+        first: the lexer.
         make: makes another.
         vocabulary: of the model.
     """
 
-    def __init__(
-        self, first: LLMatcher, make: Callable[[], LLMatcher], vocabulary: Vocabulary
-    ) -> None:
-        self._first = first
+    def __init__(self, first: Lexer, make: Callable[[], Lexer], vocabulary: Vocabulary) -> None:
+        self._kept: Lexer | None = first
+        self._now = weakref.ref(first)
         self._make = make
         self._vocabulary = vocabulary
         self._renewing = threading.Lock()
 
-    def start(self) -> LlMatcher:
-        """A matcher that stands at the beginning."""
-        return LlMatcher(self, self._first, self._vocabulary)
+    @property
+    def num_bytes(self) -> int:
+        """What it takes where nobody follows it."""
+        kept = self._kept
+        return 0 if kept is None else kept.num_bytes
 
-    def renewed(self, used_up: LLMatcher) -> LLMatcher:
-        """A first matcher with a lexer that is not full.
+    def start(self) -> LlMatcher:
+        """A matcher that stands at the beginning.
+
+        Raises:
+            GuideFailed: its lexer was let go, and it takes too long to make another by now.
+        """
+        return LlMatcher(self, self.renewed(None), self._vocabulary)
+
+    def renewed(self, used_up: Lexer | None) -> Lexer:
+        """A lexer that is not full.
 
         Args:
-            used_up: the one whose copies have filled theirs.
+            used_up: one that is; None for none.
 
         Raises:
             GuideFailed: it takes too long by now.
         """
         with self._renewing:
-            if self._first is used_up:
+            now = self._now()
+            if now is None or now is used_up:
                 try:
-                    self._first = self._make()
+                    self._kept = now = self._make()
                 except GrammarRefused as refused:
                     raise GuideFailed(f"the answer cannot go on: {refused}") from None
-            return self._first
+                self._now = weakref.ref(now)
+            return now
+
+    def weigh(self, lexer: Lexer, matcher: LLMatcher) -> None:
+        """See whether a lexer, which a matcher uses, may stay for those to come."""
+        lexer.weigh(matcher)
+        if lexer.grown_bytes > _KEPT_BYTES and self._kept is lexer:
+            self._kept = None
 
 
 class LlMatcher:
@@ -72,22 +94,26 @@ class LlMatcher:
         matcher: llguidance's own.
     """
 
-    def __init__(self, grammar: LlGrammar, first: LLMatcher, vocabulary: Vocabulary) -> None:
+    def __init__(self, grammar: LlGrammar, lexer: Lexer, vocabulary: Vocabulary) -> None:
         """Begin at the beginning.
 
         Args:
             grammar: that it follows.
-            first: is copied.
+            lexer: whose first matcher is copied.
             vocabulary: of the model.
         """
-        self.matcher = first.deep_copy()
         self._grammar = grammar
-        self._first = first
+        self._lexer = lexer
+        self.matcher = lexer.first.deep_copy()
         self._vocabulary = vocabulary
         self._tokens: list[int] = []
         self._num_ends = 0
         self._renewed_at = -_APART
         self._mask: NDArray[np.int32] | None = None
+
+    def __del__(self) -> None:
+        """The last to go lets a lexer go with it that has grown too large."""
+        self._grammar.weigh(self._lexer, self.matcher)
 
     @property
     def has_ended(self) -> bool:
@@ -114,6 +140,8 @@ class LlMatcher:
         if taken:
             self._tokens.append(token)
             self._mask = None
+            if self._lexer.touch():
+                self._grammar.weigh(self._lexer, self.matcher)
         return taken
 
     def _had_allowed(self, token: int) -> bool:
@@ -155,8 +183,8 @@ class LlMatcher:
 
     def fork(self) -> LlMatcher:
         """Another one that stands where this one stands."""
-        other = LlMatcher(self._grammar, self.matcher, self._vocabulary)
-        other._first, other._tokens = self._first, [*self._tokens]
+        other = LlMatcher(self._grammar, self._lexer, self._vocabulary)
+        other.matcher, other._tokens = self.matcher.deep_copy(), [*self._tokens]
         other._num_ends, other._renewed_at = self._num_ends, self._renewed_at
         return other
 
@@ -170,15 +198,15 @@ class LlMatcher:
             GuideFailed: another limit was reached, or this one again.
         """
         if self.matcher.is_error():
-            if not any(said in self.matcher.get_error() for said in _USED_UP):
+            if not any(said in _reason(self.matcher.get_error()) for said in _USED_UP):
                 self.check()
         elif not is_lost:
             return False
         if len(self._tokens) - self._renewed_at < _APART:
             raise GuideFailed(_TOO_MANY)
         self._renewed_at = len(self._tokens)
-        self._first = self._grammar.renewed(self._first)
-        self.matcher = self._first.deep_copy()
+        self._lexer = self._grammar.renewed(self._lexer)
+        self.matcher = self._lexer.first.deep_copy()
         if not self.matcher.consume_tokens(self._tokens):
             raise GuideFailed(_TOO_MANY)
         return True
@@ -195,9 +223,15 @@ class LlMatcher:
 
 def told(error: str) -> str:
     """What matters of what llguidance says, and no more of it than fits a sentence."""
+    error = _reason(error)
     if "NoExtensionBias" in error:
         return "the grammar allows nothing here"
     lines = [line.strip() for line in error.splitlines()]
     lines = [line for line in lines if line and not line.startswith("<")] or ["no reason is given"]
     reasons = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
     return (reasons or lines)[0][:_MOST_LETTERS]
+
+
+def _reason(error: str) -> str:
+    """Without the state and the grammar, which stand behind it."""
+    return error.partition("<state>")[0]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, cast
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
 from gatewayd_guide_llguidance.forms import Forms
+from gatewayd_guide_llguidance.lexers import Lexer
 from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, told
 from gatewayd_guide_llguidance.vocabulary import Vocabulary
 from gatewayd_hooks.bounded import Bounded
@@ -38,7 +39,7 @@ class Llguidance:
             step_max_items=config.step_items,
             max_lexer_states=config.lexer_states,
             max_grammar_size=config.grammar_size,
-            verbose_errors=False,
+            verbose_errors=True,  # what a lexer takes stands in them
         )
         self._bounded = Bounded(config.compile_seconds)
         self._vocabulary: Vocabulary | None = None
@@ -62,11 +63,15 @@ class Llguidance:
     def _compiled(self, spec: GuideSpec) -> Grammar:
         vocabulary = cast("Vocabulary", self._vocabulary)
         text = cast("Forms", self._forms).grammar_of(spec)
-        make = partial(LLMatcher, vocabulary.tokenizer, text, log_level=0, limits=self._limits)
-        first = make()
-        if first.is_error():
-            raise GrammarRefused(f"{spec.form}: {told(first.get_error())}")
-        return LlGrammar(first, partial(self._bounded.run, make), vocabulary)
+        states, limits = self._config.lexer_states, self._limits
+
+        def make() -> Lexer:
+            first = LLMatcher(vocabulary.tokenizer, text, log_level=0, limits=limits)
+            if first.is_error():
+                raise GrammarRefused(f"{spec.form}: {told(first.get_error())}")
+            return Lexer(first, len(text), states)
+
+        return LlGrammar(make(), partial(self._bounded.run, make), vocabulary)
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
         """In threads, without the interpreter, where there are several."""

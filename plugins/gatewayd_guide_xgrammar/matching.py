@@ -22,6 +22,11 @@ class XgGrammar:
         self._compiled = compiled
         self._vocabulary = vocabulary
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes; it does not grow."""
+        return int(self._compiled.memory_size_bytes)
+
     def start(self) -> XgMatcher:
         """A matcher that stands at the beginning."""
         return XgMatcher(GrammarMatcher(self._compiled), self._vocabulary)

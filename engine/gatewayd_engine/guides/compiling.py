@@ -7,7 +7,7 @@ import time
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
-from weakref import WeakSet
+from weakref import WeakSet, WeakValueDictionary
 
 from gatewayd_engine.config import GuideLimits, StrategyChoice
 from gatewayd_engine.guides.letters import Letters
@@ -18,6 +18,7 @@ from gatewayd_hooks.parsing import Bounds
 
 _AT_ONCE = 2
 """Threads that compile: what runs meanwhile wants the other cores."""
+_Key = tuple[GuideSpec, Bounds | None]
 INVALID = "invalid_grammar"
 """Code of a request whose grammar is refused."""
 
@@ -100,6 +101,12 @@ class Compiled:
         """Whether its thread has ended, or nobody waits for it."""
         return self._is_over.is_set()
 
+    @property
+    def num_bytes(self) -> int:
+        """What it takes by now, as far as its guide can tell."""
+        grammar = 0 if self.grammar is None else getattr(self.grammar, "num_bytes", 0)
+        return len(self.spec.text) + int(grammar)
+
     def start(self) -> Matcher | Thinking:
         """A matcher at the beginning of an answer."""
         if self.grammar is None:
@@ -143,8 +150,8 @@ class Compiler:
     def __init__(self, limits: GuideLimits, letters: Letters | None = None) -> None:
         self._limits = limits
         self._letters = letters
-        self._kept: OrderedDict[tuple[GuideSpec, Bounds | None], Compiled] = OrderedDict()
-        self._kept_bytes = 0
+        self._kept: OrderedDict[_Key, Compiled] = OrderedDict()
+        self._alive: WeakValueDictionary[_Key, Compiled] = WeakValueDictionary()
         self._waiting: deque[Compiled] = deque()
         self._working: list[Compiled] = []
 
@@ -155,10 +162,9 @@ class Compiler:
 
     def want(self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None) -> Compiled:
         """What comes of a spec, behind reasoning or not; begins to compile it if nobody has."""
-        key = spec, bounds
-        found = self._kept.get(key)
+        found = self._alive.get((spec, bounds))
         if found is not None and found.guide is guide:
-            self._kept.move_to_end(key)
+            self._keep(found)
             return found
         made = Compiled(spec, guide, bounds, self._letters)
         self._keep(made)
@@ -193,7 +199,7 @@ class Compiler:
     def forget(self) -> None:
         """Another guide compiles from now on."""
         self._kept.clear()
-        self._kept_bytes = 0
+        self._alive.clear()
 
     def _begin(self) -> None:
         while self._waiting and len(self._working) < _AT_ONCE:
@@ -204,23 +210,17 @@ class Compiler:
             threading.Thread(target=one.work, name="guide compile", daemon=True).start()
 
     def _keep(self, made: Compiled) -> None:
-        limits, size = self._limits, _size(made)
-        old = self._kept.pop(made.key, None)
-        if old is not None:
-            self._kept_bytes -= size
-        self._kept[made.key] = made
-        self._kept_bytes += size
-        while len(self._kept) > limits.cached or (
-            self._kept_bytes > limits.cached_bytes and len(self._kept) > 1
-        ):
-            _, least = self._kept.popitem(last=False)
-            self._kept_bytes -= _size(least)
+        """As the last that was asked for. Those that go live on while requests follow them."""
+        self._kept[made.key] = self._alive[made.key] = made
+        self._kept.move_to_end(made.key)
+        # Weighed now, as they grow while they are followed.
+        left = self._limits.cached_bytes
+        for i, one in enumerate(reversed([*self._kept.values()])):
+            left -= one.num_bytes
+            if i and (left < 0 or i >= self._limits.cached):
+                del self._kept[one.key]
 
     def _forget(self, one: Compiled) -> None:
-        if self._kept.get(one.key) is one:
-            del self._kept[one.key]
-            self._kept_bytes -= _size(one)
-
-
-def _size(compiled: Compiled) -> int:
-    return len(compiled.spec.text)
+        for known in (self._kept, self._alive):
+            if known.get(one.key) is one:
+                del known[one.key]

@@ -14,6 +14,7 @@ from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import LENGTH, STOP
 from tests.plugins.guides import REGEXES, SCHEMAS, follows_schema, matches
+from tests.plugins.test_guide_corpus import REFUSES
 
 Make = Callable[..., Any]
 CASES = [("json_schema", case) for case in SCHEMAS] + [("regex", case) for case in REGEXES]
@@ -21,11 +22,11 @@ PROMPTS = (
     "<|im_start|>user\nGive me JSON of asyncio.<|im_end|>\n<|im_start|>assistant\n",
     "<|im_start|>user\nWhat is os.path.join?<|im_end|>\n<|im_start|>assistant\n",
 )
-GUIDES = ["llguidance"]
+GUIDES = ["llguidance", "xgrammar"]
 DRAFTERS = [None, "ngram"]
 
 
-def campaign(engine: Any, per_case: int, max_tokens: int) -> tuple[int, int]:
+def campaign(engine: Any, per_case: int, max_tokens: int, guide: str) -> tuple[int, int]:
     """Ask for so many answers to each case; how many came to their end, and how many were cut."""
     tokenizer = Tokenizer.from_file(str(embedded.folder("nano") / "tokenizer.json"))
     prompts = [tokenizer.encode(prompt).ids for prompt in PROMPTS]
@@ -45,10 +46,16 @@ def campaign(engine: Any, per_case: int, max_tokens: int) -> tuple[int, int]:
                 )
                 asked.update(dict.fromkeys(ids, (form, case)))
     done = engine.run()
-    ended = cut = 0
+    ended = cut = refused = 0
     for sequence, (form, case) in asked.items():
         answer = done[sequence]
-        assert answer.finished.error is None, (case, answer.finished.error)
+        error = answer.finished.error
+        if (case["pattern"] if form == "regex" else case["name"]) in REFUSES[guide]:
+            assert error is not None, case
+            assert error[0] == "invalid_grammar"
+            refused += 1
+            continue
+        assert error is None, (case, error)
         if answer.finished.reason == LENGTH:
             cut += 1
             continue
@@ -56,7 +63,8 @@ def campaign(engine: Any, per_case: int, max_tokens: int) -> tuple[int, int]:
         said = tokenizer.decode(answer.tokens, skip_special_tokens=False)
         assert (follows_schema if form == "json_schema" else matches)(case, said), (case, said)
         ended += 1
-    assert ended + cut == len(asked)
+    assert ended + cut + refused == len(asked)
+    assert (refused > 0) == bool(REFUSES[guide])
     assert engine.core.stats.faults == 0
     return ended, cut
 
@@ -68,7 +76,7 @@ def test_one_answer_to_each(make_engine: Make, drafter: str | None) -> None:
         drafter=drafter and StrategyChoice(drafter),
         max_running=32,
     )
-    ended, cut = campaign(engine, 1, 48)
+    ended, cut = campaign(engine, 1, 48, "llguidance")
     assert ended > cut
 
 
@@ -77,6 +85,7 @@ def test_one_answer_to_each(make_engine: Make, drafter: str | None) -> None:
 @pytest.mark.parametrize("drafter", DRAFTERS)
 @pytest.mark.parametrize("guide", GUIDES)
 def test_ten_thousand_answers(make_engine: Make, guide: str, drafter: str | None) -> None:
+    pytest.importorskip(guide)
     engine = make_engine(
         guide=StrategyChoice(guide),
         drafter=drafter and StrategyChoice(drafter),
@@ -84,7 +93,7 @@ def test_ten_thousand_answers(make_engine: Make, guide: str, drafter: str | None
         kv_pages=2048,
     )
     per_case = -(-10_000 // len(CASES))
-    ended, cut = campaign(engine, per_case, 160)
+    ended, cut = campaign(engine, per_case, 160, guide)
     print(f"\n{guide}, {drafter}: {ended} ended and fit, {cut} were cut at 160 tokens")
 
 

@@ -194,8 +194,6 @@ usage = Table(
     Column("completion_tokens", Integer, nullable=False),
     Column("outcome", Text, nullable=False),
     Column("micros", Integer, nullable=False),
-    # Microseconds of the engine's steps, by its share of their tokens.
-    Column("gpu_micros", Integer, nullable=False),
     Column("queue_ms", Integer),
     Column("first_ms", Integer),
     Column("total_ms", Integer, nullable=False),

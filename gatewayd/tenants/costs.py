@@ -65,7 +65,6 @@ class Spent(NamedTuple):
         prompt_tokens: of its prompts.
         cached_tokens: of these, found in the prefix cache.
         completion_tokens: generated, by all choices.
-        gpu_micros: microseconds of the engine's steps, by its share of their tokens.
         queue_ms: that it waited at the engine; None if it never ran.
         first_ms: to its first token; None without any.
         total_ms: to its end.
@@ -75,7 +74,6 @@ class Spent(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
-    gpu_micros: int = 0
     queue_ms: int | None = None
     first_ms: int | None = None
     total_ms: int = 0

@@ -50,6 +50,35 @@ def test_every_revision_can_be_undone(engine: Engine, revision: str) -> None:
     engine.dispose()
 
 
+def test_what_was_there_before_tenants_belongs_to_the_default_one(engine: Engine) -> None:
+    with engine.begin() as connection:
+        steps.upgrade(connection, "0001")
+        for statement in (
+            "INSERT INTO files VALUES ('file-1', 1, NULL, 2, 'in.jsonl', 'batch')",
+            "INSERT INTO batches (id, created_at, endpoint, input_file_id, completion_window, "
+            "status, expires_at, total) VALUES ('batch_1', 1, '/v1/x', 'file-1', '24h', "
+            "'in_progress', 9, 2)",
+            "INSERT INTO batch_results VALUES ('batch_1', 1, 1, x'7b7d', 3, 0, 4, 0)",
+            "INSERT INTO responses VALUES ('resp_1', 1, 'completed', NULL, '{}', '[]')",
+        ):
+            connection.exec_driver_sql(statement)
+    with engine.begin() as connection:
+        steps.upgrade(connection)
+        for table in ("files", "batches", "responses"):
+            found = connection.exec_driver_sql(f"SELECT tenant FROM {table}").scalars().all()
+            assert found == ["default"]
+        (batch,) = connection.exec_driver_sql("SELECT key_id, status, total FROM batches").all()
+        assert tuple(batch) == (None, "in_progress", 2)
+        count = "SELECT count(*) FROM batch_results"
+        assert connection.exec_driver_sql(count).scalar_one() == 1
+        assert connection.exec_driver_sql("SELECT id FROM tenants").scalars().all() == ["default"]
+    with engine.begin() as connection:
+        steps.downgrade(connection, "0001")
+        assert connection.exec_driver_sql(count).scalar_one() == 1
+        assert connection.exec_driver_sql("SELECT * FROM files").one()[-1] == "batch"
+    engine.dispose()
+
+
 def test_an_upgrade_that_fails_leaves_nothing_behind(engine: Engine) -> None:
     with engine.begin() as connection:
         connection.exec_driver_sql("CREATE TABLE responses (mine INTEGER)")

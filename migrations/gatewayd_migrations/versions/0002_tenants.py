@@ -84,7 +84,6 @@ def upgrade() -> None:
         sa.Column("completion_tokens", sa.Integer(), nullable=False),
         sa.Column("outcome", sa.Text(), nullable=False),
         sa.Column("micros", sa.Integer(), nullable=False),
-        sa.Column("gpu_micros", sa.Integer(), nullable=False),
         sa.Column("queue_ms", sa.Integer(), nullable=True),
         sa.Column("first_ms", sa.Integer(), nullable=True),
         sa.Column("total_ms", sa.Integer(), nullable=False),

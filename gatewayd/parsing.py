@@ -36,6 +36,7 @@ from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
+T = TypeVar("T")
 StrategyT = TypeVar("StrategyT", bound=Strategy)
 
 
@@ -64,8 +65,13 @@ class Seat(Generic[StrategyT]):
 
     def call(self, method: str, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
         """Call the plugin; what it raises is logged and goes on."""
+        timed = self.timed(method, call) if _is_main() else call
+        return self.run(timed, *args)
+
+    def run(self, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
+        """The same of what is timed already."""
         try:
-            return self._watched(method, call, *args)
+            return self.armed(lambda: call(*args))
         except Exception as error:
             self.note(error)
             raise
@@ -84,15 +90,24 @@ class Seat(Generic[StrategyT]):
             exc_info=error,
         )
 
-    def _watched(self, method: str, call: Callable[..., Any], *args: Any) -> Any:  # noqa: ANN401
+    def timed(self, method: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        """A callable of the plugin, timed; not for threads."""
+        return self._ledger.timed(self._kind, self.name, method, call)
+
+    def armed(self, work: Callable[[], T]) -> T:
+        """Work in which parsers are called again and again, with the timer set once."""
         # Signals come to the main thread; large answers are written in others.
-        if threading.current_thread() is not threading.main_thread():
-            return call(*args)
+        if not _is_main() or self._watchdog.is_armed:
+            return work()
         self._watchdog.arm()
         try:
-            return self._ledger.timed(self._kind, self.name, method, call)(*args)
+            return work()
         finally:
             self._watchdog.disarm()
+
+
+def _is_main() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 class _Watched:
@@ -101,9 +116,11 @@ class _Watched:
     def __init__(self, seat: Seat[Any], parser: OutputParser) -> None:
         self._seat = seat
         self._parser = parser
+        self._timed_feed = seat.timed("feed", parser.feed)
 
     def feed(self, text: str) -> Sequence[Part]:
-        return self._checked(self._seat.call("feed", self._parser.feed, text))
+        feed = self._timed_feed if _is_main() else self._parser.feed
+        return self._checked(self._seat.run(feed, text))
 
     def finish(self) -> Sequence[Part]:
         return self._checked(self._seat.call("finish", self._parser.finish))
@@ -150,12 +167,14 @@ class ModelParsers:
         thought = self.reasoning if finds_reasoning else None
         if calls is None and thought is None:
             return None
-        marks = [seat.strategy.marks for seat in (calls, thought) if seat is not None]
+        seats: list[Seat[Any]] = [seat for seat in (calls, thought) if seat is not None]
+        marks = [seat.strategy.marks for seat in seats]
         return Parsers(
             reasoning=None if thought is None else partial(thought.parser, prompt_end),
             tools=None if calls is None else partial(calls.parser, tools),
             most_calls=most_calls,
             keeps_reasoning=keeps_reasoning,
+            armed=seats[0].armed,
             marks=frozenset(chain.from_iterable(marks)),
         )
 

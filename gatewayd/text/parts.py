@@ -23,6 +23,8 @@ class Parsers(NamedTuple):
         most_calls: that are told; None for all.
         keeps_reasoning: whether reasoning is told.
         marks: special tokens that they see although text leaves such out.
+        armed: calls what calls them again and again, and watches over all of it; None for nobody
+            who watches.
     """
 
     reasoning: Callable[[], OutputParser] | None = None
@@ -30,6 +32,7 @@ class Parsers(NamedTuple):
     most_calls: int | None = None
     keeps_reasoning: bool = True
     marks: frozenset[str] = frozenset()
+    armed: Callable[[Callable[[], list[Part]]], list[Part]] | None = None
 
     def reader(self) -> Reader:
         """For one answer."""
@@ -70,6 +73,12 @@ class Reader:
         Returns:
             Parts in order, neighbours of one kind put together.
         """
+        armed = self._parsers.armed
+        if armed is None:
+            return self._read(pieces, is_last=is_last)
+        return armed(lambda: self._read(pieces, is_last=is_last))
+
+    def _read(self, pieces: Sequence[str], *, is_last: bool) -> list[Part]:
         parts: list[Part] = []
         for piece in pieces if self._reasoning else ("".join(pieces),):
             self._num_pieces += 1

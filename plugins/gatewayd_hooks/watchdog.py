@@ -24,9 +24,13 @@ class Watchdog:
         ledger: knows who runs and since when.
         seconds: that a call may take.
         open_seconds: that an ``open`` may take, which may load a model; None for no more.
+
+    Attributes:
+        is_armed: whether strategies may be called.
     """
 
     def __init__(self, ledger: Ledger, seconds: float, open_seconds: float | None = None) -> None:
+        self.is_armed = False
         self._ledger = ledger
         self._open_seconds = open_seconds
         self._seconds = self._limit = seconds
@@ -42,12 +46,14 @@ class Watchdog:
         Args:
             seconds: that a call may take this time; None for the usual.
         """
+        self.is_armed = True
         if self._works:
             self._limit = seconds = self._seconds if seconds is None else seconds
             signal.setitimer(signal.ITIMER_REAL, seconds, seconds / _LOOKS)
 
     def disarm(self) -> None:
         """None is called until it is armed again."""
+        self.is_armed = False
         if self._works:
             signal.setitimer(signal.ITIMER_REAL, 0.0)
 

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 
 from gatewayd.config import Config
-from gatewayd.parsing import ModelParsers, load_parsers
+from gatewayd.parsing import ModelParsers, Seat, load_parsers
 from gatewayd.text.model import TextModel
+from gatewayd.text.parts import Parsers
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.watchdog import Watchdog
 
 
@@ -63,3 +70,43 @@ def test_a_parser_that_is_not_installed_is_named() -> None:
 
 def test_ids_stay_what_they_are_without_a_parser() -> None:
     assert ModelParsers().call_id("x") == "x"
+
+
+class Sleepy:
+    """Reads everything as text; at one piece it does not come back."""
+
+    def parser(self, *_: object) -> Sleepy:
+        return self
+
+    def feed(self, text: str) -> Sequence[Part]:
+        if text == "sleep":
+            time.sleep(20)
+        return [Text(text)]
+
+    def finish(self) -> Sequence[Part]:
+        return []
+
+
+class Counting(Watchdog):
+    """Counts how often it is armed."""
+
+    count = 0
+
+    def arm(self, seconds: float | None = None) -> None:
+        self.count += 1
+        super().arm(seconds)
+
+
+def test_the_timer_is_set_once_for_many_pieces_and_still_ends_one() -> None:
+    ledger = Ledger(0.05)
+    watchdog = Counting(ledger, 0.1)
+    seat: Seat[Any] = Seat(Kind.REASONING_PARSER, "sleepy", Sleepy(), ledger, watchdog)
+    reader = Parsers(reasoning=seat.parser, armed=seat.armed).reader()
+    watchdog.count = 0
+    assert reader.read(["a"] * 64, is_last=False) == [Text("a" * 64)]
+    assert (watchdog.count, watchdog.is_armed) == (1, False)
+    began = time.perf_counter()
+    assert reader.read(["b", "sleep", "c"], is_last=True) == [Text("bsleepc")]
+    assert time.perf_counter() - began < 5
+    assert (watchdog.count, watchdog.is_armed) == (2, False)
+    assert [account.calls for account in ledger.costs().values()] == [67], "with the making"

@@ -12,12 +12,12 @@ from gatewayd.explain.causes import CAUSES
 from gatewayd.explain.ledger import Ledger
 from gatewayd_hooks.scheduling import Priority
 
-_FOLD_AT = 128
-"""Ledgers that wait to be counted: a millisecond of the event loop."""
+_FOLD_AT = 16
+"""Ledgers that wait to be counted: a quarter of a millisecond of the event loop."""
 
 
 class CauseCollector(Collector):
-    """Sums up ledgers by class and cause, by the hundred or when somebody scrapes."""
+    """Sums up ledgers by class and cause, several at a time or when somebody scrapes."""
 
     def __init__(self) -> None:
         self._waiting: list[Ledger] = []

@@ -110,6 +110,9 @@ _EXPECTED = {
 }
 
 
+_FORMS = {"tool_choice": ", or an object of type 'function' or 'allowed_tools'"}
+"""What fields may be beside words."""
+
 _NO_TEXT = (
     "image_url",
     "image",
@@ -134,6 +137,11 @@ def _refusal(errors: Sequence[ErrorDetails]) -> InvalidRequest:
         max(mine, key=lambda error: _path(error["loc"]).count("[")),
     )
     path = _path(best["loc"])
+    if best["type"] not in _EXPECTED:
+        # A word was not meant where something within an object is wrong.
+        within = [one for one in mine if _path(one["loc"]).startswith((f"{path}.", f"{path}["))]
+        best = next((one for one in within if one["type"] not in _EXPECTED), best)
+        path = _path(best["loc"])
     if best["type"] in _EXPECTED:
         same = [error["type"] for error in mine if _path(error["loc"]) == path]
         expected = " or ".join(dict.fromkeys(_EXPECTED[kind] for kind in same))
@@ -170,7 +178,8 @@ def _sentence(path: str, error: ErrorDetails) -> str:
         case "literal_error" if error["input"] in _NO_TEXT and path.endswith(".type"):
             return f"{path} is {shown}, which this model cannot read: send text"
         case "literal_error":
-            return f"{path} is {shown}; it must be {context['expected']}"
+            forms = _FORMS.get(path, "")
+            return f"{path} is {shown}; it must be {context['expected']}{forms}"
         case "finite_number":
             return f"{path} must be a finite number"
     return f"{path}: {error['msg']}"
@@ -178,12 +187,16 @@ def _sentence(path: str, error: ErrorDetails) -> str:
 
 def _path(location: tuple[int | str, ...]) -> str:
     """``messages[0].content`` without the names pydantic gives to a union's alternatives."""
-    path = ""
+    path, is_tag = "", False
     for part in location:
-        if isinstance(part, int):
+        if is_tag:
+            is_tag = False
+        elif isinstance(part, int):
             path += f"[{part}]"
         elif not path:
             path = part[:64]
+        elif part.startswith("tagged-union["):
+            is_tag = True  # which alternative it is comes next
         elif part.isidentifier() and part not in ("str", "int", "float", "bool"):
             path += f".{part}"
         elif part.lstrip("-").isdigit():

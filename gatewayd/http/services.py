@@ -10,7 +10,13 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import Fleet
-from gatewayd.errors import EngineUnavailable, ModelNotFound, QueueFull
+from gatewayd.errors import (
+    EngineUnavailable,
+    InvalidRequest,
+    ModelNotFound,
+    QueueFull,
+    StrategyUnavailable,
+)
 from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.explain.trail import spent_on
 from gatewayd.guides.checks import GuideChecks
@@ -27,6 +33,10 @@ from gatewayd_hooks.protocols import ProtocolStrategy
 
 if TYPE_CHECKING:
     from gatewayd.durable import Durable
+
+
+_FAULT_SECONDS = 5.0
+"""That a refusal is looked into, to say which part it is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +137,12 @@ class Services:
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
         with spent_on(GRAMMAR):
-            return await self.guides.check(*wish)
+            try:
+                return await self.guides.check(wish.spec, wish.param)
+            except InvalidRequest as refused:
+                if wish.parts is not None and refused.code == "invalid_grammar":
+                    await _find_fault(self.guides, wish.parts())
+                raise
 
     def check_model(self, name: str | None) -> str:
         """The name to answer with; the first one where a request may leave it out.
@@ -143,3 +158,15 @@ class Services:
                 param="model",
             )
         return name
+
+
+async def _find_fault(guides: GuideChecks, parts: Sequence[tuple[GuideSpec, str]]) -> None:
+    """Look at the parts of what was refused one by one.
+
+    Raises:
+        InvalidRequest: this one cannot be kept.
+    """
+    with contextlib.suppress(TimeoutError, StrategyUnavailable):
+        async with asyncio.timeout(_FAULT_SECONDS):
+            for spec, param in parts:
+                await guides.check(spec, param)

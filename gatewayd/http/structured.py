@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -36,10 +37,13 @@ class Wish(NamedTuple):
     Attributes:
         spec: itself.
         param: the field that asks for it.
+        parts: makes what it consists of, and the field of each, to find the one that cannot be
+            kept; None where it is one.
     """
 
     spec: GuideSpec
     param: str
+    parts: Callable[[], Sequence[tuple[GuideSpec, str]]] | None = None
 
 
 def wish_of(request: StructuredTable) -> Wish | None:

@@ -16,7 +16,7 @@ from gatewayd.http.schema.tools import (
     function_for_template,
 )
 from gatewayd.http.structural import either
-from gatewayd.http.structured import Wish, wish_of
+from gatewayd.http.structured import Wish, json_schema, wish_of
 from gatewayd.parsing import ModelParsers, Seat
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Tool, ToolParserStrategy
@@ -103,6 +103,7 @@ def offer_of(request: ChatRequest, parsers: ModelParsers, *, takes_tools: bool) 
         wish = Wish(spec, choice_param if is_kept else param)
         if form is not None and not choice.must:
             wish = _calls_or(form, spec)
+        wish = wish._replace(parts=partial(_schemas, functions, kept, param))
     return Offer(
         shown=[function_for_template(one) for one in functions],
         tools=tools,
@@ -127,6 +128,19 @@ def _guide(
     except Exception as error:
         raise StrategyUnavailable(f"the tool parser {seat.name} failed on {param}") from error
     return spec
+
+
+def _schemas(
+    functions: Sequence[FunctionSpec], kept: Sequence[Tool], param: str
+) -> tuple[tuple[GuideSpec, str], ...]:
+    """The schemas that arguments are kept to, and their places."""
+    names = {tool.name for tool in kept if tool.parameters is not None}
+    inner = ".function.parameters" if param == "tools" else ".parameters"
+    return tuple(
+        (json_schema(one.parameters), f"{param}[{at}]{inner}")
+        for at, one in enumerate(functions)
+        if one.name in names and one.parameters is not None
+    )
 
 
 def _calls_or(form: Wish, calls: GuideSpec) -> Wish:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import weakref
 from collections.abc import Callable, Sequence
@@ -221,6 +222,10 @@ class LlMatcher:
             raise GuideFailed(f"the answer cannot go on: {told(self.matcher.get_error())}")
 
 
+_OURS = re.compile(r"^(at \d+\(\d+\): )?failed to compile JSON schema: ")
+"""Where a schema stands in a grammar that its client has not written."""
+
+
 def told(error: str) -> str:
     """What matters of what llguidance says, and no more of it than fits a sentence."""
     error = _reason(error)
@@ -229,7 +234,7 @@ def told(error: str) -> str:
     lines = [line.strip() for line in error.splitlines()]
     lines = [line for line in lines if line and not line.startswith("<")] or ["no reason is given"]
     reasons = [line.removeprefix("error:").strip() for line in lines if line.startswith("error:")]
-    return (reasons or lines)[0][:_MOST_LETTERS]
+    return _OURS.sub("", (reasons or lines)[0])[:_MOST_LETTERS]
 
 
 def _reason(error: str) -> str:

@@ -122,6 +122,7 @@ class Daemon:
             launch.queue_limits(config),
             config.engine.replicas,
         )
+        self._fleet.deadlines = launch.deadlines(config)
         self._control = Control(config, self._fleet, plugged)
         socket, recent = config.admin.socket, Recent()
         self._admin = None

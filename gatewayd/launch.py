@@ -75,6 +75,12 @@ def queue_limits(config: Config) -> QueueLimits:
     return QueueLimits(queue.max_waiting_requests, queue.max_waiting_tokens)
 
 
+def deadlines(config: Config) -> tuple[float | None, ...]:
+    """Seconds within which a request of each ``Priority`` is to have begun; None for no wish."""
+    classes = (config.slo.realtime, config.slo.standard, config.slo.batch)
+    return tuple(None if c.ttft_ms is None else c.ttft_ms / 1000 for c in classes)
+
+
 def patience(config: Config) -> Patience:
     """The limits on an engine's silence."""
     engine = config.engine

@@ -11,7 +11,7 @@ import numpy as np
 
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.queue import Queue
-from gatewayd_hooks.scheduling import Plan
+from gatewayd_hooks.scheduling import Plan, QueueView
 from gatewayd_hooks.strategy import Kind
 
 MAX_IDLE_SECONDS = 1.0
@@ -59,6 +59,7 @@ def check(plan: Plan, queue: Queue) -> None:
             _refuse(f"returned a Plan with {column!r:.80}, not an array of integers")
     if slots.shape != tokens.shape or slots.ndim != 1:
         _refuse(f"slots {slots.shape} and tokens {tokens.shape} differ in shape")
+    num_running = len(view.running) - _check_preempted(plan, view)
     if not len(slots):
         return
     capacity = len(view.num_tokens)
@@ -77,8 +78,24 @@ def check(plan: Plan, queue: Queue) -> None:
     admitted = slots[is_waiting].tolist()
     if any(slot not in queue.waiting for slot in admitted):
         _refuse("a granted slot is neither running nor waiting")
-    if len(view.running) + len(admitted) > view.max_running:
+    if num_running + len(admitted) > view.max_running:
         _refuse(f"{len(admitted)} more would run than the {view.max_running} that may")
+
+
+def _check_preempted(plan: Plan, view: QueueView) -> int:
+    """How many wait again."""
+    put_out = plan.preempt
+    if put_out is None:
+        return 0
+    if not isinstance(put_out, np.ndarray) or put_out.dtype.kind not in "iu" or put_out.ndim != 1:
+        _refuse(f"returned a Plan with {put_out!r:.80} to preempt, not a line of integers")
+    if len(np.unique(put_out)) < len(put_out):
+        _refuse("a slot is preempted twice")
+    if not np.isin(put_out, view.running).all():
+        _refuse("a preempted slot is not running")
+    if np.isin(put_out, plan.slots).any():
+        _refuse("a slot is preempted and granted")
+    return len(put_out)
 
 
 def _refuse(reason: str) -> None:

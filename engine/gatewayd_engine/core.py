@@ -280,6 +280,7 @@ class EngineCore:
         queue, view = self._queue, self._queue.view
         self._placement.held.review()
         view.free_pages = self._pages.num_available
+        view.now = time.monotonic()
         with blame(Kind.SCHEDULER):
             plan: Plan = self.strategies.plan.schedule(view)
             check(plan, queue)

@@ -14,7 +14,7 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -80,6 +80,10 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     """Priority of its pages when cached ones are given up, 0 to 100, and for how many seconds
     after their last use it counts."""
+    weight: float = 1.0
+    """What is due to the tenant, as ratio to others."""
+    deadline: float | None = None
+    """Seconds from the request's arrival to the first token that is wanted; None for no wish."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):

@@ -20,14 +20,12 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.underway import Underway
-from gatewayd_hooks.preemption import PreemptionMode, Victim
+from gatewayd_hooks.preemption import MAX_PREEMPTIONS, PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
 _AHEAD = 8
 """Sequences whose pages are read while they wait for their turn."""
-_MAX_PREEMPTIONS = 3
-"""Times a sequence gives way to others before it is spared."""
 
 
 class Placement:
@@ -84,8 +82,12 @@ class Placement:
             Slots to compute and tokens for each: what the plan grants, less those who were
             preempted for others, those waiting ones for whom there is no room, and those who had
             better wait.
+
+        Raises:
+            InFlight: a step that has not landed computes one who is to wait again.
         """
         queue, view = self._queue, self._queue.view
+        self._make_way(plan)
         is_running = queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
         grants = zip(
@@ -203,17 +205,30 @@ class Placement:
                     continue
                 victim = self._victim()
                 self.preempt(victim)
+                self._queue[victim.slot].preemptions += 1
                 preempted.add(victim.slot)
                 if victim.slot == slot:
                     return None
 
+    def _make_way(self, plan: Plan) -> None:
+        """Let those wait again whom the scheduler puts out, before anything is changed for it."""
+        if plan.preempt is None or not len(plan.preempt):
+            return
+        if self._queue.in_flight[plan.preempt].any():
+            raise InFlight
+        for i in range(len(plan.preempt)):
+            # The scheduler has chosen who; the preemption says how.
+            self.preempt(self._choose(plan.preempt[i : i + 1]))
+
     def _victim(self) -> Victim:
         """Choose who gives way; whoever did so often is spared while there are others."""
-        queue = self._queue
-        running = queue.view.running
-        tired = [queue[slot].preemptions >= _MAX_PREEMPTIONS for slot in running.tolist()]
-        candidates = running if all(tired) else running[~np.array(tired)]
-        plan = self._strategies.plan
+        view = self._queue.view
+        running = view.running
+        rested = running[view.preemptions[running] < MAX_PREEMPTIONS]
+        return self._choose(rested if len(rested) else running)
+
+    def _choose(self, candidates: NDArray[np.int32]) -> Victim:
+        queue, plan = self._queue, self._strategies.plan
         with blame(Kind.PREEMPTION):
             if plan.learn is not None:
                 plan.learn(self.outside.costs)
@@ -258,7 +273,7 @@ class Placement:
         sequence = self._queue[slot]
         if victim.mode is PreemptionMode.SWAP:
             self.outside.keep(sequence, int(self._queue.view.num_computed[slot]))
-        sequence.preemptions += 1
+        self._queue.view.preemptions[slot] += 1
         self.preemptions += 1
         self._preempted.append(sequence.id)
         self._admission.put_back(slot)

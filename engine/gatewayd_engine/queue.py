@@ -70,6 +70,9 @@ class Queue:
             free_pages=0,
             page_size=page_size,
             uncached=uncached,
+            weight=np.ones(slots),
+            deadline=np.full(slots, np.inf),
+            preemptions=np.zeros(slots, np.int32),
         )
 
     def __len__(self) -> int:
@@ -103,6 +106,9 @@ class Queue:
         view.priority[slot] = sequence.priority
         view.tenant[slot] = self._tenants.setdefault(sequence.tenant, len(self._tenants))
         view.arrival[slot] = sequence.submitted
+        view.weight[slot] = sequence.weight
+        view.deadline[slot] = sequence.deadline
+        view.preemptions[slot] = 0
         self.limit[slot] = sequence.limit
         self.prompt_len[slot] = sequence.prompt_len
         self.num_pages[slot] = 0
@@ -172,7 +178,19 @@ class Queue:
         self._free.extend(range(2 * old - 1, old - 1, -1))
         view = self.view
         for owner, names in (
-            (view, ("num_tokens", "num_computed", "priority", "tenant", "arrival")),
+            (
+                view,
+                (
+                    "num_tokens",
+                    "num_computed",
+                    "priority",
+                    "tenant",
+                    "arrival",
+                    "weight",
+                    "deadline",
+                    "preemptions",
+                ),
+            ),
             (
                 self,
                 (

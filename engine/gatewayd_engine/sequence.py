@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Sequence:
         salt: of the prefix cache.
         tenant: whose it is.
         priority: its class.
+        weight: what is due to its tenant, as ratio to others.
+        deadline: ``time.monotonic`` at which its first token is wanted; infinite for no wish.
         retention: eviction priority of its pages, and for how many seconds after their last use.
         seed: of its random numbers.
         forks: sequences that share its prompt and wait until it is computed.
@@ -38,7 +41,7 @@ class Sequence:
         kept: what it had computed when it was swapped out; None if it was not.
         grammar: what its answer must follow, on its way or there; None for free text.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
-        preemptions: how often it had to give up its pages.
+        preemptions: how often it had to give up its pages for want of free ones.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -46,6 +49,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "deadline",
         "forks",
         "grammar",
         "id",
@@ -70,6 +74,7 @@ class Sequence:
         "trail",
         "was_admitted",
         "was_counted",
+        "weight",
     )
 
     def __init__(
@@ -85,6 +90,8 @@ class Sequence:
         limit: int,
         submitted: float,
         retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0),
+        weight: float = 1.0,
+        deadline: float = math.inf,
     ) -> None:
         self.id = sequence_id
         self.slot = -1
@@ -98,6 +105,8 @@ class Sequence:
         self.salt = salt
         self.tenant = tenant
         self.priority = priority
+        self.weight = weight
+        self.deadline = deadline
         self.retention = retention
         self.seed = seed
         self.forks: list[Sequence] = []

@@ -43,6 +43,9 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
     _within("queued_seconds", message.queued_seconds, 0, 1e9)
     _within("retention priority", message.retention[0], 0, 100)
     _within("retention seconds", message.retention[1], 0, 1e9)
+    _within("weight", message.weight, 1e-6, 1e6)
+    if message.deadline is not None:
+        _within("deadline", message.deadline, 0, 1e9)
     if not message.sequences or len(set(message.sequences)) < len(message.sequences):
         raise Refused("a request needs at least one sequence id, and no id twice")
     if not len(prompt):
@@ -73,7 +76,7 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
         prompt: its ids.
         seed: of the request; each answer's own is drawn from it.
     """
-    now = time.monotonic()
+    arrived = time.monotonic() - message.queued_seconds
     params = msgspec.structs.replace(message.params, tenant=message.tenant)
     if params.guide is not None:
         # Where a grammar has ended nothing can follow.
@@ -88,8 +91,10 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
             priority=message.priority,
             seed=fork_seed(seed % 2**64, choice),
             limit=len(prompt) + message.params.max_tokens,
-            submitted=now - message.queued_seconds,
+            submitted=arrived,
             retention=message.retention,
+            weight=message.weight,
+            deadline=math.inf if message.deadline is None else arrived + message.deadline,
         )
         for choice, sequence_id in enumerate(message.sequences)
     ]

@@ -11,6 +11,7 @@ import itertools
 import logging
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
@@ -49,6 +50,8 @@ class EngineFleet:
         backlog: what waits.
         router: which replica serves a request.
         swaps: changes the engines' strategies and limits.
+        deadlines: seconds to the first token that are wanted, by ``Priority``, for requests that
+            bring none.
         pins: what the engines' prefix caches keep.
     """
 
@@ -57,6 +60,7 @@ class EngineFleet:
     ) -> None:
         self.backlog = Backlog(limits)
         self.router = router
+        self.deadlines: Sequence[float | None] = (None, None, None)
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
         self.swaps = EngineSwaps(self._replicas)
         self.pins = EnginePins(self._replicas)
@@ -129,6 +133,8 @@ class EngineFleet:
         """
         self._check_open()
         self.backlog.check(len(request.prompt))
+        if request.deadline is None:
+            request = replace(request, deadline=self.deadlines[request.priority])
         job = Job.make(next(self._numbers), request, sinks)
         self.backlog.enter(job)
         self._place(job)

@@ -37,4 +37,6 @@ def submit_of(job: Job) -> Submit:
         queued_seconds=time.monotonic() - job.arrived,
         has_returned=job.last_replica is not None,
         retention=request.retention,
+        weight=request.weight,
+        deadline=request.deadline,
     )

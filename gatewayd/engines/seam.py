@@ -37,6 +37,9 @@ class EngineRequest:
         cache_key: the client's name for what shares a beginning, for routers.
         priority: ``Priority`` as a number.
         tenant: whose it is; empty without tenants.
+        weight: what is due to the tenant, as ratio to others.
+        deadline: seconds from arrival to the first token that is wanted; None for what its class
+            has as target.
         retention: eviction priority of its pages, and for how many seconds after their last use.
         retry_started: whether the client has seen nothing until the end, so that the request
             may start over on another engine although it has generated tokens.
@@ -50,6 +53,8 @@ class EngineRequest:
     cache_key: str = ""
     priority: int = 1
     tenant: str = ""
+    weight: float = 1.0
+    deadline: float | None = None
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     retry_started: bool = False
     guide_param: str | None = None

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from gatewayd_hooks.scheduling import QueueView
 
 
+MAX_PREEMPTIONS = 3
+"""Times a sequence gives way to others before it is spared, while there are others."""
+
+
 class PreemptionMode(StrEnum):
     """What becomes of a victim's KV."""
 

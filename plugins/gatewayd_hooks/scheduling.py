@@ -8,9 +8,9 @@ preemption and speculation all follow from that one rule (vLLM v1's formulation)
 from __future__ import annotations
 
 from collections.abc import Callable, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from gatewayd_hooks.strategy import Strategy
 
@@ -44,6 +44,15 @@ class Plan(NamedTuple):
     """Sequences to compute, shape ``[num_grants]``."""
     tokens: NDArray[np.int32]
     """Tokens for each, shape ``[num_grants]``."""
+    preempt: NDArray[np.int32] | None = None
+    """Running sequences that wait again, before anybody is admitted; None for nobody. None of them
+    may be granted, and they no longer count as running. The preemption strategy says what becomes
+    of what they have computed. New in 1.7.
+    """
+
+
+def _nothing() -> Any:  # noqa: ANN401 - a column that is made with the others
+    return ()
 
 
 @dataclass(slots=True)
@@ -88,6 +97,30 @@ class QueueView:
     """Waiting sequences that the last plan granted and that found no pages, and those behind them.
     Whoever was granted and is not among them, nor runs, had better wait. New in 1.5.
     """
+    now: float = 0.0
+    """When the step is planned, on the clock of ``arrival``. New in 1.7."""
+    weight: NDArray[np.float64] = field(default_factory=_nothing)
+    """What is due to the tenant, as ratio to others; above 0, shape ``[slots]``. The newest request
+    of a tenant counts. New in 1.7.
+    """
+    deadline: NDArray[np.float64] = field(default_factory=_nothing)
+    """When its first token is wanted, on the clock of ``arrival``; infinite for those of whom
+    nobody said, shape ``[slots]``. New in 1.7.
+    """
+    preemptions: NDArray[np.int32] = field(default_factory=_nothing)
+    """How often each has had to wait again, shape ``[slots]``. New in 1.7."""
+
+    def __post_init__(self) -> None:
+        """Whoever makes a view without the newer columns has one tenant, no wishes."""
+        import numpy as np
+
+        slots = len(self.num_tokens)
+        if not len(self.weight):
+            self.weight = np.ones(slots)
+        if not len(self.deadline):
+            self.deadline = np.full(slots, np.inf)
+        if not len(self.preemptions):
+            self.preemptions = np.zeros(slots, np.int32)
 
 
 class SchedulerStrategy(Strategy, Protocol):

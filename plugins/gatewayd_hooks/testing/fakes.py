@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +12,16 @@ import numpy as np
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
 
-_COLUMNS = ("num_tokens", "num_computed", "priority", "tenant", "arrival")
+_COLUMNS = (
+    "num_tokens",
+    "num_computed",
+    "priority",
+    "tenant",
+    "arrival",
+    "weight",
+    "deadline",
+    "preemptions",
+)
 _FIRST_SLOTS = 4  # few, so that the columns grow
 
 
@@ -46,6 +55,7 @@ class FakeSequence:
         length: tokens at which it ends.
         cached: tokens it would find in the prefix cache if admitted now.
         priority: its class.
+        tenant: its tenant's number.
         computed: tokens computed for it in all.
         pages: pages it holds.
         is_running: whether it holds a row.
@@ -57,6 +67,7 @@ class FakeSequence:
     length: int
     cached: int
     priority: int
+    tenant: int = 0
     computed: int = 0
     pages: int = 0
     is_running: bool = False
@@ -73,6 +84,7 @@ class FakeQueue:
     Args:
         scheduler: opened.
         resources: the engine to play.
+        clock: seconds; without one, a second passes with each arrival.
 
     Attributes:
         view: what the scheduler sees.
@@ -82,11 +94,16 @@ class FakeQueue:
         preemptions: how often a sequence was put out.
     """
 
-    def __init__(self, scheduler: SchedulerStrategy, resources: EngineResources) -> None:
+    def __init__(
+        self,
+        scheduler: SchedulerStrategy,
+        resources: EngineResources,
+        clock: Callable[[], float] | None = None,
+    ) -> None:
         self._scheduler = scheduler
         self._num_pages = resources.num_pages
         self._by_slot: list[FakeSequence | None] = [None] * _FIRST_SLOTS
-        self._now = 0.0
+        self._clock = clock
         self.running: list[FakeSequence] = []
         self.waiting: list[FakeSequence] = []
         self.finished: list[FakeSequence] = []
@@ -120,6 +137,8 @@ class FakeQueue:
         tenant: int = 0,
         cached: int = 0,
         front: bool = False,
+        weight: float = 1.0,
+        deadline: float = float("inf"),
     ) -> FakeSequence:
         """A sequence comes.
 
@@ -130,19 +149,27 @@ class FakeQueue:
             tenant: its tenant's number.
             cached: prompt tokens that the prefix cache knows.
             front: whether it comes back.
+            weight: what is due to its tenant.
+            deadline: seconds from now to the first token that is wanted.
         """
         if None not in self._by_slot:
             self._grow()
         slot = len(self._by_slot) - 1 - self._by_slot[::-1].index(None)
-        sequence = FakeSequence(slot, prompt + output, min(cached, prompt - 1), priority)
+        sequence = FakeSequence(slot, prompt + output, min(cached, prompt - 1), priority, tenant)
         self._by_slot[slot] = sequence
         view = self.view
         view.num_tokens[slot] = prompt
         view.num_computed[slot] = 0
         view.priority[slot] = priority
         view.tenant[slot] = tenant
-        self._now += 1.0
-        view.arrival[slot] = self._now
+        if self._clock is None:
+            view.now += 1.0
+        else:
+            view.now = self._clock()
+        view.arrival[slot] = view.now
+        view.weight[slot] = weight
+        view.deadline[slot] = view.now + deadline
+        view.preemptions[slot] = 0
         self.waiting.append(sequence)
         self._scheduler.enqueue(slot, view, front=front)
         return sequence
@@ -166,6 +193,7 @@ class FakeQueue:
     def preempt(self, sequence: FakeSequence) -> None:
         """A running sequence waits again."""
         self.preemptions += 1
+        self.view.preemptions[sequence.slot] += 1
         self.running.remove(sequence)
         self.waiting.append(sequence)
         sequence.is_running = False
@@ -208,11 +236,17 @@ class FakeQueue:
     def step(self) -> Plan:
         """Plan a step, check the plan and carry it out."""
         self.view.free_pages = self.free_pages
+        if self._clock is not None:
+            self.view.now = self._clock()
         held = [sequence for sequence in self.waiting if sequence.held]
         self.view.held = frozenset(sequence.slot for sequence in held if sequence.is_shown)
         with self._read_only():
             plan = self._scheduler.plan(self.view)
         self.check(plan)
+        put_out = () if plan.preempt is None else plan.preempt.tolist()
+        for sequence in [self._by_slot[slot] for slot in put_out]:
+            assert sequence is not None
+            self.preempt(sequence)
         grants = [
             (sequence, count)
             for slot, count in zip(plan.slots.tolist(), plan.tokens.tolist(), strict=True)
@@ -251,7 +285,11 @@ class FakeQueue:
         assert len(slots) == len(tokens), "as many grants as slots"
         assert len(set(slots)) == len(slots), "no slot is granted twice"
         assert sum(tokens) <= view.token_budget, "the sum is within the budget"
-        admitted = 0
+        put_out = [] if plan.preempt is None else plan.preempt.tolist()
+        assert len(set(put_out)) == len(put_out), "nobody is preempted twice"
+        assert set(put_out) <= set(view.running.tolist()), "only who runs is preempted"
+        assert set(put_out).isdisjoint(slots), "whoever is preempted is granted nothing"
+        admitted = -len(put_out)
         for slot, count in zip(slots, tokens, strict=True):
             assert 0 <= slot < len(self._by_slot), f"slot {slot} is out of range"
             sequence = self._by_slot[slot]
@@ -269,6 +307,8 @@ class FakeQueue:
         if not sequence.is_running:
             return
         reach = int(self.view.num_computed[sequence.slot]) + count
+        if self._pages_for(reach) <= sequence.pages:
+            return
         while sequence.is_running and self._pages_for(reach) - sequence.pages > self.free_pages:
             self.preempt(self.running[-1])
         if sequence.is_running:

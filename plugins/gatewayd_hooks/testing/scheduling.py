@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ class Arrival:
     tenant: int
     cached: int
     front: bool
+    weight: float = 1.0
+    deadline: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +70,8 @@ _ARRIVALS = st.builds(
     tenant=st.integers(0, 3),
     cached=st.integers(0, 100),
     front=st.booleans(),
+    weight=st.sampled_from([1.0, 1.0, 0.25, 3.0]),
+    deadline=st.sampled_from([math.inf, math.inf, 0.0, 2.0, 30.0]),
 )
 _EVENTS = st.lists(
     st.one_of(
@@ -116,7 +121,8 @@ class SchedulerConformance:
 
             def step() -> None:
                 plan = queue.step()
-                plans.append((plan.slots.tolist(), plan.tokens.tolist()))
+                put_out = [] if plan.preempt is None else plan.preempt.tolist()
+                plans.append((plan.slots.tolist(), plan.tokens.tolist(), put_out))
 
             for event in events:
                 match event:
@@ -128,6 +134,8 @@ class SchedulerConformance:
                             tenant=event.tenant,
                             cached=event.cached,
                             front=event.front,
+                            weight=event.weight,
+                            deadline=event.deadline,
                         )
                     case Cancel() if len(queue):
                         live = queue.running + queue.waiting

@@ -36,10 +36,14 @@ from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.config import PrefixConfig
 from gatewayd_route_prefix.strategy import Prefix
+from gatewayd_sched_fair.config import FairConfig
+from gatewayd_sched_fair.strategy import Fair
 from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_priority.config import PriorityConfig
 from gatewayd_sched_priority.strategy import WeightedClasses
+from gatewayd_sched_slo.config import SloConfig
+from gatewayd_sched_slo.strategy import LeastSlack
 from gatewayd_tier_disk.config import DiskConfig
 from gatewayd_tier_disk.strategy import Disk
 from gatewayd_tier_host.config import HostConfig
@@ -69,6 +73,26 @@ class TestPriority(SchedulerConformance):
 class TestPriorityWithOddWeights(SchedulerConformance):
     def make(self) -> WeightedClasses:
         return WeightedClasses(PriorityConfig(realtime=0.001, standard=1e6, batch=3))
+
+
+class TestFair(SchedulerConformance):
+    def make(self) -> Fair:
+        return Fair(FairConfig())
+
+
+class TestFairWithoutPatience(SchedulerConformance):
+    def make(self) -> Fair:
+        return Fair(FairConfig(lead=5, credit=50))
+
+
+class TestSlo(SchedulerConformance):
+    def make(self) -> LeastSlack:
+        return LeastSlack(SloConfig())
+
+
+class TestSloWithoutTime(SchedulerConformance):
+    def make(self) -> LeastSlack:
+        return LeastSlack(SloConfig(standard_seconds=1e-3, batch_seconds=1e-3))
 
 
 class TestHash(PrefixCacheConformance):

@@ -1,0 +1,33 @@
+"""Requests in the order in which they are running out of time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_sched_slo.config import SloConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.scheduling import SchedulerStrategy
+
+
+def _build(config: SloConfig) -> SchedulerStrategy:
+    from gatewayd_sched_slo.strategy import LeastSlack
+
+    return LeastSlack(config)
+
+
+@hookimpl
+def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
+    """Offer ``slo``."""
+    return [
+        StrategyInfo(
+            name="slo",
+            config_type=SloConfig,
+            build=_build,
+            summary="Least slack to the wanted first token first; batch gives way to realtime.",
+            requires_spec=">=1.7,<2",
+        )
+    ]

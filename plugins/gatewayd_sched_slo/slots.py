@@ -1,0 +1,46 @@
+"""The waiting sequences as one array, so that a step looks at all of them at once."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class Slots:
+    """Slots in no particular order; one comes or goes in the time of one write."""
+
+    def __init__(self) -> None:
+        self._slots = np.zeros(16, np.int32)
+        self._places: dict[int, int] = {}
+
+    def __contains__(self, slot: int) -> bool:
+        return slot in self._places
+
+    @property
+    def all(self) -> NDArray[np.int32]:
+        """A view of them, until the next change, shape ``[n]``."""
+        return self._slots[: len(self._places)]
+
+    def add(self, slot: int) -> None:
+        """It waits; no effect if it does already."""
+        place = len(self._places)
+        if self._places.setdefault(slot, place) < place:
+            return
+        if place == len(self._slots):
+            self._slots = np.concatenate([self._slots, np.zeros_like(self._slots)])
+        self._slots[place] = slot
+
+    def remove(self, slot: int) -> None:
+        """It waits no longer; no effect if it did not."""
+        place = self._places.pop(slot, None)
+        if place is None:
+            return
+        last = len(self._places)
+        if place < last:
+            moved = int(self._slots[last])
+            self._slots[place] = moved
+            self._places[moved] = place

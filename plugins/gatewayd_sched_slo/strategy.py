@@ -1,0 +1,200 @@
+"""Least slack first: whoever can wait least for its first token, and can still be in time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from gatewayd_hooks.preemption import MAX_PREEMPTIONS
+from gatewayd_hooks.scheduling import Plan, Priority, QueueView
+from gatewayd_sched_slo.config import SloConfig
+from gatewayd_sched_slo.pace import Pace
+from gatewayd_sched_slo.slots import Slots
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+_CHOICES = 64
+"""Waiting sequences, beyond the free places, that are put in order."""
+_LATE = 1e12
+"""Slack of those that cannot be in time begins here: behind all others."""
+_NOBODY = np.zeros(0, np.int32)
+
+
+class _Step(NamedTuple):
+    """What a step is made of until it is granted."""
+
+    slots: list[int]
+    needs: list[int]
+
+
+class LeastSlack:
+    """Slack is the time to the wanted first token, less what the prompt still takes.
+
+    Decodes go first. Then prompts, begun or waiting, by slack; those that cannot be in time any
+    more stand behind, the oldest first, and have a share of the tokens nevertheless.
+    """
+
+    def __init__(self, config: SloConfig) -> None:
+        self._config = config
+        self._wishes = np.array(
+            [config.realtime_seconds, config.standard_seconds, config.batch_seconds]
+        )
+        self._pace = Pace()
+        self._waiting = Slots()
+        self._returned: set[int] = set()
+        self._credit = 0.0
+        self._last: tuple[float, int, NDArray[np.int32]] = (0.0, 0, _NOBODY)
+
+    def open(self, resources: EngineResources) -> None:
+        """The view says all that is needed."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
+        """A sequence waits from now on."""
+        self._waiting.add(slot)
+        self._returned.discard(slot)
+        # Batch work has time to come back; of the others somebody is reading the answer.
+        if front and view.priority[slot] != Priority.BATCH:
+            self._returned.add(slot)
+
+    def dequeue(self, slot: int) -> None:
+        """A waiting sequence was admitted or has gone."""
+        self._waiting.remove(slot)
+        self._returned.discard(slot)
+
+    def plan(self, view: QueueView) -> Plan:
+        """Choose the next step."""
+        self._observe(view)
+        running = view.running
+        victims = self._victims(view)
+        if len(victims):
+            running = running[~np.isin(running, victims)]
+        needs = view.num_tokens[running] - view.num_computed[running]
+        decodes, prompts = running[needs == 1], running[needs > 1]
+        left = view.token_budget - len(decodes)
+        if left < 0:
+            decodes, left = decodes[: view.token_budget], 0
+        places = view.max_running - len(running)
+        freed = int((-(-view.num_computed[victims] // view.page_size)).sum())
+        step = self._prompts(view, prompts, left, places, view.free_pages + freed)
+        slots = np.concatenate([decodes, np.array(step.slots, np.int32)])
+        tokens = np.concatenate([np.ones(len(decodes), np.int32), np.array(step.needs, np.int32)])
+        self._last = (view.now, int(tokens.sum()), slots)
+        return Plan(slots, tokens, victims if len(victims) else None)
+
+    def _observe(self, view: QueueView) -> None:
+        """Learn how long the last step took, if somebody of it goes on: else nobody knows."""
+        began, tokens, slots = self._last
+        seconds = view.now - began
+        if tokens and seconds > 0 and len(np.intersect1d(slots, view.running)):
+            self._pace.note(tokens, seconds)
+
+    def _wanted(self, view: QueueView, slots: NDArray[np.int32]) -> NDArray[np.float64]:
+        """When each is to have its first token, shape ``[n]``."""
+        deadline = view.deadline[slots]
+        implied = view.arrival[slots] + self._wishes[view.priority[slots]]
+        return np.where(np.isfinite(deadline), deadline, implied)
+
+    def _slack(
+        self, view: QueueView, slots: NDArray[np.int32], needs: NDArray[np.int32]
+    ) -> NDArray[np.float64]:
+        """What is left of the time; those that will be late have much, by the time they wanted.
+
+        Args:
+            view: the queue.
+            slots: whose, shape ``[n]``.
+            needs: tokens up to the first that is generated, shape ``[n]``.
+        """
+        pace, budget = self._pace, max(1, view.token_budget)
+        steps = 1 - (-needs // budget)  # one is under way
+        takes = pace.token_seconds * needs + pace.step_seconds * steps
+        wanted = self._wanted(view, slots)
+        slack = wanted - view.now - takes * self._config.margin
+        is_late = (slack < 0) & (takes > 0)
+        return np.where(is_late, _LATE + wanted, slack)
+
+    def _queue(self, view: QueueView, places: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """The waiting ones with the least slack, in order, and it."""
+        slots = self._waiting.all
+        if view.held:
+            slots = slots[~np.isin(slots, list(view.held))]
+        slack = self._slack(view, slots, view.num_tokens[slots])
+        if self._returned:
+            slack[np.isin(slots, list(self._returned))] = -_LATE
+        most = max(places, 0) + _CHOICES
+        if len(slots) > most:
+            # Those that are latest must not be cut off: they have a share.
+            oldest = np.where(slack >= _LATE, slack, np.inf)
+            keep = np.union1d(
+                np.argpartition(slack, most)[:most], np.argpartition(oldest, _CHOICES)[:_CHOICES]
+            )
+            slots, slack = slots[keep], slack[keep]
+        order = np.lexsort((view.arrival[slots], slack))
+        return slots[order], slack[order]
+
+    def _prompts(
+        self, view: QueueView, begun: NDArray[np.int32], budget: int, places: int, pages: int
+    ) -> _Step:
+        """Tokens for prompts, begun ones and waiting ones, within a budget."""
+        step = _Step([], [])
+        if budget < 1:
+            return step
+        needs = view.num_tokens[begun] - view.num_computed[begun]
+        waiting, slack = self._queue(view, places)
+        slots = np.concatenate([begun, waiting])
+        keys = np.concatenate([self._slack(view, begun, needs), slack])
+        order = np.argsort(keys, kind="stable")
+        is_late = keys[order] >= _LATE
+        if is_late.any() and not is_late.all():
+            self._credit = min(self._credit + self._config.late_share * budget, 2.0 * budget)
+            if self._credit >= budget:
+                order = np.concatenate([order[is_late], order[~is_late]])
+        else:
+            self._credit = 0.0
+        first_is_late = bool(keys[order[0]] >= _LATE) if len(order) else False
+        num_begun = len(begun)
+        for at in order.tolist():
+            slot = int(slots[at])
+            if at < num_begun:
+                need = int(needs[at])
+            elif places < 1 or pages < 0:
+                continue
+            else:
+                need = view.uncached(slot)
+                places -= 1
+                # The first that seems to find no pages is still granted: the engine knows better.
+                pages -= -(-need // view.page_size)
+            tokens = min(need, budget)
+            step.slots.append(slot)
+            step.needs.append(tokens)
+            budget -= tokens
+            if first_is_late and keys[at] >= _LATE:
+                self._credit = max(0.0, self._credit - tokens)
+            if budget < 1:
+                break
+        return step
+
+    def _victims(self, view: QueueView) -> NDArray[np.int32]:
+        """Batch work that gives way to realtime requests for which there is no room."""
+        running, waiting = view.running, self._waiting.all
+        if not self._config.victims or not len(running) or not len(waiting):
+            return _NOBODY
+        urgent = waiting[view.priority[waiting] == Priority.REALTIME]
+        if view.held:
+            urgent = urgent[~np.isin(urgent, list(view.held))]
+        if len(running) < view.max_running:
+            urgent = urgent[np.isin(urgent, list(view.unplaced))]
+        if not len(urgent):
+            return _NOBODY
+        may = (view.priority[running] == Priority.BATCH) & ~np.isfinite(view.deadline[running])
+        may &= view.preemptions[running] < MAX_PREEMPTIONS
+        candidates = running[may]
+        newest = np.argsort(-view.arrival[candidates], kind="stable")
+        victims: NDArray[np.int32] = candidates[newest][: min(len(urgent), self._config.victims)]
+        return victims

@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from gatewayd.config import GuideTable
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
+from gatewayd.guides.line import Line
 from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd.launch import NONE
 from gatewayd_engine.config import StrategyChoice
@@ -30,6 +32,21 @@ class _Answer(NamedTuple):
     is_fault: bool = False
 
 
+@dataclass(slots=True, eq=False)
+class _Asked:
+    """A check, and how many wait for it.
+
+    Attributes:
+        task: finds it out.
+        waiters: requests.
+        has_begun: whether a process looks at it, or will at once.
+    """
+
+    task: asyncio.Task[_Answer] | None = None
+    waiters: int = 0
+    has_begun: bool = False
+
+
 class GuideChecks:
     """Asks a few processes, which are started when they are needed.
 
@@ -44,9 +61,8 @@ class GuideChecks:
         self._folder = folder
         self._fleet = fleet
         self._idle: list[CheckProcess] = []
-        self._count = asyncio.Condition()
-        self._busy = 0
-        self._asked: dict[_Key, asyncio.Task[_Answer]] = {}
+        self._line = Line(lambda: self._table().processes)
+        self._asked: dict[_Key, _Asked] = {}
         self._known: OrderedDict[_Key, _Answer] = OrderedDict()
         self._chars = 0
 
@@ -63,17 +79,13 @@ class GuideChecks:
         Raises:
             InvalidRequest: it cannot; the sentence says why, or names the limit.
             StrategyUnavailable: nobody can say.
+            QueueFull: too many wait for an answer.
         """
         config = self._config(param)
         key = spec, encode(config)
         answer = self._known.get(key)
         if answer is None:
-            task = self._asked.get(key)
-            if task is None:
-                # Many ask for the same at once: one process looks at it.
-                task = self._asked[key] = asyncio.create_task(self._find_out(key, config))
-                task.add_done_callback(lambda _: self._asked.pop(key, None))
-            answer = await asyncio.shield(task)
+            answer = await self._wait(key, config)
         if answer.is_fault:
             raise StrategyUnavailable(
                 f"the guide {config.guide.name} failed on {param}; ask for free text"
@@ -84,8 +96,9 @@ class GuideChecks:
 
     async def close(self) -> None:
         """End the processes."""
-        for task in tuple(self._asked.values()):
-            task.cancel()
+        for asked in tuple(self._asked.values()):
+            if asked.task is not None:
+                asked.task.cancel()
         idle, self._idle = self._idle, []
         for process in idle:
             await process.stop()
@@ -107,17 +120,36 @@ class GuideChecks:
             memory_bytes=int(table.compile_memory),
         )
 
-    async def _find_out(self, key: _Key, config: CheckConfig) -> _Answer:
-        async with self._count:
-            await self._count.wait_for(lambda: self._busy < self._table().processes)
-            self._busy += 1
+    async def _wait(self, key: _Key, config: CheckConfig) -> _Answer:
+        """Many ask for the same at once: one process looks at it, and none once all have left."""
+        asked = self._asked.get(key)
+        if asked is None or asked.task is None:
+            asked = self._asked[key] = _Asked()
+            asked.task = asyncio.create_task(self._find_out(asked, key, config))
+        asked.waiters += 1
         try:
-            answer = await self._ask(key, config)
+            return await asyncio.shield(asked.task)
         finally:
-            async with self._count:
-                self._busy -= 1
-                self._count.notify()
-        return answer
+            asked.waiters -= 1
+            # One that a process looks at ends soon, and its answer is good for others.
+            if not asked.waiters and not asked.has_begun:
+                asked.task.cancel()
+                self._drop(key, asked)
+
+    def _drop(self, key: _Key, asked: _Asked) -> None:
+        if self._asked.get(key) is asked:
+            del self._asked[key]
+
+    async def _find_out(self, asked: _Asked, key: _Key, config: CheckConfig) -> _Answer:
+        try:
+            await self._line.enter(len(key[0].text))
+            asked.has_begun = True
+            try:
+                return await self._ask(key, config)
+            finally:
+                self._line.leave()
+        finally:
+            self._drop(key, asked)
 
     async def _ask(self, key: _Key, config: CheckConfig) -> _Answer:
         try:

@@ -15,6 +15,7 @@ from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.guides.process import CheckProcess
 from gatewayd_engine import embedded
+from gatewayd_engine.guide_check import Verdict
 from gatewayd_hooks.guiding import GuideSpec
 
 GOOD = GuideSpec("regex", "[a-c]{3}")
@@ -101,3 +102,37 @@ async def test_without_a_guide_it_is_refused(settings: Settings) -> None:
     settings.change(strategy="unheard_of")
     with pytest.raises(StrategyUnavailable):
         await settings.checks.check(GOOD, "guided_regex")
+
+
+async def test_nobody_waits_for_those_whose_clients_have_left(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings.change(processes=1)
+    asked: list[GuideSpec] = []
+    may_end = asyncio.Event()
+
+    async def ask(self: CheckProcess, spec: GuideSpec) -> Verdict:
+        asked.append(spec)
+        await may_end.wait()
+        return Verdict()
+
+    monkeypatch.setattr(CheckProcess, "ask", ask)
+    bad = [GuideSpec("regex", f"a{{{i}}}b") for i in range(20)]
+    waiting = [asyncio.create_task(settings.checks.check(spec, "regex")) for spec in bad]
+    again = asyncio.create_task(settings.checks.check(bad[7], "regex"))
+    async with asyncio.timeout(20):
+        while not asked:
+            await asyncio.sleep(0.01)
+    for task in waiting:
+        task.cancel()
+    await asyncio.wait(waiting)
+    good = asyncio.create_task(settings.checks.check(GOOD, "regex"))
+    await asyncio.sleep(0)
+    back = asyncio.create_task(settings.checks.check(bad[3], "regex"))
+    await asyncio.sleep(0)
+    may_end.set()
+    assert [*await asyncio.gather(again, good, back)] == [bad[7], GOOD, bad[3]]
+    assert asked[0] == bad[0], "what had begun comes to its end"
+    assert set(asked[1:]) == {bad[7], GOOD, bad[3]}
+    assert len(asked) == 4
+    assert len(settings.started) == 1

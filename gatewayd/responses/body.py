@@ -47,6 +47,9 @@ def chat_body(request: ResponseRequest, items: Iterable[dict[str, Any]]) -> dict
         "top_logprobs": request.top_logprobs if wants_logprobs else None,
         "service_tier": request.service_tier,
         "priority": request.priority,
+        "cache_salt": request.cache_salt,
+        "prompt_cache_key": request.prompt_cache_key,
+        "prompt_cache_retention": request.prompt_cache_retention,
     }
     given = {name: value for name, value in body.items() if value is not None}
     return {**given, **input_body(request, items)}

@@ -11,6 +11,7 @@ from gatewayd.http.schema.fields import (
     MAX_LOGPROBS,
     MAX_METADATA,
     Acts,
+    CacheSalt,
     Finite,
     Ignored,
     Model,
@@ -231,10 +232,15 @@ class ResponseRequest(InputTable):
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    cache_salt: Annotated[CacheSalt | None, Field(description="As in chat.")] = None
+    prompt_cache_key: Annotated[str | None, Field(max_length=1024, description="As in chat.")] = (
+        None
+    )
+    prompt_cache_retention: Annotated[
+        Literal["in_memory", "in-memory", "24h"] | None, Field(description="As in chat.")
+    ] = None
     safety_identifier: Annotated[Any, Ignored()] = None
-    prompt_cache_key: Annotated[Any, Ignored()] = None
     prompt_cache_options: Annotated[Any, Ignored()] = None
-    prompt_cache_retention: Annotated[Any, Ignored()] = None
     max_tool_calls: Annotated[Any, Ignored()] = None
     moderation: Annotated[Any, Ignored()] = None
     prompt: Annotated[Any, Unsupported("the server keeps no prompt templates")] = None

@@ -39,6 +39,24 @@ async def test_a_response_is_what_the_client_expects(gateway: Gateway, text: Tex
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
+async def test_the_cache_is_told_what_a_chat_tells_it(gateway: Gateway) -> None:
+    fields = {"cache_salt": "s", "prompt_cache_key": "thread 7", "prompt_cache_retention": "24h"}
+    body = {"model": "nano", "input": "x", **fields}
+    response = await gateway.http.post("/v1/responses", json=body)
+    assert response.status_code == 200, response.text
+    assert "x-gateway-ignored-params" not in response.headers
+    chat = {"model": "nano", "messages": [{"role": "user", "content": "x"}], **fields}
+    await gateway.http.post("/v1/chat/completions", json=chat)
+    mine, theirs = [job.request for job in gateway.fleet.jobs]
+    assert (mine.cache_key, len(mine.salt)) == ("thread 7", 16)
+    assert (mine.salt, mine.cache_key, mine.retention) == (
+        theirs.salt,
+        theirs.cache_key,
+        theirs.retention,
+    )
+    assert mine.retention is not None
+
+
 async def test_the_prompt_is_that_of_the_same_chat(gateway: Gateway) -> None:
     conversation = [
         {"role": "user", "content": "one"},

@@ -81,7 +81,7 @@ def build_router(services: Services, protocols: Protocols) -> Router:
     kept = () if services.durable is None else DURABLE
     operations = [*kept, *protocols.operations]
     openapi = Document("/openapi.json", lambda: document(services.version, operations))
-    compat = Document("/v1/gateway/compat", lambda: compatibility(services.version, kept))
+    compat = Document("/v1/gateway/compat", lambda: compatibility(services.version, operations))
     own = [
         Route("/v1/chat/completions", chat, methods=["POST"]),
         Route("/v1/chat/completions/render", Render(services, chat), methods=["POST"]),

@@ -169,7 +169,10 @@ async def test_parameters_of_a_path_are_told(text: TextModel) -> None:
         response = await gateway.http.get("/plain/some%20name/shown")
         metrics = (await gateway.http.get("/metrics")).text
         openapi = (await gateway.http.get("/openapi.json")).json()
+        compat = (await gateway.http.get("/v1/gateway/compat")).json()
     assert response.text == "some name"
+    shown_by_compat = [one for one in compat["routes"] if one["path"] == "/plain/{name}/shown"]
+    assert [one["method"] for one in shown_by_compat] == ["GET"]
     assert 'endpoint="/plain/{name}/shown",method="GET",status="200"} 1.0' in metrics
     shown = openapi["paths"]["/plain/{name}/shown"]["get"]
     assert (shown["summary"], shown["parameters"][0]["name"]) == ("for tests", "name")

@@ -40,6 +40,7 @@ def owned(work: Work, account: Account) -> Work:
         replace(
             request,
             tenant=account.tenant,
+            weight=account.terms.weight,
             salt=_salted(account.salt, request.salt),
         )
         for request in work.requests

@@ -89,7 +89,7 @@ async def test_batches_of_another_tenant_are_not_there_and_are_charged_to_their_
     text: TextModel, folder: Path
 ) -> None:
     async with town(text, folder, says([300])) as here:
-        await here.tenant("a", most_tokens=10_000)
+        await here.tenant("a", most_tokens=10_000, weight=2.5)
         await here.tenant("b")
         a, b = await here.key("a"), await here.key("b")
         made = await batch(here, a, await upload(here, a, jsonl([line(str(n)) for n in range(3)])))
@@ -103,7 +103,8 @@ async def test_batches_of_another_tenant_are_not_there_and_are_charged_to_their_
         assert done["request_counts"] == {"total": 3, "completed": 3, "failed": 0}
         assert "tenant" not in done
         assert "key_id" not in done
-        assert {job.request.tenant for job in here.gateway.fleet.jobs} == {"a"}
+        owners = {(job.request.tenant, job.request.weight) for job in here.gateway.fleet.jobs}
+        assert owners == {("a", 2.5)}
         rows = await here.rows(usage)
         assert [(row["tenant"], row["key_id"]) for row in rows] == [("a", a.split("_")[1])] * 3
         spent = done["usage"]["total_tokens"]

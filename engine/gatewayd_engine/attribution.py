@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,14 +12,17 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.held import Held
 from gatewayd_engine.queue import Queue
+from gatewayd_hooks.ledger import Ledger
 
 
 class Told(NamedTuple):
-    """What is told of the time since the step before; see ``StepOutput`` for the columns."""
+    """What is told of the time since the step before; see ``StepOutput``."""
 
     moved: bytes
     causes: bytes
     shares: bytes
+    crowd: float
+    plugin_seconds: float
 
 
 class Attribution:
@@ -27,11 +31,14 @@ class Attribution:
     Args:
         queue: of the sequences.
         held: knows who is held for what.
+        ledger: knows what strategies cost.
     """
 
-    def __init__(self, queue: Queue, held: Held) -> None:
+    def __init__(self, queue: Queue, held: Held, ledger: Ledger) -> None:
         self._queue = queue
         self._held = held
+        self._ledger = ledger
+        self._plugin_seconds = ledger.seconds
         slots = len(queue.ids)
         self._ids = np.full(slots, -1, np.int64)  # of whom the columns below speak
         self._told = np.full(slots, -1, np.int8)
@@ -39,8 +46,6 @@ class Attribution:
         self._reached = np.zeros(slots, np.int32)  # where it was when it gave way
         self._preempted: set[int] = set()
         self._base = Cause.TURN
-        self.crowd = 0.0
-        """Of the tokens of the last step, the share that belonged to prompts."""
 
     def planned(self, computes: int) -> None:
         """Note what keeps those waiting who are not held, after a plan was carried out.
@@ -56,41 +61,43 @@ class Attribution:
         else:
             self._base = Cause.TURN
 
-    def preempted(self, sequence_id: int) -> None:
-        """A sequence had to give way."""
+    def _gave_way(self, sequence_id: int) -> None:
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
             slot = sequence.slot
-            self._grow()
-            self._preempted.add(slot)
             self._own(np.array([slot], np.int32))
+            self._preempted.add(slot)
             is_decoding = self._told[slot] == Cause.DECODE
             reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
             self._reached[slot] = max(reached, self._reached[slot])
 
-    def tell(self, batch: StepBatch | None) -> Told:
+    def tell(self, batch: StepBatch | None, preempted: Sequence[int]) -> Told:
         """What has changed; before what a step computed is written down.
 
         Args:
             batch: that has been computed; None if nothing was.
+            preempted: sequences that had to give way since the last time.
         """
         self._grow()
+        for sequence_id in preempted:
+            self._gave_way(sequence_id)
         queue = self._queue
         found: list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float32]]] = []
-        self.crowd, num_computed = 0.0, 0
+        before, self._plugin_seconds = self._plugin_seconds, self._ledger.seconds
+        crowd, num_computed = 0.0, 0
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
             num_computed = int(np.count_nonzero(is_alive))
             found.append(self._computed(batch, is_alive))
+            _, causes, shares = found[0]
+            crowd = float(shares[causes != Cause.DECODE].sum())
         if num_computed < len(queue):
             found.append(self._waited(batch))
-        if len(found) == 1:
-            ids, causes, shares = found[0]
-        elif found:
-            ids, causes, shares = (np.concatenate(column) for column in zip(*found, strict=True))
-        else:
-            return Told(b"", b"", b"")
-        return Told(ids.tobytes(), causes.tobytes(), shares.tobytes())
+        moved, told, own = (
+            b"".join([column.tobytes() for column in columns])
+            for columns in (zip(*found, strict=True) if found else ((), (), ()))
+        )
+        return Told(moved, told, own, crowd, self._plugin_seconds - before)
 
     def _computed(
         self, batch: StepBatch, is_alive: NDArray[np.bool_]
@@ -106,7 +113,6 @@ class Attribution:
         causes = causes.astype(np.int8)
         is_chunk = causes != Cause.DECODE
         shares = (batch.counts / max(1, len(batch.ids))).astype(np.float32)
-        self.crowd = float(shares[is_chunk].sum())
         if is_chunk.any():
             ends = batch.starts + batch.counts
             self._chunked[slots[is_chunk]] = ends[is_chunk]

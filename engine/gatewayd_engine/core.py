@@ -104,8 +104,7 @@ class EngineCore:
             self._speculation,
             np.array(eos_token_ids, np.int32),
         )
-        self._attribution = Attribution(self._queue, self._placement.held)
-        self._plugin_seconds = strategies.ledger.seconds
+        self._attribution = Attribution(self._queue, self._placement.held, strategies.ledger)
         self._tally = Tally()
         self._patience = Patience()
         self._flight: Flight | None = None
@@ -242,15 +241,12 @@ class EngineCore:
         else:
             self._flight = None
         preempted = self._placement.take_preempted()
-        for sequence_id in preempted:
-            self._attribution.preempted(sequence_id)
-        told = self._attribution.tell(None if before is None else before.batch)
+        told = self._attribution.tell(None if before is None else before.batch, preempted)
         output, num_tokens = StepOutput(stats=NO_STATS), 0
         if before is not None:
             num_tokens = len(before.batch.ids)
             output = self._landing.land(before, began, is_last=self._flight is None)
         self._tally.add(num_tokens, time.perf_counter() - began)
-        plugins, self._plugin_seconds = self._plugin_seconds, self.strategies.ledger.seconds
         if num_tokens and self._placement.outside.learns:
             self._placement.outside.computed(num_tokens, time.perf_counter() - began)
         return msgspec.structs.replace(
@@ -259,11 +255,7 @@ class EngineCore:
             admitted=self._placement.take_admitted(),
             preempted=preempted + self._placement.take_preempted(),
             finished=self._lives.take_finished(),
-            moved=told.moved,
-            causes=told.causes,
-            shares=told.shares,
-            crowd=self._attribution.crowd,
-            plugin_seconds=self._plugin_seconds - plugins,
+            **told._asdict(),
         )
 
     def _may_overlap(self) -> bool:

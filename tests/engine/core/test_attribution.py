@@ -139,3 +139,14 @@ def test_seconds_in_strategies_are_told(make_engine: MakeEngine) -> None:
     assert min(told) > 0
     spent = sum(cost.seconds for cost in ledger.costs().values())
     assert sum(told) <= spent + 1e-6
+
+
+def test_who_waits_in_the_slot_of_one_that_waited_is_told_of(make_engine: MakeEngine) -> None:
+    watcher = Watcher(make_engine(max_running=1))
+    watcher.harness.submit(prompt(1, 40), max_tokens=30, ignore_eos=True)
+    for seed in range(3):
+        (one,) = watcher.harness.submit(prompt(seed + 2, 40), max_tokens=3, ignore_eos=True)
+        for _ in range(3):
+            watcher.step()
+        watcher.harness.core.abort([one])
+        assert watcher.order(one) == [Cause.ROWS]

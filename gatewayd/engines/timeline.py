@@ -8,7 +8,7 @@ itself, the prompts of others in the same steps, and strategies.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import msgspec
 
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.messages import StepOutput
@@ -23,8 +23,8 @@ _MOST = 48
 """Stretches that are told one by one; those behind them are summed up by their causes."""
 
 
-class Stretch(NamedTuple):
-    """Some time that was spent on one thing.
+class Stretch(msgspec.Struct, frozen=True, gc=False):
+    """Some time that was spent on one thing; thousands are kept, and no collector looks at them.
 
     Attributes:
         cause: a ``Cause``, ``NO_ENGINE`` or ``SENT``.

@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+
+import msgspec
 
 
-class Span(NamedTuple):
+class Span(msgspec.Struct, frozen=True, gc=False):
     """Some time, by ``time.monotonic``."""
 
     cause: str

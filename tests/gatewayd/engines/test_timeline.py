@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import msgspec
 import pytest
 
 from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline
@@ -36,7 +37,7 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
         Stretch(Cause.PAGES, 11.0, 4.0),
         Stretch(Cause.PREFILL, 15.0, 1.0, others=0.25),
     ]
-    assert last == pytest.approx((Cause.DECODE, 16.0, 2.5, 0.2, 0.2))
+    assert msgspec.structs.astuple(last) == pytest.approx((Cause.DECODE, 16.0, 2.5, 0.2, 0.2))
 
 
 def test_a_heartbeat_is_no_step() -> None:

@@ -14,6 +14,7 @@ from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import BadSettings
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
+from tests.inner_pytest import QUICKLY
 
 GUIDE = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
 NAME = "gatewayd-sched-shortest"
@@ -44,7 +45,10 @@ def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def result(project: Path) -> Result:
-    return run(find(str(project)), {})
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in QUICKLY.items():
+            patch.setenv(name, value)
+        return run(find(str(project)), {})
 
 
 def test_it_conforms_and_does_what_it_promises(result: Result) -> None:

@@ -18,6 +18,7 @@ import pytest
 from gatewayd.authoring.imports import strange_imports
 from gatewayd.authoring.kit import conformance_of
 from gatewayd_hooks.strategy import Kind
+from tests.inner_pytest import QUICKLY
 
 ROOT = Path(__file__).parents[2]
 ENTRY_POINTS = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["entry-points"]
@@ -77,7 +78,8 @@ def test_they_stand_beside_the_built_ins_and_are_well(place: Any) -> None:
 def test_their_own_tests_pass_with_the_conformance_kit(place: Any) -> None:
     options = ["-m", "pytest", "-v", "-p", "no:cacheprovider", "--import-mode=importlib"]
     folders = sorted(place.projects.glob("*/tests"))
-    report = place.run(*options, "--rootdir", ".", *folders, cwd=place.projects)
+    env = {**os.environ, **QUICKLY}
+    report = place.run(*options, "--rootdir", ".", *folders, cwd=place.projects, env=env)
     assert " skipped" not in report
     for plugin in PLUGINS:
         for test in conformance_of(Kind(plugin.partition(".")[0])).tests:

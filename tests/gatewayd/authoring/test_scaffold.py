@@ -25,6 +25,7 @@ from gatewayd.authoring.scaffold import (
 )
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind, StrategyConfig
+from tests.inner_pytest import QUICKLY
 
 LONGEST = "l" * (MOST_LETTERS - 5) + "_2_de"
 NAMES = ["x", LONGEST]
@@ -139,6 +140,7 @@ def test_every_project_passes_its_tests(projects: Path) -> None:
         *(projects, *folders),
         cwd=projects,
         PYTHONPATH=sources(projects),
+        **QUICKLY,
     )
     assert done.returncode == 0, done.stdout
     for kind in BEGINNINGS:

@@ -11,6 +11,7 @@ from gatewayd.authoring import scaffold
 from gatewayd.authoring.kit import conformance_of
 from gatewayd.authoring.testing import CannotTest, Result, find, run
 from gatewayd_hooks.strategy import Kind
+from tests.inner_pytest import QUICKLY
 
 EVICTION = {
     name.removeprefix("test_").replace("_", " ") for name in conformance_of(Kind.EVICTION).tests
@@ -19,9 +20,8 @@ EVICTION = {
 
 @pytest.fixture(autouse=True)
 def _without_what_is_slow_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some of pytest's plugins take longer to import than most projects to be tested."""
-    names = ("schemathesis", "xdist", "xdist.looponfail", "asyncio", "anyio", "rerunfailures")
-    monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(f"-p no:{name}" for name in names))
+    for name, value in QUICKLY.items():
+        monkeypatch.setenv(name, value)
 
 
 @pytest.fixture

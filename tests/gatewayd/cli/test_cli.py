@@ -14,6 +14,7 @@ import pytest
 
 from gatewayd import __version__
 from gatewayd.cli.lazy import COMMANDS
+from tests.inner_pytest import QUICKLY
 
 
 def _run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -215,13 +216,11 @@ def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     project = tmp_path / "gatewayd-evict-mine"
     assert str(project / "pyproject.toml") in done.stdout
-    # Slow to import, and no use to this project.
-    without = {"PYTEST_ADDOPTS": "-p no:schemathesis -p no:xdist -p no:asyncio -p no:anyio"}
-    good = _run("plugin", "test", project, **without)
+    good = _run("plugin", "test", project, **QUICKLY)
     assert good.returncode == 0, good.stdout
     assert "passed  every page of a large pool comes out once" in good.stdout
     (project / "tests" / "test_more.py").write_text("def test_what_fails():\n    assert not 1\n")
-    broken = _run("plugin", "test", project, "--json", **without)
+    broken = _run("plugin", "test", project, "--json", **QUICKLY)
     assert broken.returncode == 1
     assert json.loads(broken.stdout)["ok"] is False
 

@@ -14,9 +14,8 @@ from gatewayd_hooks.testing.eviction import EvictionConformance
 Verdict = Callable[..., list[str]]
 
 
-@pytest.mark.parametrize("name", ["lru", "lfu", "cost", "retention"])
-def test_a_sound_one_passes(verdict: Verdict, name: str) -> None:
-    assert verdict(EvictionConformance, Kind.EVICTION, name) == []
+def test_a_sound_one_passes(verdict: Verdict) -> None:
+    assert verdict(EvictionConformance, Kind.EVICTION, "lru") == []
 
 
 # Each of these breaks one rule of a sound strategy, which is changed in place.

@@ -14,9 +14,8 @@ from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance
 Verdict = Callable[..., list[str]]
 
 
-@pytest.mark.parametrize("name", ["hash", "radix"])
-def test_a_sound_one_passes(verdict: Verdict, name: str) -> None:
-    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, name) == []
+def test_a_sound_one_passes(verdict: Verdict) -> None:
+    assert verdict(PrefixCacheConformance, Kind.PREFIX_CACHE, "hash") == []
 
 
 # Each of these breaks one rule of a sound strategy, which is changed in place.

@@ -34,9 +34,9 @@ class Tally:
 
 
 async def _send_for_ever(
-    client: Any, daemon: Any, expected: dict[str, str], tally: Tally, stop: asyncio.Event
+    client: Any, daemon: Any, expected: dict[str, str], tally: Tally, stop: asyncio.Event, seed: int
 ) -> None:
-    rng = random.Random(id(asyncio.current_task()))
+    rng = random.Random(seed)
     while not stop.is_set():
         prompt, stream = rng.choice(PROMPTS), rng.random() < 0.7
         answer = await asyncio.wait_for(
@@ -57,8 +57,8 @@ async def _campaign(daemon: Any, client: Any, kills: int) -> Tally:
     expected = {p: (await client.complete(daemon, p, TOKENS)).text for p in PROMPTS}
     tally, stop, rng = Tally(), asyncio.Event(), random.Random(7)
     senders = [
-        asyncio.create_task(_send_for_ever(client, daemon, expected, tally, stop))
-        for _ in range(CLIENTS)
+        asyncio.create_task(_send_for_ever(client, daemon, expected, tally, stop, seed))
+        for seed in range(CLIENTS)
     ]
     for _ in range(kills):
         await asyncio.sleep(rng.uniform(0.2, 1.5))

@@ -149,6 +149,14 @@ def write_checkpoint(folder: Path, name: str, seed: int = 0, **changes: Any) -> 
     return folder
 
 
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    """What is drawn without a generator is the same whatever ran before."""
+    import torch
+
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     """A tiny checkpoint by the name of its variant, made once per session."""

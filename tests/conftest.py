@@ -32,6 +32,11 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """Extensions look for what was never freed."""
+    gc.unfreeze()
+
+
 @pytest.fixture(scope="session")
 def fresh_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with an empty store of the newest schema: copied, it is ready at once."""

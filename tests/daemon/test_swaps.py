@@ -101,7 +101,9 @@ def test_a_strategy_is_swapped_refused_listed_and_comes_back_after_a_loss(nano: 
     assert "gatewayd_strategy_seconds_total" in figures
 
 
-@pytest.mark.parametrize("at_import", ["ctypes.string_at(1)\n", "os._exit(0)\n"])
+@pytest.mark.parametrize(
+    "at_import", [pytest.param("ctypes.string_at(1)\n", marks=pytest.mark.slow), "os._exit(0)\n"]
+)
 def test_a_plugin_that_crashes_when_it_is_imported_is_refused(
     start_daemon: Start, tmp_path: Path, at_import: str
 ) -> None:

@@ -17,6 +17,7 @@ from pydantic_settings import (
 
 from gatewayd.config_slo import SloTable
 from gatewayd.config_slots import (
+    AdmissionTable,
     DrafterTable,
     EvictionTable,
     ExecutorTable,
@@ -191,6 +192,7 @@ class Config(BaseSettings):
     guide: GuideTable = GuideTable()
     drafter: DrafterTable = DrafterTable()
     spec_controller: SpecControllerTable = SpecControllerTable()
+    admission: AdmissionTable = AdmissionTable()
     router: RouterTable = RouterTable()
     executor: ExecutorTable = ExecutorTable()
     tool_parser: ToolParserTable = ToolParserTable()

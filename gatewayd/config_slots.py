@@ -71,6 +71,12 @@ class SpecControllerTable(StrategyTable):
     strategy: str = Field(default="adaptive", pattern=r"^[a-z0-9_]+$")
 
 
+class AdmissionTable(StrategyTable):
+    """Who is taken on."""
+
+    strategy: str = Field(default="room", pattern=r"^[a-z0-9_]+$")
+
+
 class RouterTable(StrategyTable):
     """Which replica serves."""
 

@@ -17,6 +17,7 @@ from gatewayd import launch, logs
 from gatewayd.aside import aside
 from gatewayd.config import Config
 from gatewayd.config_slots import SlotTable, StrategyTable
+from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
 from gatewayd.plugging import Plugged, check_strategies, load_detector
@@ -32,7 +33,7 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
 
-SWAPPABLE = (*ENGINE_KINDS, Kind.ROUTER)
+SWAPPABLE = (*ENGINE_KINDS, Kind.ADMISSION, Kind.ROUTER)
 LIMITS = {
     "max_batch_tokens": "engine",
     "strategy_budget_ms": "engine",
@@ -198,14 +199,17 @@ class Control:
     def costs(self) -> list[tuple[str, StrategyRow]]:
         """What strategies have cost, with the engine, or ``none`` for those of this process."""
         rows = [(str(one.index), row) for one in self._fleet.status() for row in one.strategies]
-        router = self._fleet.router
+        asked: dict[str, Fenced[Any]] = {
+            kind: fenced for kind in (Kind.ADMISSION, Kind.ROUTER) if (fenced := self._fenced(kind))
+        }
         for (kind, name), cost in self._plugged.ledger.costs().items():
             state, faults = "active", 0
-            if kind is Kind.ROUTER:
-                faults = router.fence.faults(kind, name)
-                if router.fence.is_quarantined(kind, name):
+            if kind in asked:
+                one = asked[kind]
+                faults = one.fence.faults(kind, name)
+                if one.fence.is_quarantined(kind, name):
                     state = "quarantined"
-                elif name != router.name:
+                elif name != one.name:
                     state = "replaced"
             figures = (cost.calls, cost.seconds, cost.longest)
             rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
@@ -229,8 +233,8 @@ class Control:
             if kind is Kind.LOGITS_PROCESSOR:
                 marking = self.config.model_copy(update={kind.value: new})
                 detector = await self._aside(kind.value, load_detector, marking, self._plugged.host)
-            if kind is Kind.ROUTER:
-                has_state = await self._swap_router(new)
+            if (fenced := self._fenced(kind)) is not None:
+                has_state = await self._swap_ours(fenced, new)
             elif kind in ENGINE_KINDS:
                 choices = [StrategyChoice(name, settings) for name, settings in chosen]
                 proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
@@ -268,13 +272,20 @@ class Control:
         if keys := needing_restart(plugin, info.config_type, before, settings):
             raise Refused(f"[{plugin}] {', '.join(keys)} needs a restart")
 
-    async def _swap_router(self, table: SlotTable) -> bool:
+    def _fenced(self, kind: Kind) -> Fenced[Any] | None:
+        """What asks the strategy of a kind, if that is asked in this process."""
+        return {Kind.ADMISSION: self._fleet.admission, Kind.ROUTER: self._fleet.router}.get(kind)
+
+    async def _swap_ours(self, fenced: Fenced[Any], table: SlotTable) -> bool:
         ((name, settings),) = chosen_in(table)
-        strategy = await self._aside(f"router.{name}", self._plugged.open_router, name, settings)
+        kind = fenced.kind
+        strategy = await self._aside(
+            f"{kind}.{name}", self._plugged.open_strategy, kind, name, settings
+        )
         try:
-            return self._fleet.router.replace(strategy, name)
+            return fenced.replace(strategy, name)
         except Exception as error:
-            raise Refused(f"router {name} cannot take over: {error}") from error
+            raise Refused(f"{kind} {name} cannot take over: {error}") from error
 
     def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         return aside(plugin, self.config.engine.load_seconds, call, *args)

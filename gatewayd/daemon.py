@@ -121,6 +121,7 @@ class Daemon:
             plugged.router,
             launch.queue_limits(config),
             config.engine.replicas,
+            plugged.admission,
         )
         self._fleet.deadlines = launch.deadlines(config)
         self._control = Control(config, self._fleet, plugged)

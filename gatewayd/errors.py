@@ -18,6 +18,8 @@ GatewayError
 ├── HeadersTooLarge         431  headers_too_large
 ├── TooManyConnections      503  too_many_connections
 ├── QueueFull               503  overloaded
+│   └── NotAdmitted             503  not_admitted      the admission refuses it, with a reason
+│       └── TenantNotAdmitted      429  tenant_not_admitted  because of what its tenant does
 ├── EngineUnavailable       503  engine_unavailable
 │   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
 ├── StoreUnavailable        503  store_unavailable    its disk is full, read-only or damaged
@@ -30,7 +32,7 @@ GatewayError
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 
@@ -226,6 +228,43 @@ class QueueFull(GatewayError):
     ) -> None:
         super().__init__(message, retry_after=retry_after)
         self.by_tokens = by_tokens
+
+
+class NotAdmitted(QueueFull):
+    """The admission strategy has refused the request.
+
+    Attributes:
+        reason: the strategy's own word for why.
+        offers: fields and values with which it would be taken on now.
+    """
+
+    code = "not_admitted"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str,
+        retry_after: float,
+        offers: Sequence[Mapping[str, Any]] = (),
+    ) -> None:
+        super().__init__(message, retry_after=retry_after)
+        self.reason = reason
+        self.offers = offers
+
+    def body(self) -> dict[str, Any]:
+        """OpenAI's error object, with what a program can do about it."""
+        body = super().body()
+        body["error"] |= {"reason": self.reason, "offers": [dict(offer) for offer in self.offers]}
+        return body
+
+
+class TenantNotAdmitted(NotAdmitted):
+    """The same, because of what the tenant itself does."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "tenant_not_admitted"
 
 
 class EngineUnavailable(GatewayError):

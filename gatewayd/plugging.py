@@ -1,4 +1,4 @@
-"""The gateway process's plugins: router, executor, protocols, observers, from the configuration."""
+"""The gateway process's plugins: admission, router, executor, protocols, observers."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from prometheus_client import CollectorRegistry
 from gatewayd import slots
 from gatewayd.authoring.health import unimportable
 from gatewayd.config import Config
+from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.starting import GuardedExecutor
 from gatewayd.parsing import ModelParsers, load_parsers
@@ -30,7 +31,6 @@ from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.settings import decode
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.watchdog import Watchdog
@@ -98,6 +98,7 @@ class Plugged:
 
     Attributes:
         host: holds the plugins.
+        admission: takes requests on.
         router: chooses replicas.
         executor: starts engines.
         protocols: other APIs that are served, by name.
@@ -109,6 +110,7 @@ class Plugged:
     """
 
     host: PluginHost
+    admission: FencedAdmission
     router: FencedRouter
     executor: ExecutorStrategy
     protocols: tuple[tuple[str, ProtocolStrategy], ...]
@@ -128,10 +130,17 @@ class Plugged:
         host = PluginHost(Catalog.installed())
         resources = GatewayResources(model, config.engine.replicas, chat_template)
         router, executor = config.router.strategy, config.executor.strategy
+        admission = config.admission.strategy
         ledger = Ledger(config.engine.strategy_budget_ms / 1000)
         watchdog = Watchdog(ledger, config.engine.strategy_hang_seconds)
         plugged = cls(
             host=host,
+            admission=FencedAdmission(
+                host.strategy(Kind.ADMISSION, admission, config.admission.settings(admission)),
+                admission,
+                ledger,
+                watchdog,
+            ),
             router=FencedRouter(
                 host.strategy(Kind.ROUTER, router, config.router.settings(router)),
                 router,
@@ -155,6 +164,7 @@ class Plugged:
             resources=resources,
         )
         try:
+            plugged.admission.strategy.open(resources)
             plugged.router.strategy.open(resources)
             plugged.executor.open(resources)
             for name, protocol in plugged.protocols:
@@ -177,20 +187,22 @@ class Plugged:
             raise PluginError(entry.plugin, f"{problem.text}; {problem.advice}")
         return self.host.info(kind, name)
 
-    def open_router(self, name: str, settings: Mapping[str, Any]) -> RouterStrategy:
-        """Build and open another router; not in the event loop, for it may take long.
+    def open_strategy(self, kind: Kind, name: str, settings: Mapping[str, Any]) -> Any:  # noqa: ANN401
+        """Build and open another admission or router.
+
+        Not in the event loop, for it may take long.
 
         Raises:
             PluginError: it cannot be loaded or opened, or refuses its settings.
         """
-        router: RouterStrategy = self.host.strategy(Kind.ROUTER, name, settings)
+        strategy = self.host.strategy(kind, name, settings)
         try:
-            router.open(self.resources)
+            strategy.open(self.resources)
         except Exception as error:
             with contextlib.suppress(Exception):
-                router.close()
-            raise PluginError(f"{Kind.ROUTER}.{name}", f"cannot be opened: {error}") from error
-        return router
+                strategy.close()
+            raise PluginError(f"{kind}.{name}", f"cannot be opened: {error}") from error
+        return strategy
 
     def is_proven(self, kind: Kind, names: Sequence[str]) -> bool:
         """Whether no engine has to try what fills a slot: it is ours and loads nothing."""
@@ -215,6 +227,7 @@ class Plugged:
 
     def close(self) -> None:
         """Close the strategies."""
+        self.admission.close()
         self.router.close()
         self.executor.close()
         self.parsers.close()

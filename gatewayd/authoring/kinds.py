@@ -102,6 +102,12 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         Setting("most", 8, 1, "Most drafts of one sequence in a step."),
         ("numpy>=1.26",),
     ),
+    Kind.ADMISSION: Beginning(
+        "admit",
+        "Admission",
+        "Batch requests are refused while many wait.",
+        Setting("crowd", 64, 1, "Waiting requests at which batch requests are refused."),
+    ),
     Kind.ROUTER: Beginning(
         "route",
         "Router",

@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from gatewayd.engines.job import Job
 from gatewayd.engines.seam import Room
 from gatewayd.errors import QueueFull
+from gatewayd_hooks.admission import Load
+from gatewayd_hooks.scheduling import Priority
 
 _RETRY_SECONDS = (1.0, 60.0)
 
@@ -34,6 +36,8 @@ class Backlog:
         self.num_requests = 0
         self.num_tokens = 0
         self._last_wait_seconds = 0.0
+        self._class_tokens = [0 for _ in Priority]
+        self._tenants: dict[str, tuple[int, int]] = {}  # requests and tokens, where there are any
 
     def check(self, prompt_len: int) -> None:
         """Refuse a new request when the caps are reached.
@@ -92,15 +96,39 @@ class Backlog:
         """The job waits from now on; no effect if it does already."""
         if not job.is_waiting:
             job.is_waiting = True
-            self.num_requests += 1
-            self.num_tokens += job.prompt_len
+            self._count(job, 1)
 
     def leave(self, job: Job) -> None:
         """The job waits no longer; no effect if it does not."""
         if job.is_waiting:
             job.is_waiting = False
-            self.num_requests -= 1
-            self.num_tokens -= job.prompt_len
+            self._count(job, -1)
+
+    def _count(self, job: Job, sign: int) -> None:
+        tokens, tenant = sign * job.prompt_len, job.request.tenant
+        self.num_requests += sign
+        self.num_tokens += tokens
+        self._class_tokens[job.request.priority] += tokens
+        requests, of_tenant = self._tenants.get(tenant, (0, 0))
+        if requests + sign:
+            self._tenants[tenant] = requests + sign, of_tenant + tokens
+        else:
+            del self._tenants[tenant]
+
+    def load(self, tenant: str, priority: int, num_replicas: int) -> Load:
+        """What waits, as an admission sees it for a request of a tenant and a class."""
+        requests, tokens = self._tenants.get(tenant, (0, 0))
+        return Load(
+            requests=self.num_requests,
+            tokens=self.num_tokens,
+            limit_requests=self.limits.max_waiting_requests,
+            limit_tokens=self.limits.max_waiting_tokens,
+            urgent_tokens=sum(self._class_tokens[: priority + 1]),
+            tenant_requests=requests,
+            tenant_tokens=tokens,
+            num_tenants=len(self._tenants) + (tenant not in self._tenants),
+            num_replicas=num_replicas,
+        )
 
     def admitted(self, job: Job, queue_seconds: float) -> None:
         """An engine has begun with the job."""

@@ -10,9 +10,11 @@ import asyncio
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
+from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
@@ -35,6 +37,7 @@ from gatewayd.errors import (
 )
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import ModelInfo, Pinned, StepOutput, Swapped
+from gatewayd_hooks.admission import AdmissionRequest
 from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)
@@ -49,6 +52,7 @@ class EngineFleet:
     Attributes:
         backlog: what waits.
         router: which replica serves a request.
+        admission: which requests are taken on; None for all.
         swaps: changes the engines' strategies and limits.
         deadlines: seconds to the first token that are wanted, by ``Priority``, for requests that
             bring none.
@@ -56,10 +60,16 @@ class EngineFleet:
     """
 
     def __init__(
-        self, launch: Launch, router: FencedRouter, limits: QueueLimits, num_replicas: int = 1
+        self,
+        launch: Launch,
+        router: FencedRouter,
+        limits: QueueLimits,
+        num_replicas: int = 1,
+        admission: FencedAdmission | None = None,
     ) -> None:
         self.backlog = Backlog(limits)
         self.router = router
+        self.admission = admission
         self.deadlines: Sequence[float | None] = (None, None, None)
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
         self.swaps = EngineSwaps(self._replicas)
@@ -135,10 +145,36 @@ class EngineFleet:
         self.backlog.check(len(request.prompt))
         if request.deadline is None:
             request = replace(request, deadline=self.deadlines[request.priority])
+        on_began = self._admit(request, len(sinks))
         job = Job.make(next(self._numbers), request, sinks)
+        job.on_began = on_began
         self.backlog.enter(job)
         self._place(job)
         return JobHandle(self, job)
+
+    def _admit(self, request: EngineRequest, num_choices: int) -> Callable[[float], None] | None:
+        """Ask the admission.
+
+        Returns:
+            Whom to tell when the request has begun.
+
+        Raises:
+            NotAdmitted: it refuses.
+        """
+        if self.admission is None:
+            return None
+        serving = sum(replica.can_serve for replica in self._replicas)
+        asked = AdmissionRequest(
+            prompt_tokens=len(request.prompt),
+            max_tokens=request.params.max_tokens,
+            num_choices=num_choices,
+            priority=request.priority,
+            tenant=request.tenant,
+            deadline=request.deadline,
+        )
+        load = self.backlog.load(request.tenant, request.priority, serving)
+        self.admission.check(asked, load)
+        return partial(self.admission.began, asked, load)
 
     def _check_open(self) -> None:
         if self._is_draining:

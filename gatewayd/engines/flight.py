@@ -141,7 +141,9 @@ class Flight:
             if choice is None:
                 self.dropped_tokens += len(ids)
                 continue
-            choice.is_started = True
+            if not choice.is_started:
+                choice.is_started = True
+                choice.job.begin()
             self._call(choice, choice.sink.tokens, ids, logprobs.get(sequence))
 
     def _admit(self, admitted: Admitted) -> None:

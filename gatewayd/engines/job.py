@@ -76,6 +76,7 @@ class Job:
         deaths: of these, the losses that it may have caused.
         replica: index of the replica that has it; None while it is pending.
         last_replica: index of the replica that has it or had it last; None if none had it yet.
+        on_began: told once how long after its arrival its first token came; None if nobody asks.
     """
 
     number: int
@@ -88,6 +89,7 @@ class Job:
     deaths: int = 0
     replica: int | None = None
     last_replica: int | None = None
+    on_began: Callable[[float], None] | None = None
 
     @classmethod
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
@@ -112,6 +114,12 @@ class Job:
     def is_started(self) -> bool:
         """Whether a choice that goes on has got tokens."""
         return any(choice.is_started and not choice.is_over for choice in self.choices)
+
+    def begin(self) -> None:
+        """It has got its first token; what a lost engine had delayed tells nobody anything."""
+        tell, self.on_began = self.on_began, None
+        if tell is not None and not self.losses:
+            tell(time.monotonic() - self.arrived)
 
     def fail(self, error: GatewayError) -> None:
         """Fail every choice that goes on."""

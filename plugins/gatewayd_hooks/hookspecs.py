@@ -15,6 +15,7 @@ from gatewayd_hooks.markers import hookspec
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
+    from gatewayd_hooks.admission import AdmissionStrategy
     from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
     from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
     from gatewayd_hooks.execution import ExecutorStrategy
@@ -83,6 +84,12 @@ def gatewayd_drafters() -> Sequence[StrategyInfo[DrafterStrategy]]:
 @hookspec
 def gatewayd_spec_controllers() -> Sequence[StrategyInfo[SpecControllerStrategy]]:
     """Offer controllers of speculation. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
+    """Offer admissions. Gateway process."""
     raise AssertionError("a specification is not called")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from gatewayd_hooks.admission import AdmissionStrategy
 from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.guiding import GuideStrategy
@@ -54,6 +55,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),
     Kind.SPEC_CONTROLLER: KindSpec("gatewayd_spec_controllers", SpecControllerStrategy),
+    Kind.ADMISSION: KindSpec("gatewayd_admissions", AdmissionStrategy),
     Kind.ROUTER: KindSpec("gatewayd_routers", RouterStrategy),
     Kind.EXECUTOR: KindSpec("gatewayd_executors", ExecutorStrategy),
     Kind.TOOL_PARSER: KindSpec("gatewayd_tool_parsers", ToolParserStrategy),

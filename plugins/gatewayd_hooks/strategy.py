@@ -33,6 +33,7 @@ class Kind(StrEnum):
     PREFIX_CACHE = "prefix_cache"
     EVICTION = "eviction"
     PREEMPTION = "preemption"
+    ADMISSION = "admission"
     ROUTER = "router"
     EXECUTOR = "executor"
     TOOL_PARSER = "tool_parser"

@@ -40,7 +40,10 @@ def control_of(config: Config) -> tuple[Control, Swaps]:
     """A control over engines that agree, with the installed plugins."""
     swaps = Swaps()
     plugged = Plugged.load(config, model="nano")
-    fleet = cast(EngineFleet, SimpleNamespace(swaps=swaps, router=plugged.router))
+    fleet = cast(
+        EngineFleet,
+        SimpleNamespace(swaps=swaps, router=plugged.router, admission=plugged.admission),
+    )
     return Control(config, fleet, plugged), swaps
 
 

@@ -24,7 +24,7 @@ EVENT = RequestAdmitted("r1", "", "/v1/completions", 3, 1)
 
 
 class _Strategy:
-    """Stands for a router, an executor and a protocol; notes its life."""
+    """Stands for an admission, a router, an executor and a protocol; notes its life."""
 
     def __init__(self) -> None:
         self.life: list[str] = []
@@ -34,6 +34,12 @@ class _Strategy:
 
     def close(self) -> None:
         self.life.append("close")
+
+    def admit(self, request: Any, load: Any) -> None:
+        return None
+
+    def began(self, request: Any, load: Any, seconds: float) -> None:
+        raise OSError
 
     def route(self, request: Any, replicas: Sequence[Any]) -> int:
         return 0
@@ -63,7 +69,7 @@ def _module(name: str, **members: object) -> Entry:
 
 @pytest.fixture
 def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
-    """A catalog of a router, an executor, a protocol, observers; what was built, by name."""
+    """A catalog of an admission, a router, an executor, a protocol, observers; what was built."""
     built: dict[str, _Strategy] = {}
 
     def offer(name: str) -> Any:
@@ -106,6 +112,7 @@ def built(monkeypatch: pytest.MonkeyPatch) -> dict[str, _Strategy]:
 
     EVENTS.clear()
     entries = [
+        ("admission", "a", {"gatewayd_admissions": named(offer("a"), "gatewayd_admissions")}),
         ("router", "r", {"gatewayd_routers": named(offer("r"), "gatewayd_routers")}),
         ("executor", "e", {"gatewayd_executors": named(offer("e"), "gatewayd_executors")}),
         ("protocol", "p", {"gatewayd_protocols": named(offer("p"), "gatewayd_protocols")}),
@@ -129,7 +136,12 @@ CLOCK = Clock()
 
 
 def _config(*observers: str, **flags: Any) -> Any:
-    settings = {"router.strategy": "r", "executor.strategy": "e", **flags}
+    settings = {
+        "admission.strategy": "a",
+        "router.strategy": "r",
+        "executor.strategy": "e",
+        **flags,
+    }
     settings = {"protocol.strategies": ["p"], **settings}
     settings |= {"logits_processor.strategies": []}  # none is installed
     return load(None, settings | {"plugins.observers": list(observers)}, {}).config
@@ -138,7 +150,8 @@ def _config(*observers: str, **flags: Any) -> Any:
 def test_strategies_are_opened_and_closed(built: dict[str, _Strategy]) -> None:
     plugged = Plugged.load(_config(**{"engine.replicas": 3}), model="m")
     plugged.close()
-    assert built["r"].life == built["e"].life == built["p"].life == ["open m 3", "close"]
+    assert sorted(built) == ["a", "e", "p", "r"]
+    assert all(strategy.life == ["open m 3", "close"] for strategy in built.values())
 
 
 def test_a_protocol_that_cannot_be_opened_is_an_error_with_its_name(

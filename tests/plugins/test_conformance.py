@@ -4,6 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from gatewayd_admit_forecast.config import ForecastConfig
+from gatewayd_admit_forecast.strategy import Forecast
+from gatewayd_admit_room.config import RoomConfig
+from gatewayd_admit_room.strategy import Room
 from gatewayd_evict_cost.config import CostConfig
 from gatewayd_evict_cost.strategy import Cost
 from gatewayd_evict_lfu.strategy import Lfu
@@ -11,6 +15,7 @@ from gatewayd_evict_lru.strategy import Lru
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_exec_local.strategy import Local
 from gatewayd_hooks.protocols import HttpRequest
+from gatewayd_hooks.testing.admission import AdmissionConformance
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.execution import ExecutorConformance
 from gatewayd_hooks.testing.fake_gateway import request
@@ -93,6 +98,16 @@ class TestSlo(SchedulerConformance):
 class TestSloWithoutTime(SchedulerConformance):
     def make(self) -> LeastSlack:
         return LeastSlack(SloConfig(standard_seconds=1e-3, batch_seconds=1e-3))
+
+
+class TestRoom(AdmissionConformance):
+    def make(self) -> Room:
+        return Room(RoomConfig())
+
+
+class TestForecast(AdmissionConformance):
+    def make(self) -> Forecast:
+        return Forecast(ForecastConfig(least=1))
 
 
 class TestHash(PrefixCacheConformance):

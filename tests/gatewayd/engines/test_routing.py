@@ -49,7 +49,7 @@ def test_only_a_router_that_is_slow_itself_is_asked_no_more(
 ) -> None:
     clock = Clock()
     monkeypatch.setattr("gatewayd_hooks.ledger.time", clock)
-    monkeypatch.setattr("gatewayd.engines.routing.time", clock)
+    monkeypatch.setattr("gatewayd.engines.fenced.time", clock)
     ledger = Ledger(0.05)
     router = FencedRouter(Second(clock, works, waits), "second", ledger, Watchdog(ledger, 60.0))
     request = RouteRequest((1, 2, 3), b"", 0)

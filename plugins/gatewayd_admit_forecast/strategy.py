@@ -1,0 +1,68 @@
+"""Refuses at once what would begin too late, instead of letting it wait in vain."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatewayd_admit_forecast.config import ForecastConfig
+from gatewayd_admit_forecast.pace import Pace
+from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.resources import GatewayResources
+
+_RETRY_SECONDS = (1.0, 60.0)
+
+
+class Forecast:
+    """Forecasts a request's first token from the tokens before it, and learns from each that came.
+
+    Requests without a deadline are taken on. With nothing waiting everybody is: a wrong forecast
+    must not shut the door, and who is let in corrects it.
+    """
+
+    def __init__(self, config: ForecastConfig) -> None:
+        self._config = config
+        self._pace = Pace(config.confidence)
+
+    def open(self, resources: GatewayResources) -> None:
+        """What is served does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def admit(self, request: AdmissionRequest, load: Load) -> Refusal | None:
+        """Compare the forecast with the deadline."""
+        deadline = request.deadline
+        if deadline is None or not load.requests or self._pace.seen < self._config.least:
+            return None
+        seconds = self._pace.promised(self._tokens(request, load))
+        if seconds <= deadline:
+            return None
+        low, high = _RETRY_SECONDS
+        is_tenants = (
+            bool(request.tenant)
+            and load.num_tenants > 1
+            and load.tenant_tokens * load.num_tenants > load.tokens
+        )
+        return Refusal(
+            "deadline_unreachable",
+            f"the first token would come in {seconds:.1f} s and is wanted in {deadline:g} s; "
+            "try again later, or as batch work, which has no deadline",
+            retry_after=min(high, max(low, seconds - deadline)),
+            is_tenants=is_tenants,
+            offers=({"service_tier": "flex"},),
+        )
+
+    def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
+        """Learn from it."""
+        self._pace.note(self._tokens(request, load), seconds)
+
+    def _tokens(self, request: AdmissionRequest, load: Load) -> int:
+        """Tokens up to the first that is generated, for each replica."""
+        ahead = {
+            "arrival": load.tokens,
+            "class": load.urgent_tokens,
+            "tenant": min(load.tokens, load.tenant_tokens * load.num_tenants),
+        }[self._config.ahead]
+        return ahead // max(1, load.num_replicas) + request.prompt_tokens

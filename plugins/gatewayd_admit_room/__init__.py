@@ -1,0 +1,33 @@
+"""Takes on what the queue has room for, and keeps room for others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_admit_room.config import RoomConfig
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.admission import AdmissionStrategy
+
+
+def _build(config: RoomConfig) -> AdmissionStrategy:
+    from gatewayd_admit_room.strategy import Room
+
+    return Room(config)
+
+
+@hookimpl
+def gatewayd_admissions() -> Sequence[StrategyInfo[AdmissionStrategy]]:
+    """Offer ``room``."""
+    return [
+        StrategyInfo(
+            name="room",
+            config_type=RoomConfig,
+            build=_build,
+            summary="What the queue has room for; one tenant may take only a part of it.",
+            requires_spec=">=1.7,<2",
+        )
+    ]

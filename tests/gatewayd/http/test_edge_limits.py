@@ -134,7 +134,7 @@ async def test_only_plain_json_is_read(
         ("DELETE", "/v1/models/nano", 405),
         ("BREW", "/livez", 400),
         ("GET", "//livez", 404),
-        ("GET", "/livez/", 404),
+        ("GET", "/livez/x", 404),
         ("GET", "/v1/%2e%2e/livez", 404),
     ],
 )

@@ -60,7 +60,8 @@ def test_the_document_adds_up(tmp_path: Path) -> None:
     ]
     cached = [one["cached_tokens"] for one in document["workloads"]]
     assert cached[:2] == [0, 0]  # the round before has other prompts
-    assert cached[2] == 99 * 96  # full pages of what is shared, computed once
+    # Of the 100 that are shared the full pages, and all once one has ended that left the last.
+    assert 99 * 96 < cached[2] <= 99 * 100
     assert len(document["differences"]) == 4
     for one in document["comparisons"]:
         measured = {w["workload"]: w for w in document["workloads"]}[one["workload"]]

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from gatewayd_admit_forecast.config import ForecastConfig
+from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.strategy import Fair
@@ -19,6 +21,7 @@ from gatewayd_sched_fcfs.config import FcfsConfig
 from gatewayd_sched_fcfs.strategy import Fcfs
 from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.strategy import LeastSlack
+from tests.plugins.test_admissions import serve
 from tests.plugins.test_sched_fair import MAXIMAL, Watch, fair_queue
 from tests.plugins.traffic import Ask, Machine, Run, p, poisson
 
@@ -88,7 +91,12 @@ def overloads() -> list[dict[str, Any]]:
         row: dict[str, Any] = {"load": load}
         for name in ("fcfs", "slo"):
             row[name] = round(Run(Machine(), MAKE[name]()).play(asks).goodput(SECONDS), 2)
-        row["ratio"] = round(row["slo"] / row["fcfs"], 2)
+        run = serve(MAKE["slo"](), asks, Forecast(ForecastConfig()))
+        row["slo and forecast"] = round(run.goodput(SECONDS), 2)
+        row["of those taken on, in time"] = round(
+            run.goodput(SECONDS) * SECONDS / len(run.answered), 3
+        )
+        row["ratio"] = round(row["slo and forecast"] / row["fcfs"], 2)
         rows.append(row)
     return rows
 

@@ -96,7 +96,7 @@ def test_only_what_the_scheduler_computes_before_it_is_ahead() -> None:
     assert refused == {"arrival": True, "class": False, "tenant": False}
 
 
-def _serve(scheduler: SchedulerStrategy, asks: list[Ask], admission: AdmissionStrategy) -> Run:
+def serve(scheduler: SchedulerStrategy, asks: list[Ask], admission: AdmissionStrategy) -> Run:
     """Traffic before a machine, with an admission that is told what waits."""
     asked: dict[int, tuple[AdmissionRequest, Load]] = {}
 
@@ -119,7 +119,7 @@ def test_at_overload_those_that_are_taken_on_are_in_time(load: int) -> None:
     """Twice and four times what the machine can do, and goodput to that of fcfs without it."""
     asks = poisson(load, SECONDS, 3, (200, 1400), (5, 40), deadline=1.0)
     first = Run(Machine(), Fcfs(FcfsConfig())).play(asks).goodput(SECONDS)
-    run = _serve(LeastSlack(SloConfig()), asks, Forecast(ForecastConfig()))
+    run = serve(LeastSlack(SloConfig()), asks, Forecast(ForecastConfig()))
     assert run.goodput(SECONDS) >= 1.5 * first
     assert run.goodput(SECONDS) > 6, "of about nine that it could do"
     in_time = sum(answered.is_in_time for answered in run.answered)
@@ -127,12 +127,12 @@ def test_at_overload_those_that_are_taken_on_are_in_time(load: int) -> None:
     assert len(run.refused) + len(run.answered) == len(asks)
     # After the rush nobody is refused any more.
     later = [replace(ask, at=ask.at + 2 * SECONDS) for ask in asks[:1]]
-    assert not [ask for ask in _serve(
+    assert not [ask for ask in serve(
         LeastSlack(SloConfig()), [*asks, *later], Forecast(ForecastConfig())
     ).refused if ask.at > 2 * SECONDS]  # fmt: skip
 
 
 def test_below_the_load_hardly_anybody_is_refused() -> None:
     asks = poisson(5, SECONDS, 3, (200, 1400), (5, 40), deadline=1.0)
-    run = _serve(LeastSlack(SloConfig()), asks, Forecast(ForecastConfig()))
+    run = serve(LeastSlack(SloConfig()), asks, Forecast(ForecastConfig()))
     assert len(run.refused) < 0.01 * len(asks)

@@ -42,8 +42,8 @@ class Page:
         for family in text_string_to_metric_families(answer.text):
             for sample in family.samples:
                 engine = sample.labels.pop("engine", "0")
-                # Routers and executors are the daemon's own.
-                is_ours = sample.labels.get("kind") in ("router", "executor")
+                # These are the daemon's own.
+                is_ours = sample.labels.get("kind") in ("admission", "router", "executor")
                 assert engine == "0" or (is_ours and engine == "none"), sample
                 assert sample.labels.pop("model_name", "nano") == "nano"
                 samples[sample.name, frozenset(sample.labels.items())] = sample.value

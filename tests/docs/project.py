@@ -89,7 +89,7 @@ def _read(path: Path) -> Document:
 @cache
 def modules() -> dict[Path, ast.Module]:
     """Every module of the rooms, parsed."""
-    rooms = tuple(ROOT / room for room in ("gatewayd", "engine", "lang", "plugins"))
+    rooms = tuple(ROOT / room for room in ("gatewayd", "engine", "lang", "plugins", "tui"))
     return {
         path: ast.parse(path.read_text("utf-8"))
         for path in files()

@@ -63,5 +63,5 @@ class LlguidanceConfig(StrategyConfig):
         reload="restart",
         ge=0,
         le=128,
-        doc="Threads that fill the masks of a step; 0 takes one for most cores.",
+        doc="Threads for the masks of a step that would take long; 0 takes one for most cores.",
     )

@@ -6,6 +6,8 @@ parser prune; nothing is computed for states that no sequence reaches.
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, cast
@@ -26,6 +28,13 @@ if TYPE_CHECKING:
     from gatewayd_guide_llguidance.config import LlguidanceConfig
     from gatewayd_hooks.guiding import Grammar, GuideSpec, Matcher
     from gatewayd_hooks.resources import EngineResources
+
+_FEW = 4
+"""Masks that are filled before threads are thought of."""
+_WORTH_SECONDS = 1e-3
+"""Of masks that are left: to wake threads beside a model that computes takes some of that."""
+_CORES_TAKEN = 2
+"""By a model and the engine's loop: where there are no more, threads would take them from both."""
 
 
 class Llguidance:
@@ -50,7 +59,9 @@ class Llguidance:
         """Read the tokenizer and start the threads."""
         self._vocabulary = Vocabulary(resources)
         self._forms = Forms(self._config, self._vocabulary.special)
-        self._executor = LLExecutor(self._config.threads or None)
+        threads = self._config.threads
+        if threads or _cores() > _CORES_TAKEN:
+            self._executor = LLExecutor(threads or None)
 
     def close(self) -> None:
         """Let both go; grammars that are in use keep their vocabulary."""
@@ -74,17 +85,36 @@ class Llguidance:
         return LlGrammar(make(), partial(self._bounded.run, make), vocabulary)
 
     def fill_many(self, matchers: Sequence[Matcher], masks: NDArray[np.int32]) -> None:
-        """In threads, without the interpreter, where there are several."""
+        """The first few here; the others in threads where those say that it will take long."""
         ours = cast("Sequence[LlMatcher]", matchers)
-        open_ = [(one.matcher, i) for i, one in enumerate(ours) if not one.has_ended]
-        if len(open_) > 1:
-            cast("LLExecutor", self._executor).unsafe_compute_mask_ptr(
-                open_, masks.ctypes.data, masks.strides[0], len(masks)
-            )
-        elif open_:
-            ours[open_[0][1]].fill(masks[open_[0][1]])
-        for i, one in enumerate(ours):
+        few, others = ours[:_FEW], ours[_FEW:]
+        began = time.perf_counter()
+        for one, mask in zip(few, masks, strict=False):
+            one.fill(mask)
+        each = (time.perf_counter() - began) / max(1, len(few))
+        if self._executor is not None and each * len(others) > _WORTH_SECONDS:
+            self._fill_in_threads(self._executor, others, masks[_FEW:])
+            return
+        for one, mask in zip(others, masks[_FEW:], strict=True):
+            one.fill(mask)
+
+    @staticmethod
+    def _fill_in_threads(
+        executor: LLExecutor, matchers: Sequence[LlMatcher], masks: NDArray[np.int32]
+    ) -> None:
+        """All at once, without the interpreter."""
+        open_ = [(one.matcher, i) for i, one in enumerate(matchers) if not one.has_ended]
+        if open_:
+            executor.unsafe_compute_mask_ptr(open_, masks.ctypes.data, masks.strides[0], len(masks))
+        for one, mask in zip(matchers, masks, strict=True):
             if one.has_ended or one.is_mended():
-                one.fill(masks[i])
-            elif len(open_) > 1:
-                one.keep(masks[i])
+                one.fill(mask)
+            else:
+                one.keep(mask)
+
+
+def _cores() -> int:
+    """That this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

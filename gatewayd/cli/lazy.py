@@ -44,11 +44,11 @@ COMMANDS = {
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),
-    "db": LazyCommand("gatewayd.cli.db", "app", "Look at, upgrade or copy the store."),
+    "store": LazyCommand("gatewayd.cli.store", "app", "Look at, upgrade or copy the store."),
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
-ALSO = {"plugins": "plugin"}
-"""Other words for a command: those that list several things are typed in the plural."""
+ALSO = {"plugins": "plugin", "db": "store"}
+"""Other words for a command: those that list several things are typed in the plural, and an older one."""
 
 
 class LazyGroup(typer.core.TyperGroup):

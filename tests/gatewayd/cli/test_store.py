@@ -1,4 +1,4 @@
-"""``gatewayd db`` on real folders."""
+"""``gatewayd store`` on real folders."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from gatewayd.cli.db import app
+from gatewayd.cli.store import app
 from gatewayd.files import records
 from gatewayd.files.records import FileRow
 from gatewayd_migrations import HEAD

@@ -1,4 +1,4 @@
-"""``gatewayd db``: the store's schema and its copies."""
+"""``gatewayd store``: the store's schema and its copies."""
 
 from __future__ import annotations
 

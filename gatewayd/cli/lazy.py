@@ -48,7 +48,7 @@ COMMANDS = {
     "config": LazyCommand("gatewayd.cli.config", "app", "Show or check the configuration."),
 }
 ALSO = {"plugins": "plugin", "db": "store"}
-"""Other words for a command: those that list several things are typed in the plural, and an older one."""
+"""Other words: commands that list several things are typed in the plural, one had another name."""
 
 
 class LazyGroup(typer.core.TyperGroup):

@@ -38,7 +38,7 @@ def act(
 def _offline(
     config: Path | None, method: str, route: str, body: object, query: dict[str, str]
 ) -> Any:  # noqa: ANN401 - JSON
-    from gatewayd.cli.db import folder_of
+    from gatewayd.cli.store import folder_of
     from gatewayd.errors import GatewayError
     from gatewayd.store.database import connect
     from gatewayd.store.faults import StoreError

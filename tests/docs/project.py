@@ -65,7 +65,8 @@ def files() -> tuple[Path, ...]:
         folders[:] = sorted(
             f for f in folders if f not in _LEAVINGS and (not f.startswith(".") or f == ".ci")
         )
-        found += [Path(folder, name) for name in sorted(names)]
+        # In a work tree of its own, .git is a file.
+        found += [Path(folder, name) for name in sorted(names) if name != ".git"]
     return tuple(found)
 
 

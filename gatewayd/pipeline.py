@@ -21,6 +21,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
 from gatewayd.pipeline_charge import asked_of, owned, spent_of
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
+from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd.pipeline_timing import Timing, timing_of
 from gatewayd.tenants.account import Ticket
@@ -60,12 +61,14 @@ class Pipeline:
         fleet: where requests go.
         metrics: where they are counted.
         observers: who is told.
+        live: the requests that are at the engines.
         clock: seconds; monotonic.
     """
 
     fleet: Fleet
     metrics: Metrics
     observers: Observers = field(default_factory=Observers)
+    live: Live = field(default_factory=Live)
     clock: Callable[[], float] = time.monotonic
 
     @cached_property
@@ -168,6 +171,7 @@ class Generation:
             raise
         self._is_admitted = True
         self._submitted = self.clock()
+        self._pipeline.live.add(self)
         if self.work.principal.lease is not None:
             self.work.principal.lease.add(self._revoke)
         tell = self._pipeline.observers.admitted
@@ -213,6 +217,23 @@ class Generation:
             self.error = error
             self._cancel()
             self.wake()
+
+    # For operators.
+
+    @property
+    def answered_id(self) -> str:
+        """The ``x-request-id`` that its client is told."""
+        return self.work.request_id if self._trail is None else self._trail.answered_id
+
+    @property
+    def arrival(self) -> float:
+        """When it came, by the clock."""
+        return min(self.work.arrival, self._trail.arrival if self._trail else self.work.arrival)
+
+    @property
+    def handles(self) -> Sequence[Handle]:
+        """Of its prompts, in their order."""
+        return self._handles
 
     # For the answer.
 
@@ -287,6 +308,7 @@ class Generation:
         if self.work.principal.lease is not None:
             self.work.principal.lease.discard(self._revoke)
         if self._is_admitted:
+            self._pipeline.live.remove(self)
             self._account()
         elif self._ticket is not None:
             self._ticket.give_back()

@@ -24,6 +24,7 @@ from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
 from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline import Pipeline
+from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
@@ -73,6 +74,7 @@ class Services:
         only_local_hosts: refuse host headers that a name on the internet can be behind.
         limits: of a request.
         observers: who is told about requests.
+        live: the requests that are at the engines.
         parsers: read the model's answers.
         protocols: other APIs that are served, by the names of their plugins.
         durable: what outlives the process; None where nothing does.
@@ -92,6 +94,7 @@ class Services:
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
+    live: Live = field(default_factory=Live)
     parsers: ModelParsers = field(default_factory=ModelParsers)
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
     durable: Durable | None = None
@@ -104,7 +107,11 @@ class Services:
     def pipeline(self) -> Pipeline:
         """Where requests are started."""
         return Pipeline(
-            fleet=self.fleet, metrics=self.metrics, observers=self.observers, clock=self.clock
+            fleet=self.fleet,
+            metrics=self.metrics,
+            observers=self.observers,
+            live=self.live,
+            clock=self.clock,
         )
 
     async def loaded_model(self) -> ModelInfo:

@@ -1,0 +1,95 @@
+"""The requests that are at the engines now, for operators, and what tenants took a minute ago."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gatewayd.pipeline import Generation
+
+_SECONDS = 60
+
+
+class Minute:
+    """Requests and tokens of the last minute, a bucket for each second.
+
+    Args:
+        clock: seconds; monotonic.
+    """
+
+    __slots__ = ("_clock", "_requests", "_second", "_tokens")
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._requests = [0] * _SECONDS
+        self._tokens = [0] * _SECONDS
+        self._second = int(clock())
+
+    def add(self, requests: int, tokens: int) -> None:
+        """Count them now."""
+        at = self._advance() % _SECONDS
+        self._requests[at] += requests
+        self._tokens[at] += tokens
+
+    def sums(self) -> tuple[int, int]:
+        """Requests and tokens of this second and the 59 before it."""
+        self._advance()
+        return sum(self._requests), sum(self._tokens)
+
+    def _advance(self) -> int:
+        """Empty the buckets whose time has come again; which second it is."""
+        now = int(self._clock())
+        for second in range(max(self._second, now - _SECONDS) + 1, now + 1):
+            self._requests[second % _SECONDS] = self._tokens[second % _SECONDS] = 0
+        self._second = now
+        return now
+
+
+class Live:
+    """In the order in which they were sent.
+
+    Args:
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._all: dict[Generation, None] = {}
+        self._minutes: dict[str, Minute] = {}
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __iter__(self) -> Iterator[Generation]:
+        return iter(self._all)
+
+    def add(self, generation: Generation) -> None:
+        """It was sent; its prompts count from now on."""
+        self._all[generation] = None
+        self._of(generation).add(1, generation.prompt_tokens)
+
+    def remove(self, generation: Generation) -> None:
+        """It is over; what it has generated counts from now on."""
+        del self._all[generation]
+        self._of(generation).add(0, generation.completion_tokens)
+
+    def find(self, request_id: str) -> Generation | None:
+        """By the id that the client was told, or the gateway's own; the latest of them."""
+        for generation in reversed(self._all):
+            if request_id in (generation.answered_id, generation.work.request_id):
+                return generation
+        return None
+
+    def minute(self, tenant: str) -> tuple[int, int]:
+        """Requests that a tenant has sent within the last minute, and tokens."""
+        minute = self._minutes.get(tenant)
+        return (0, 0) if minute is None else minute.sums()
+
+    def _of(self, generation: Generation) -> Minute:
+        tenant = generation.work.principal.tenant
+        minute = self._minutes.get(tenant)
+        if minute is None:
+            minute = self._minutes[tenant] = Minute(self._clock)
+        return minute

@@ -153,9 +153,10 @@ class ResponsesTable(Table):
 
 
 class PluginsTable(Table):
-    """What is told about requests."""
+    """What has hooks and no strategy: what is told about requests, and parts of the console."""
 
     observers: list[str] = []
+    console: list[str] = []
 
 
 class AdminTable(Table):

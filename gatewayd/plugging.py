@@ -276,6 +276,8 @@ def report(config: Config) -> list[PluginRow]:
     """Every installed plugin; what the configuration names is loaded and called enabled."""
     host = PluginHost(Catalog.installed())
     _load_configured(host, config)
+    # Only to say what is wrong with them: the daemon has no use for parts of the console.
+    host.hooked(Kind.CONSOLE, config.plugins.console)
     chosen = slots.enabled(config)
     return [
         dataclasses.replace(row, state="enabled")
@@ -293,13 +295,13 @@ def _load_configured(host: PluginHost, config: Config) -> list[str]:
             decode(f"{kind}.{name}", info.config_type, table.settings(name))
         except PluginError as error:
             problems.append(str(error))
-    failures = host.observers(config.plugins.observers)
+    failures = host.hooked(Kind.OBSERVER, config.plugins.observers)
     return problems + [f"{failed.kind}.{failed.name} {failed.reason}" for failed in failures]
 
 
 def _observers(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
     """Load observers; one that cannot be loaded is reported and left out."""
-    for failure in host.observers(config.plugins.observers):
+    for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
         _log.error("observer %s is left out: %s", failure.name, failure.reason)
     observers = Observers()
     # Without listeners a request pays for no call at all.

@@ -43,7 +43,7 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
     for kind in Kind:
         table: Any = getattr(config, kind.value, None)
         if table is None:
-            continue  # observers have no slot
+            continue  # a kind that has hooks alone
         for name in names_in(table):
             if name not in _NOBODY.get(kind, ()):
                 yield kind, name, table
@@ -51,8 +51,10 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
 
 def enabled(config: Config) -> set[str]:
     """Every plugin that the configuration chooses, as ``<kind>.<name>``."""
-    observers = {f"{Kind.OBSERVER}.{name}" for name in config.plugins.observers}
-    return observers | {f"{kind}.{name}" for kind, name, _ in configured(config)}
+    plugins = config.plugins
+    hooked = {f"{Kind.OBSERVER}.{name}" for name in plugins.observers}
+    hooked |= {f"{Kind.CONSOLE}.{name}" for name in plugins.console}
+    return hooked | {f"{kind}.{name}" for kind, name, _ in configured(config)}
 
 
 def settings_of(config: Config, plugin: str) -> dict[str, Any]:

@@ -20,6 +20,11 @@ SLOW_IMPORT_MS = 500
 _PROBE_SECONDS = 60
 _NO_MODULE = "ModuleNotFoundError"
 _ENDINGS = ("Hangs", "Crashes")
+_LISTS: Mapping[str, str] = {
+    Kind.OBSERVER: "[plugins] observers",
+    Kind.CONSOLE: "[plugins] console",
+}
+"""Where kinds without a table are chosen."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +128,7 @@ def _absent(plugin: str, catalog: Catalog) -> Checkup:
     kind, _, _ = plugin.partition(".")
     names = [entry.plugin for entry in catalog.entries if entry.kind == kind]
     near = nearest(plugin, names)
-    table = "[plugins] observers" if kind == Kind.OBSERVER else f"[{kind}]"
+    table = _LISTS.get(kind, f"[{kind}]")
     advice = f"write {near.partition('.')[2] if near else 'another'} in {table}"
     problem = Problem(
         "the configuration names it, and it is not installed",

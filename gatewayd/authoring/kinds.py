@@ -137,5 +137,6 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         "Reads reasoning between two marks.",
     ),
     Kind.OBSERVER: Beginning("observe", "", "Counts requests by their end.", None),
+    Kind.CONSOLE: Beginning("console", "", "Shows who waits longest, and pauses admission.", None),
 }
-"""Every kind of ``KINDS``, and observers."""
+"""Every kind of ``KINDS``, and those that have hooks alone."""

@@ -20,6 +20,9 @@ PLUGINS = "GATEWAYD_TEST_PLUGINS"
 RECORD = "GATEWAYD_TEST_RECORD"
 """The variable that names the file in which ``recorder`` writes."""
 
+_NO_STRATEGY = {Kind.OBSERVER: "object", Kind.CONSOLE: "ModuleType"}
+"""What ``make`` of kinds that have hooks alone returns."""
+
 
 class KitClass(NamedTuple):
     """A class of the kit.
@@ -43,7 +46,7 @@ def conformance_of(kind: Kind) -> KitClass:
     Raises:
         LookupError: the kit has none.
     """
-    builds = KINDS[kind].protocol.__name__ if kind in KINDS else "object"
+    builds = KINDS[kind].protocol.__name__ if kind in KINDS else _NO_STRATEGY[kind]
     for found in kit_classes():
         if found.builds == builds:
             return found

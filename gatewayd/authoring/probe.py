@@ -47,7 +47,7 @@ def examine(entry: Entry, settings: dict[str, Any]) -> dict[str, Any]:
         if kind in KINDS:
             found["requires_spec"] = host.info(kind, entry.name).requires_spec
             host.strategy(kind, entry.name, settings)
-        for failure in host.observers([] if kind in KINDS else [entry.name]):
+        for failure in host.hooked(kind, [] if kind in KINDS else [entry.name]):
             found |= {"error": "LoadFailed", "reason": failure.reason}
     except PluginError as error:
         found |= {"error": type(error).__name__, "reason": error.reason}

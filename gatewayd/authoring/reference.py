@@ -14,13 +14,16 @@ from types import ModuleType
 
 from gatewayd.authoring.docstrings import fields_of, markdown, plain
 from gatewayd.authoring.kit import conformance_of
-from gatewayd_hooks import events, hookspecs, resources, strategy, waiting
+from gatewayd_hooks import console, events, hookspecs, resources, strategy, waiting
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
 
-_SHARED = (strategy, resources, events, waiting)
+_SHARED = (strategy, resources, events, waiting, console)
 """Modules whose types every author meets; those of a kind are in the module of its Protocol."""
+_REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
+"""Groups of hooks."""
+_OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
 
 
 def rewrite(text: str) -> str:
@@ -30,10 +33,12 @@ def rewrite(text: str) -> str:
         ValueError: a marker is missing.
     """
     parts = {
-        "hooks: registration": "\n\n".join(_hooks(registering=True)),
-        "hooks: observing": "\n\n".join(_hooks(registering=False)),
+        "hooks: registration": "\n\n".join(_hooks(_REGISTERING)),
+        "hooks: observing": "\n\n".join(_hooks(_OBSERVING)),
+        "hooks: console": "\n\n".join(_hooks(_CONSOLE)),
         "kinds": "\n\n".join(_kind(kind) for kind in KINDS),
         "observer": _tests(Kind.OBSERVER),
+        "console": _tests(Kind.CONSOLE),
         "types": "\n\n".join(_types()),
     }
     for name, body in parts.items():
@@ -45,13 +50,18 @@ def rewrite(text: str) -> str:
     return text
 
 
-def _hooks(*, registering: bool) -> Iterator[str]:
-    """Each hook under its signature."""
-    offers = {spec.hook: kind for kind, spec in KINDS.items()}
+def _hooks(group: str) -> Iterator[str]:
+    """Each hook of a group under its signature."""
     for node in _tree(hookspecs).body:
-        if isinstance(node, ast.FunctionDef) and (node.name in offers) is registering:
-            built_in = f"\n\n{_built_in(offers[node.name])}" if registering else ""
+        if isinstance(node, ast.FunctionDef) and _group(node.name) == group:
+            built_in = f"\n\n{_built_in(_OFFERS[node.name])}" if node.name in _OFFERS else ""
             yield f"### `{_signature(node)}`\n\n{markdown(ast.get_docstring(node))}{built_in}"
+
+
+def _group(hook: str) -> str:
+    if hook in _OFFERS:
+        return _REGISTERING
+    return _CONSOLE if hook.startswith("gatewayd_console_") else _OBSERVING
 
 
 def _kind(kind: Kind) -> str:

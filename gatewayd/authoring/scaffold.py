@@ -1,7 +1,7 @@
 """Writes the project of a new plugin: complete, conforming, ready to be changed.
 
 What a kind's hook, Protocol and conformance class are called comes from the contract; the code
-comes from ``templates``: ``all``, then ``strategy`` unless it is an observer, then the kind's own.
+comes from ``templates``: ``all``, then ``strategy`` where there is one, then the kind's own.
 """
 
 from __future__ import annotations
@@ -142,6 +142,8 @@ def _words(kind: Kind, name: str) -> dict[str, str]:
         "metrics": "None of its own.",
         "example": _example(kind, name),
     }
+    if kind is Kind.CONSOLE:
+        return words
     if kind not in KINDS:
         return words | {"metrics": f"`gatewayd_{name}_ended_requests_total`, by `outcome`."}
     protocol = KINDS[kind].protocol
@@ -178,7 +180,7 @@ def _config_body(settings: str, begin: Beginning) -> str:
 
 def _configuration(kind: Kind, name: str, begin: Beginning) -> str:
     if kind not in KINDS:
-        return "Observers have no settings."
+        return "It has no settings."
     setting = begin.setting
     if setting is None:
         return f"Table `[{kind}.{name}]`: nothing to set."
@@ -195,6 +197,8 @@ def _example(kind: Kind, name: str) -> str:
     match kind:
         case Kind.OBSERVER:
             return f'[plugins]\nobservers = ["{name}"]'
+        case Kind.CONSOLE:
+            return f'[plugins]\nconsole = ["{name}"]'
         case Kind.LOGITS_PROCESSOR:
             return f'[{kind}]\nstrategies = ["penalties", "bias", "min_tokens", "{name}"]'
         case Kind.PROTOCOL:

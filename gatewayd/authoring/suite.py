@@ -47,12 +47,11 @@ class _Offer:
 def _offered(entry: Entry, settings: dict[str, Any]) -> type:
     class TestOffer(_Offer):
         def test_its_entry_point_loads(self) -> None:
-            if self.entry.kind == Kind.OBSERVER:
-                failures = self.host.observers([self.entry.name])
-                if failures:
-                    pytest.fail(failures[0].reason)
-            else:
-                self.host.info(Kind(self.entry.kind), self.entry.name)
+            kind = Kind(self.entry.kind)
+            if kind in KINDS:
+                self.host.info(kind, self.entry.name)
+            for failure in self.host.hooked(kind, [] if kind in KINDS else [self.entry.name]):
+                pytest.fail(failure.reason)
 
         def test_it_takes_its_settings_and_builds(self) -> None:
             self.build()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from gatewayd_hooks.admission import AdmissionStrategy
     from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
+    from gatewayd_hooks.console import Action, Panel
     from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
     from gatewayd_hooks.execution import ExecutorStrategy
     from gatewayd_hooks.guiding import GuideStrategy
@@ -152,3 +153,18 @@ def gatewayd_request_finished(event: RequestFinished) -> None:
 @hookspec
 def gatewayd_stopping(reason: str) -> None:
     """The daemon stops. Gateway process, once."""
+
+
+# The console, a process of its own.
+
+
+@hookspec
+def gatewayd_console_panels() -> Sequence[Panel]:
+    """Add screens. Console process, once."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_console_actions() -> Sequence[Action]:
+    """Add actions. Console process, once."""
+    raise AssertionError("a specification is not called")

@@ -62,4 +62,4 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.REASONING_PARSER: KindSpec("gatewayd_reasoning_parsers", ReasoningParserStrategy),
     Kind.PROTOCOL: KindSpec("gatewayd_protocols", ProtocolStrategy),
 }
-"""Every kind but observers, which have hooks and no strategy."""
+"""Every kind but observers and parts of the console, which have hooks and no strategy."""

@@ -167,8 +167,8 @@ class PluginHost:
             with _fence(entry, "detector"):
                 return info.detector(config)
 
-    def observers(self, names: Iterable[str]) -> list[LoadFailure]:
-        """Load observers; those that cannot be are skipped.
+    def hooked(self, kind: Kind, names: Iterable[str]) -> list[LoadFailure]:
+        """Load plugins of a kind that has hooks alone; those that cannot be are skipped.
 
         Returns:
             Those that were skipped.
@@ -176,12 +176,12 @@ class PluginHost:
         failures = []
         for name in names:
             try:
-                entry = self._catalog.find(Kind.OBSERVER, name)
+                entry = self._catalog.find(kind, name)
                 with self._noting_failure(entry):
                     self._plugin(entry)
                 self._enabled.add(entry)
             except PluginError as error:
-                failures.append(LoadFailure(Kind.OBSERVER, name, error.reason))
+                failures.append(LoadFailure(kind, name, error.reason))
         return failures
 
     def owner(self, kind: Kind, name: str) -> str:

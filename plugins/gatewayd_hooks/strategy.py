@@ -45,6 +45,7 @@ class Kind(StrEnum):
     SPEC_CONTROLLER = "spec_controller"
     KV_TIER = "kv_tier"
     OBSERVER = "observer"
+    CONSOLE = "console"
 
 
 Reload = Literal["hot", "restart", "secret"]

@@ -124,7 +124,7 @@ def test_a_broken_observer_is_skipped_and_the_others_watch(install: Install) -> 
     install("eye", {"observer.eye": "eye_module"}, {"eye_module": watching})
     install("blind", {"observer.blind": "blind_module"}, {"blind_module": "1 / 0"})
     plugins = host()
-    failures = plugins.observers(["blind", "eye", "aye"])
+    failures = plugins.hooked(Kind.OBSERVER, ["blind", "eye", "aye"])
     assert [(f.kind, f.name) for f in failures] == [("observer", "blind"), ("observer", "aye")]
     assert "ZeroDivisionError" in failures[0].reason
     assert failures[1].reason == "is not installed; did you mean observer.eye?"

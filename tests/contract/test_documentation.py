@@ -56,7 +56,7 @@ def section(text: str, heading: str) -> str:
 
 def test_there_are_hooks_to_look_for() -> None:
     assert "gatewayd_started(info: DaemonInfo) -> None" in signatures()
-    assert len(signatures()) == 20
+    assert len(signatures()) == 22
 
 
 def test_the_reference_is_what_the_contract_says() -> None:
@@ -84,7 +84,7 @@ def test_the_guide_names_no_hook_that_is_not_there() -> None:
 @pytest.mark.parametrize("hook", [s.partition("(")[0] for s in signatures()])
 def test_every_hook_says_when_it_is_called(hook: str) -> None:
     text = inspect.getdoc(getattr(hookspecs, hook)) or ""
-    assert re.search(r"(Engine|Gateway) process", text)
+    assert re.search(r"(Engine|Gateway|Console) process", text)
 
 
 @pytest.mark.parametrize("kind", KINDS)

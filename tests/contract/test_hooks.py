@@ -28,6 +28,8 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "event": RequestFinished("r1", "acme", "stop", 7, 0, 5, 0.1, 0.5)
     },
     "gatewayd_stopping": {"reason": "SIGTERM"},
+    "gatewayd_console_panels": {},
+    "gatewayd_console_actions": {},
 }
 """Hook to what it is called with."""
 
@@ -58,7 +60,7 @@ def test_a_plugin_hears_a_hook_with_its_arguments(name: str) -> None:
 
 
 def test_every_kind_with_strategies_has_a_registration_hook() -> None:
-    assert set(KINDS) == set(Kind) - {Kind.OBSERVER}
+    assert set(KINDS) == set(Kind) - {Kind.OBSERVER, Kind.CONSOLE}
     assert {spec.hook for spec in KINDS.values()} <= set(HOOKS)
 
 

@@ -38,8 +38,12 @@ print(json.dumps({{name: importlib.import_module(name).__file__ for name in name
 ENABLED = {"scheduler": "fairshare", "eviction": "clock", "drafter": "sam", "protocol": "tgi"}
 
 
-def test_there_is_one_for_each_of_four_kinds_and_a_second_scheduler() -> None:
-    assert set(PLUGINS) == {"scheduler.lottery"} | {f"{k}.{n}" for k, n in ENABLED.items()}
+def enabled() -> set[str]:
+    return {f"{kind}.{name}" for kind, name in ENABLED.items()}
+
+
+def test_there_is_one_for_each_of_five_kinds_and_a_second_scheduler() -> None:
+    assert set(PLUGINS) == {"scheduler.lottery", "console.crowd", *enabled()}
 
 
 def test_every_package_comes_from_where_it_was_installed(place: Any) -> None:
@@ -71,8 +75,8 @@ def test_they_stand_beside_the_built_ins_and_are_well(place: Any) -> None:
     for plugin, (distribution, _) in PLUGINS.items():
         assert found[plugin]["distribution"] == distribution
         assert (found[plugin]["state"], found[plugin]["problems"]) == ("ok", [])
-    enabled = {row["plugin"] for row in report["plugins"] if row["is_enabled"]}
-    assert enabled == {f"{kind}.{name}" for kind, name in ENABLED.items()}
+    chosen = {row["plugin"] for row in report["plugins"] if row["is_enabled"]}
+    assert chosen == {"console.crowd", *enabled()}
 
 
 def test_their_own_tests_pass_with_the_conformance_kit(place: Any) -> None:
@@ -104,6 +108,7 @@ def environment() -> dict[str, str]:
         "GATEWAYD_SCHEDULER__FAIRSHARE__OUTPUT_COST": "3",
         "GATEWAYD_EVICTION__CLOCK__TTL_SECONDS": "5",
         "GATEWAYD_ENGINE__THREADS": "1",
+        "GATEWAYD_PLUGINS__CONSOLE": '["crowd"]',
     }
     return {"PATH": os.environ["PATH"], **chosen, **settings}
 

@@ -61,7 +61,7 @@ def sources(folder: Path) -> str:
 
 
 def test_every_kind_can_be_begun() -> None:
-    assert set(BEGINNINGS) == set(Kind) == {*KINDS, Kind.OBSERVER}
+    assert set(BEGINNINGS) == set(Kind) == {*KINDS, Kind.OBSERVER, Kind.CONSOLE}
 
 
 @pytest.mark.parametrize("kind", KINDS)

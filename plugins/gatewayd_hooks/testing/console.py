@@ -1,0 +1,134 @@
+"""What every part of the console must do, whatever it shows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import ModuleType
+from typing import Any
+
+import pluggy
+import pytest
+
+from gatewayd_hooks import hookspecs
+from gatewayd_hooks.console import Action, Look, Panel, Refused, Rows
+from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.testing.looks import busy_look, idle_look
+
+
+class FakeDaemon:
+    """Answers an action: with snapshots, and with nothing where something is changed.
+
+    Args:
+        look: what ``GET /admin/snapshot`` answers.
+        refusal: what every change is refused with; None refuses none.
+
+    Attributes:
+        calls: that were made, method and route.
+    """
+
+    def __init__(self, look: Look, refusal: str | None = None) -> None:
+        self._look = look
+        self._refusal = refusal
+        self.calls: list[tuple[str, str]] = []
+
+    def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """Answer.
+
+        Raises:
+            Refused: a change, where it is told so; a read of anything but a snapshot.
+        """
+        assert route.startswith("/admin/"), f"{route} is no route of the admin API"
+        self.calls.append((method, route))
+        if (method, route) == ("GET", "/admin/snapshot"):
+            return copy.deepcopy(dict(self._look))
+        if method == "GET" or self._refusal is not None:
+            raise Refused(self._refusal or f"there is no {route} here")
+        return {}
+
+
+class ConsoleConformance:
+    """Subclass it and return your module, or whatever your entry point names, in ``make``."""
+
+    def make(self) -> ModuleType:
+        """The plugin."""
+        raise NotImplementedError("return what your entry point names")
+
+    @contextmanager
+    def plugged(self) -> Iterator[pluggy.PluginManager]:
+        """The plugin as a console has it."""
+        manager = pluggy.PluginManager(PROJECT)
+        manager.add_hookspecs(hookspecs)
+        plugin = self.make()
+        manager.register(plugin)
+        try:
+            yield manager
+        finally:
+            manager.unregister(plugin)
+
+    def panels(self) -> list[Panel]:
+        """That it adds."""
+        with self.plugged() as manager:
+            return [each for some in manager.hook.gatewayd_console_panels() for each in some]
+
+    def actions(self) -> list[Action]:
+        """That it adds."""
+        with self.plugged() as manager:
+            return [each for some in manager.hook.gatewayd_console_actions() for each in some]
+
+    def test_it_has_a_hook_and_none_that_is_not_there(self) -> None:
+        with self.plugged() as manager:
+            callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
+            assert callers, "it implements no hook: is @hookimpl missing?"
+            assert [caller.name for caller in callers if not caller.has_spec()] == []
+            manager.check_pending()
+
+    def test_it_offers_no_strategy(self) -> None:
+        registering = {spec.hook for spec in KINDS.values()}
+        with self.plugged() as manager:
+            callers = manager.get_hookcallers(manager.get_plugins().pop()) or []
+            assert {caller.name for caller in callers} & registering == set()
+
+    def test_it_adds_panels_or_actions_with_names_of_their_own(self) -> None:
+        panels, actions = self.panels(), self.actions()
+        assert panels or actions, "it adds neither a panel nor an action"
+        assert all(isinstance(each, Panel) for each in panels)
+        assert all(isinstance(each, Action) for each in actions)
+        for ids in ([each.id for each in panels], [each.id for each in actions]):
+            assert len(ids) == len(set(ids)), f"an id is taken twice: {ids}"
+        keys = [key for key in (*(p.key for p in panels), *(a.key for a in actions)) if key]
+        assert len(keys) == len(set(keys)), f"a key is taken twice: {keys}"
+
+    @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
+    def test_a_panel_shows_any_daemon_and_changes_nothing(self, look: dict[str, Any]) -> None:
+        for panel in self.panels():
+            before = copy.deepcopy(look)
+            shown = panel.show(look)
+            assert look == before, f"{panel.id} changes what it is shown"
+            if isinstance(shown, Rows):
+                widths = {len(row) for row in shown.rows}
+                assert widths <= {len(shown.columns)}, f"{panel.id}: a row is not as its headings"
+                names = [str(row[0]) for row in shown.rows]
+                assert len(names) == len(set(names)), f"{panel.id}: two rows begin alike"
+            else:
+                assert not isinstance(shown, str), f"{panel.id}: lines are a list of strings"
+                assert all(isinstance(line, str) for line in shown)
+
+    @pytest.mark.parametrize("look", [idle_look(), busy_look()], ids=["idle", "busy"])
+    def test_an_action_says_what_came_of_it(self, look: dict[str, Any]) -> None:
+        for action in self.actions():
+            said = action.run(FakeDaemon(look))
+            assert isinstance(said, str), f"{action.id} must say in a sentence what came of it"
+            assert said.strip(), f"{action.id} must say in a sentence what came of it"
+
+    def test_an_action_that_is_refused_lets_the_refusal_out_or_tells_of_it(self) -> None:
+        for action in self.actions():
+            daemon = FakeDaemon(busy_look(), "not now")
+            try:
+                said = action.run(daemon)
+            except Refused:
+                continue
+            changes = [call for call in daemon.calls if call[0] != "GET"]
+            assert not changes or "not now" in said, f"{action.id} is silent about a refusal"

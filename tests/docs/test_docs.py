@@ -97,7 +97,11 @@ def test_every_member_that_is_named_exists(name: str) -> None:
 
 @pytest.mark.parametrize(
     ("readme", "room"),
-    [("gatewayd/README.md", "gatewayd"), ("engine/README.md", "engine/gatewayd_engine")],
+    [
+        ("gatewayd/README.md", "gatewayd"),
+        ("engine/README.md", "engine/gatewayd_engine"),
+        ("tui/README.md", "tui/gatewayd_tui"),
+    ],
 )
 def test_the_readme_of_a_room_names_everything_in_it(readme: str, room: str) -> None:
     spans = set(document(readme).spans)

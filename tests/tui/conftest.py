@@ -1,0 +1,63 @@
+"""A fake daemon for each module, and consoles that watch it."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.pilot import Pilot
+
+from gatewayd_tui.app import Console
+from gatewayd_tui.client import Live
+from tests.tui.fake_daemon import FakeDaemon, serving
+
+Watching = Callable[..., AbstractAsyncContextManager[tuple[Console, Pilot[None]]]]
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[FakeDaemon]:
+    with tempfile.TemporaryDirectory() as folder, serving(Path(folder, "admin.sock")) as fake:
+        yield fake
+
+
+@pytest.fixture
+def daemon(served: FakeDaemon) -> FakeDaemon:
+    served.reset()
+    return served
+
+
+@pytest.fixture
+def watching(daemon: FakeDaemon) -> Watching:
+    """A console that has seen its first snapshot."""
+
+    @asynccontextmanager
+    async def watch(
+        size: tuple[int, int] = (120, 40), **options: Any
+    ) -> AsyncIterator[tuple[Console, Pilot[None]]]:
+        console = Console(options.pop("source", None) or Live(daemon.path), **options)
+        async with console.run_test(size=size) as pilot:
+            await until(pilot, lambda: console.shown.snapshot is not None)
+            yield console, pilot
+
+    return watch
+
+
+async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
+    """Wait for a condition, for three seconds at most."""
+    for _ in range(300):
+        if holds():
+            await pilot.pause()
+            return
+        await pilot.pause(0.01)
+    raise AssertionError("it never came")
+
+
+def text_of(console: Console) -> str:
+    """The screen as text, without the blanks at the ends of lines."""
+    strips = console.screen._compositor.render_strips()
+    lines = ("".join(segment.text for segment in strip).rstrip() for strip in strips)
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,102 @@
+"""A daemon's admin socket without the daemon: it streams what tests give it and notes calls."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+import msgspec
+import uvicorn
+
+from gatewayd.admin.wire_snapshot import Snapshot
+from tests.tui.samples import snapshot
+
+
+class FakeDaemon:
+    """See above.
+
+    Attributes:
+        path: of the socket.
+        snapshot: that is streamed, once; then the next when a test gives another.
+        raw: is streamed instead, if it is not None.
+        calls: method, route and body of each but the stream.
+        answers: status and body by method and route; else 200 and ``{}``.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.reset()
+
+    def reset(self) -> None:
+        """As it was in the beginning."""
+        self.snapshot: Snapshot = snapshot()
+        self.raw: bytes | None = None
+        self.calls: list[tuple[str, str, Any]] = []
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.intervals: list[str] = []
+        self.cut = False
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer a request."""
+        query = scope["query_string"].decode()
+        path = scope["raw_path"].decode()
+        if path == "/admin/stream":
+            await self._stream(query, send)
+            return
+        body = b""
+        while True:
+            message = await receive()
+            body += message.get("body", b"")
+            if not message.get("more_body"):
+                break
+        route = f"{unquote(path)}?{query}" if query else unquote(path)
+        self.calls.append((scope["method"], route, msgspec.json.decode(body) if body else None))
+        status, answer = self.answers.get((scope["method"], route), (200, {}))
+        head = [(b"content-type", b"application/json")]
+        await send({"type": "http.response.start", "status": status, "headers": head})
+        await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
+
+    async def _stream(self, query: str, send: Any) -> None:
+        self.intervals.append(query)
+        head = [(b"content-type", b"text/event-stream")]
+        await send({"type": "http.response.start", "status": 200, "headers": head})
+        sent: object = None
+        while not self.cut:
+            now = self.raw or self.snapshot
+            if now is not sent:
+                sent = now
+                line = b"data: " + (self.raw or msgspec.json.encode(self.snapshot)) + b"\n\n"
+                await send({"type": "http.response.body", "body": line, "more_body": True})
+            await asyncio.sleep(0.005)
+        await send({"type": "http.response.body", "body": b""})
+
+
+@contextlib.contextmanager
+def serving(path: Path) -> Iterator[FakeDaemon]:
+    """A fake daemon on a real unix socket, in a thread of its own."""
+    fake = FakeDaemon(str(path))
+    server = uvicorn.Server(
+        uvicorn.Config(
+            fake,
+            uds=str(path),
+            lifespan="off",
+            log_config=None,
+            ws="none",
+            timeout_graceful_shutdown=0,
+        )
+    )
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    while not server.started:
+        threading.Event().wait(0.01)
+    try:
+        yield fake
+    finally:
+        fake.cut = True
+        server.should_exit = True
+        thread.join(5)

@@ -1,0 +1,80 @@
+"""``gatewayd tui`` and ``gatewayd top``: the console, and its twin for scripts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from gatewayd_tui.client import Source
+
+Socket = Annotated[
+    Path | None,
+    typer.Option("--socket", metavar="PATH", help="The daemon's; else \\[admin] socket."),
+]
+ConfigFile = Annotated[
+    Path | None,
+    typer.Option("--config", metavar="FILE", help="The TOML file; else GATEWAYD_CONFIG."),
+]
+SnapshotFile = Annotated[
+    Path | None,
+    typer.Option("--snapshot", metavar="FILE", help="Show a recording instead of a daemon."),
+]
+Interval = Annotated[
+    float, typer.Option("--interval", help="Seconds between snapshots.", min=0.1, max=60.0)
+]
+
+
+def tui(
+    socket: Socket = None,
+    config: ConfigFile = None,
+    read_only: Annotated[
+        bool, typer.Option("--read-only", help="Offer and make no change.")
+    ] = False,
+    snapshot: SnapshotFile = None,
+    record: Annotated[
+        Path | None,
+        typer.Option("--record", metavar="FILE", help="Append every snapshot to this file."),
+    ] = None,
+    theme: Annotated[str | None, typer.Option("--theme", help="Such as nord or ansi-dark.")] = None,
+    interval: Interval = 0.5,
+) -> None:
+    """Watch a running daemon, and act on it."""
+    from gatewayd_tui.app import Console
+    from gatewayd_tui.recording import Recorder
+
+    source = _source(socket, config, snapshot)
+    try:
+        recorder = None if record is None else Recorder(record)
+    except OSError as error:
+        _fail(f"{record} cannot be written: {error.strerror or error}")
+    console = Console(source, read_only=read_only, interval=interval, recorder=recorder)
+    if theme is not None:
+        if theme not in console.available_themes:
+            _fail(f"there is no theme {theme}: {', '.join(sorted(console.available_themes))}")
+        console.theme = theme
+    console.run()
+
+
+def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> Source:
+    from gatewayd_tui.client import Live, Lost
+    from gatewayd_tui.place import NoSocket, find_socket
+    from gatewayd_tui.recording import Recorded, read
+
+    if snapshot is not None:
+        try:
+            next(read(snapshot))
+        except Lost as error:
+            _fail(str(error))
+        return Recorded(snapshot)
+    try:
+        return Live(find_socket(socket, config))
+    except NoSocket as error:
+        _fail(str(error))
+
+
+def _fail(sentence: str) -> NoReturn:
+    typer.secho(f"gatewayd: {sentence}", fg="red", err=True)
+    raise typer.Exit(1)

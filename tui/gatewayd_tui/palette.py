@@ -1,0 +1,72 @@
+"""The command palette: every screen, and every action of every screen."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple, cast
+
+from textual.binding import Binding
+from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from gatewayd_tui.screens.base import ConsoleScreen
+
+if TYPE_CHECKING:
+    from gatewayd_tui.app import Console
+
+
+class Command(NamedTuple):
+    """An action that can be looked for: ``title`` is found, ``help`` stands below it."""
+
+    title: str
+    help: str
+    screen: str
+    action: str | None
+
+
+class Commands(Provider):
+    """What the console can do, by name."""
+
+    async def discover(self) -> Hits:
+        """All of it."""
+        for command in self._commands():
+            yield DiscoveryHit(command.title, self._run(command), help=command.help)
+
+    async def search(self, query: str) -> Hits:
+        """What is like the words typed."""
+        matcher = self.matcher(query)
+        for command in self._commands():
+            score = matcher.match(command.title)
+            if score > 0:
+                title = matcher.highlight(command.title)
+                yield Hit(score, title, self._run(command), help=command.help)
+
+    def _commands(self) -> Iterator[Command]:
+        console = self._console
+        for screen in console.pages:
+            yield Command(f"{screen.TITLE}", f"Open this screen ({screen.KEY})", screen.NAME, None)
+        for screen in console.pages:
+            for each in own_bindings(screen):
+                if console.can_change or not is_change(screen, each.action):
+                    title = f"{screen.TITLE}: {each.description}"
+                    yield Command(
+                        title, f"{each.tooltip or ''} ({each.key})", screen.NAME, each.action
+                    )
+
+    def _run(self, command: Command) -> partial[Awaitable[None]]:
+        return partial(self._console.do, command.screen, command.action)
+
+    @property
+    def _console(self) -> Console:
+        return cast("Console", self.app)
+
+
+def own_bindings(screen: type[ConsoleScreen]) -> list[Binding]:
+    """Those that a screen has beyond what every screen has."""
+    return [each for each in screen.BINDINGS if isinstance(each, Binding)]
+
+
+def is_change(screen: type[ConsoleScreen], action: str) -> bool:
+    """Whether an action changes the daemon."""
+    method = getattr(screen, f"action_{action.partition('(')[0]}", None)
+    return getattr(method, "is_change", False)

@@ -1,0 +1,12 @@
+"""The screens, in the order of their keys: a line each."""
+
+from __future__ import annotations
+
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.screens.overview import OverviewScreen
+from gatewayd_tui.screens.queue import QueueScreen
+
+SCREENS: tuple[type[ConsoleScreen], ...] = (
+    OverviewScreen,
+    QueueScreen,
+)

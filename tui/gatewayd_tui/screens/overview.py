@@ -1,0 +1,199 @@
+"""The overview: how it goes, in one look."""
+
+from __future__ import annotations
+
+from rich.table import Table
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.widgets import Static
+
+from gatewayd.admin.wire_snapshot import EngineView, Snapshot
+from gatewayd_tui.changes import changing, drain, pause, resume
+from gatewayd_tui.figures import bar, count, line, millis, percent
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import Point, State, known, rate, rates, share
+
+LATENCIES = ("ttft", "tpot", "e2e")
+_BAR = 20
+_STYLES = {"ready": "green", "failed": "bold red"}
+
+
+class OverviewScreen(ConsoleScreen):
+    """See above."""
+
+    NAME = "overview"
+    KEY = "1"
+    TITLE = "Overview"
+
+    BINDINGS = [
+        Binding("a", "pause", "Pause admission", id="overview.pause"),
+        Binding("r", "resume", "Resume", id="overview.resume"),
+        Binding("D", "drain", "Drain", id="overview.drain"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """Text in blocks."""
+        with VerticalScroll():
+            yield Static(id="troubles")
+            yield Static(id="load")
+            yield Static(id="latency")
+            yield Static(id="engines")
+            yield Static(id="slo")
+            yield Static(id="tenants")
+            yield Static(id="events")
+
+    def show(self, state: State) -> None:
+        """Write the blocks."""
+        snapshot = state.snapshot
+        assert snapshot is not None  # noqa: S101 - as the base says
+        room = max(16, min(MOST_LINE, self.app.size.width - 42))
+        troubles = self.query_one("#troubles", Static)
+        troubles.display = bool(snapshot.daemon.troubles)
+        troubles.update(
+            Text("\n".join(f"✖ {each}" for each in snapshot.daemon.troubles), "bold red")
+        )
+        self.query_one("#load", Static).update(load(state.history, room))
+        self.query_one("#latency", Static).update(latency(state, room))
+        self.query_one("#engines", Static).update(engines(snapshot))
+        self.query_one("#slo", Static).update(burning(snapshot))
+        self.query_one("#tenants", Static).update(top_tenants(snapshot))
+        self.query_one("#events", Static).update(events(state))
+
+    @changing
+    def action_pause(self) -> None:
+        """Take no new requests."""
+        self.ask([pause()])
+
+    @changing
+    def action_resume(self) -> None:
+        """Take them again."""
+        self.ask([resume()])
+
+    @changing
+    def action_drain(self) -> None:
+        """Finish and stop."""
+        self.ask([drain()])
+
+
+MOST_LINE = 60
+
+
+def load(history: tuple[Point, ...], room: int) -> Table:
+    """Rates and levels, each with its line."""
+    table = _grid(14, 10)
+    hits = share(history)
+    rows = [
+        ("requests/s", count(rate(history, _requests)), rates(history, _requests), None),
+        ("tokens in/s", count(rate(history, _prompt)), rates(history, _prompt), None),
+        ("tokens out/s", count(rate(history, _generated)), rates(history, _generated), None),
+        ("running", str(history[-1].running), [float(p.running) for p in history], None),
+        ("waiting", str(history[-1].waiting), [float(p.waiting) for p in history], None),
+        ("kv held", percent(history[-1].kv_share), [p.kv_share for p in history], 1.0),
+        ("cache hits", percent(hits), [], None),
+        ("5xx/s", count(rate(history, _errors)), rates(history, _errors), None),
+    ]
+    for name, value, values, most in rows:
+        table.add_row(name, value, Text(line(values, room, most), "cyan"))
+    return table
+
+
+def latency(state: State, room: int) -> Table:
+    """Percentiles of the last minute, and the 95th over time."""
+    assert state.snapshot is not None  # noqa: S101 - there is a history
+    table = _grid(14, 8, 8, 8)
+    table.add_row(Text("last minute", "bold"), "p50", "p95", "p99", Text("p95 over time", "dim"))
+    found = {each.name: each for each in state.snapshot.latencies}
+    for name in LATENCIES:
+        one = found.get(name)
+        cells = ("-",) * 3 if one is None else tuple(map(millis, (one.p50, one.p95, one.p99)))
+        values = known(p.p95.get(name) for p in state.history)
+        table.add_row(name, *cells, Text(line(values, max(8, room - 18)), "magenta"))
+    return table
+
+
+def engines(snapshot: Snapshot) -> Table:
+    """A line for each engine."""
+    table = _grid(9, 14, _BAR + 6)
+    table.add_row(Text("engine", "bold"), "", "kv pages held", "rows", "on")
+    for engine in snapshot.engines:
+        held = engine.held_pages / engine.num_pages if engine.num_pages else 0.0
+        table.add_row(
+            f"{engine.index}",
+            Text(
+                f"{_glyph(engine)} {engine.state}", "green" if engine.state == "ready" else "yellow"
+            ),
+            f"{bar(held, _BAR)} {percent(held)}",
+            f"{engine.num_running}/{engine.max_running}",
+            engine.detail or f"{engine.device} {engine.dtype}, {engine.restarts} restarts",
+        )
+    return table
+
+
+def burning(snapshot: Snapshot) -> Table:
+    """How fast each class uses up what may go wrong."""
+    table = _grid(12, 8, 8, 8)
+    table.add_row(Text("slo burn", "bold"), "5m", "1h", "6h")
+    for row in snapshot.slo:
+        if row.slo == "all":
+            cells = [_burn(row.burn.get(window)) for window in ("5m", "1h", "6h")]
+            table.add_row(row.priority, *cells)
+    if table.row_count == 1:
+        table.add_row("-", "", "", "")
+    return table
+
+
+def top_tenants(snapshot: Snapshot) -> Table:
+    """Those with the most requests here."""
+    table = _grid(16, 8, 8, 10)
+    table.add_row(Text("tenants", "bold"), "run", "wait", "tok/min")
+    rows = sorted(snapshot.tenants, key=lambda t: (-t.running - t.waiting, -t.tokens, t.tenant))
+    for row in rows[:3]:
+        table.add_row(Text(row.tenant), str(row.running), str(row.waiting), count(row.tokens))
+    if not rows:
+        table.add_row("-", "", "", "")
+    return table
+
+
+def events(state: State) -> Text:
+    """The last lines of the log that are more than news."""
+    text = Text("last events\n", "bold")
+    shown = [each for each in state.logs if each.level not in ("debug", "info")] or state.logs
+    for each in shown[-4:]:
+        text.append(f"{each.level:<8} {each.message}\n", "not bold")
+    return text
+
+
+def _glyph(engine: EngineView) -> str:
+    return {"ready": "●", "failed": "✖"}.get(engine.state, "◌")
+
+
+def _burn(value: float | None) -> Text:
+    if value is None:
+        return Text("-")
+    return Text(f"{value:.2f}!" if value > 1 else f"{value:.2f}", "bold red" if value > 1 else "")
+
+
+def _grid(*widths: int) -> Table:
+    table = Table.grid(padding=(0, 1))
+    for place, width in enumerate(widths):
+        table.add_column(width=width, no_wrap=True, justify="left" if place == 0 else "right")
+    table.add_column(no_wrap=True, overflow="ellipsis")
+    return table
+
+
+def _requests(p: Point) -> float:
+    return p.requests
+
+
+def _prompt(p: Point) -> float:
+    return p.prompt_tokens
+
+
+def _generated(p: Point) -> float:
+    return p.generated_tokens
+
+
+def _errors(p: Point) -> float:
+    return p.errors

@@ -1,0 +1,104 @@
+"""The queue: who waits, for what, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+
+from gatewayd.admin.wire_snapshot import WaitingView
+from gatewayd_hooks.scheduling import Priority
+from gatewayd_tui.changes import bump, cancel, changing, hold, release
+from gatewayd_tui.figures import count, millis
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.choose import Choose
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+CLASSES = [each.name.lower() for each in Priority]
+
+
+def _slack(row: WaitingView) -> Cell:
+    if row.slack_ms is not None and row.slack_ms < 0:
+        return f"!{millis(row.slack_ms)}", "bold red"
+    return millis(row.slack_ms)
+
+
+def _reason(row: WaitingView) -> Cell:
+    return ("‖ held: " + row.reason, "yellow") if row.is_held else row.reason
+
+
+COLUMNS: list[Column[WaitingView]] = [
+    Column("id", 14, lambda r: r.id, lambda r: r.id),
+    Column("tenant", 10, lambda r: r.tenant or "-", lambda r: r.tenant),
+    Column("class", 8, lambda r: r.priority, lambda r: r.priority),
+    Column("age", 6, lambda r: millis(r.age_ms), lambda r: r.age_ms, is_number=True),
+    Column("slack", 7, _slack, lambda r: -(r.slack_ms or 0.0), is_number=True),
+    Column("prompt", 6, lambda r: count(r.prompt_tokens), lambda r: r.prompt_tokens, True),
+    Column(
+        "cached", 6, lambda r: count(r.cached_tokens), lambda r: r.cached_tokens or 0, True, True
+    ),
+    Column("max", 6, lambda r: count(r.max_tokens), lambda r: r.max_tokens, True, True),
+    Column("n", 2, lambda r: str(r.choices), lambda r: r.choices, True, True),
+    Column("eng", 3, lambda r: "-" if r.engine is None else str(r.engine), None, True, True),
+    Column("why it waits", 0, _reason, lambda r: r.cause),
+]
+
+
+class QueueScreen(ConsoleScreen):
+    """See above."""
+
+    NAME = "queue"
+    KEY = "2"
+    TITLE = "Queue"
+
+    BINDINGS = [
+        Binding("b", "bump", "Bump", id="queue.bump", tooltip="To the front of its class"),
+        Binding("B", "bump_class", "Class", id="queue.class", tooltip="Into another class"),
+        Binding("c", "cancel", "Cancel", id="queue.cancel", tooltip="End the request"),
+        Binding("h", "hold", "Hold", id="queue.hold", tooltip="No progress until it is released"),
+        Binding("u", "release", "Release", id="queue.release", tooltip="Let it go on"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """One table."""
+        yield LiveTable(COLUMNS, lambda row: row.id)
+
+    def show(self, state: State) -> None:
+        """Those that wait."""
+        assert state.snapshot is not None  # noqa: S101 - as the base says
+        table = self.query_one(LiveTable)
+        table.put(state.snapshot.waiting)
+        more = state.snapshot.more_waiting
+        table.border_title = f"waiting {len(state.snapshot.waiting) + more}"
+        table.border_subtitle = f"{more} more are not shown" if more else ""
+
+    @changing
+    def action_bump(self) -> None:
+        """To the front of its class."""
+        self.ask([bump(row.id) for row in self.chosen()])
+
+    @changing
+    @work
+    async def action_bump_class(self) -> None:
+        """Into another class."""
+        rows = self.chosen()
+        if rows:
+            word = await self.app.push_screen_wait(Choose("Into which class?", CLASSES))
+            if word is not None:
+                self.ask([bump(row.id, word) for row in rows])
+
+    @changing
+    def action_cancel(self) -> None:
+        """End it."""
+        self.ask([cancel(row.id, row.tenant) for row in self.chosen()])
+
+    @changing
+    def action_hold(self) -> None:
+        """Let it wait on."""
+        self.ask([hold(row.id) for row in self.chosen()])
+
+    @changing
+    def action_release(self) -> None:
+        """No longer."""
+        self.ask([release(row.id) for row in self.chosen()])

@@ -1,0 +1,145 @@
+"""What the console knows: the last snapshot, a short history of numbers, and the last log lines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+from gatewayd.admin.wire_snapshot import LogView, Snapshot
+
+MOST_POINTS = 120
+MOST_LOGS = 1000
+RATE_SECONDS = 5.0
+"""Over which a rate is a mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Numbers of one snapshot.
+
+    Attributes:
+        unix: when.
+        requests, errors, prompt_tokens, generated_tokens: totals; errors are answers from 500 on.
+        prefix_queries, prefix_hits: totals, in tokens.
+        running, waiting: sequences and requests now.
+        kv_share: of the pages that sequences hold, 0 to 1.
+        p50, p95, p99: milliseconds by ``ttft``, ``tpot``, ``e2e``; None of none.
+    """
+
+    unix: float
+    requests: float
+    errors: float
+    prompt_tokens: float
+    generated_tokens: float
+    prefix_queries: float
+    prefix_hits: float
+    running: int
+    waiting: int
+    kv_share: float
+    p50: dict[str, float | None]
+    p95: dict[str, float | None]
+    p99: dict[str, float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """All that screens show.
+
+    Attributes:
+        snapshot: the last; None before the first.
+        history: of the same daemon, the oldest first.
+        logs: the last lines, the oldest first.
+        lost: why there is no news; None while there is.
+    """
+
+    snapshot: Snapshot | None = None
+    history: tuple[Point, ...] = ()
+    logs: tuple[LogView, ...] = ()
+    lost: str | None = "no snapshot has come yet"
+
+
+def advance(state: State, snapshot: Snapshot) -> State:
+    """The state after a snapshot."""
+    before = state.snapshot
+    is_same = before is not None and before.daemon.pid == snapshot.daemon.pid
+    history = state.history if is_same else ()
+    logs = state.logs if is_same else ()
+    last = logs[-1].number if logs else -1
+    fresh = tuple(line for line in snapshot.logs if line.number > last)
+    return State(
+        snapshot=snapshot,
+        history=(*history, point(snapshot))[-MOST_POINTS:],
+        logs=(*logs, *fresh)[-MOST_LOGS:],
+        lost=None,
+    )
+
+
+def lose(state: State, why: str | None) -> State:
+    """The state when news stops; None when it goes on."""
+    return replace(state, lost=why)
+
+
+def point(snapshot: Snapshot) -> Point:
+    """The numbers of a snapshot that are worth a history."""
+    samples, engines = snapshot.samples, snapshot.engines
+    pages = sum(e.num_pages for e in engines)
+    return Point(
+        unix=snapshot.unix,
+        requests=total(samples, "vllm:request_success_total"),
+        errors=total(samples, "gatewayd_http_requests_total", 'status="5'),
+        prompt_tokens=total(samples, "vllm:prompt_tokens_total"),
+        generated_tokens=total(samples, "vllm:generation_tokens_total"),
+        prefix_queries=float(sum(e.prefix_queries for e in engines)),
+        prefix_hits=float(sum(e.prefix_hits for e in engines)),
+        running=sum(e.num_running for e in engines),
+        waiting=len(snapshot.waiting) + snapshot.more_waiting,
+        kv_share=sum(e.held_pages for e in engines) / pages if pages else 0.0,
+        p50={one.name: one.p50 for one in snapshot.latencies},
+        p95={one.name: one.p95 for one in snapshot.latencies},
+        p99={one.name: one.p99 for one in snapshot.latencies},
+    )
+
+
+def total(samples: dict[str, float], name: str, label: str = "") -> float:
+    """The sum over all labels of a metric, or over those with one."""
+    return sum(
+        value
+        for key, value in samples.items()
+        if key.partition("{")[0] == name and (not label or label in key)
+    )
+
+
+def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
+    """How much a total grows in a second, over the last ``RATE_SECONDS``."""
+    if len(history) < 2:
+        return 0.0
+    last = history[-1]
+    first = next(p for p in history if p.unix >= last.unix - RATE_SECONDS)
+    if first is last:
+        first = history[-2]
+    return _growth(first, last, of)
+
+
+def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[float]:
+    """The same between neighbours, for a line of it."""
+    return [_growth(first, last, of) for first, last in pairwise(history)]
+
+
+def share(history: tuple[Point, ...]) -> float | None:
+    """Of the prompt tokens looked up lately, those found in the cache; None of none."""
+    if len(history) < 2:
+        return None
+    first, last = history[0], history[-1]
+    asked = last.prefix_queries - first.prefix_queries
+    return (last.prefix_hits - first.prefix_hits) / asked if asked > 0 else None
+
+
+def known(values: Iterable[float | None]) -> list[float]:
+    """A line of numbers of which some are not known: those are as low as can be."""
+    return [0.0 if value is None else value for value in values]
+
+
+def _growth(first: Point, last: Point, of: Callable[[Point], float]) -> float:
+    seconds = last.unix - first.unix
+    return max(0.0, of(last) - of(first)) / seconds if seconds > 0 else 0.0

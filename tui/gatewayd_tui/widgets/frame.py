@@ -1,0 +1,61 @@
+"""What is around every screen: the line of state, the line of screens, and the banner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+from textual.widgets import Static
+
+from gatewayd_tui.figures import duration, percent
+from gatewayd_tui.state import State
+
+GLYPHS = {"starting": "◌", "ready": "●", "paused": "‖", "draining": "▽", "failed": "✖"}
+_STYLES = {"ready": "green", "failed": "bold red"}
+
+
+class StatusLine(Static):
+    """The daemon in one line."""
+
+    def show(self, state: State, marks: Sequence[str]) -> None:
+        """Write it; ``marks`` say how the console itself stands."""
+        text = Text(no_wrap=True, overflow="ellipsis")
+        text.append(" gatewayd ", "bold")
+        if state.snapshot is not None:
+            daemon, last = state.snapshot.daemon, state.history[-1]
+            word = "lost" if state.lost else daemon.state
+            style = "bold red" if state.lost else _STYLES.get(word, "bold yellow")
+            text.append(f"{GLYPHS.get(word, '✖')} {word}", style)
+            text.append(f"  {last.running} run {last.waiting} wait  kv {percent(last.kv_share)}")
+            text.append(f"  up {duration(daemon.uptime_seconds)}  {daemon.model}")
+        for mark in marks:
+            text.append(f"  [{mark}]", "bold reverse")
+        self.update(text)
+
+
+class ScreenLine(Static):
+    """The screens and their keys; the one that is open stands out."""
+
+    def show(self, screens: Sequence[tuple[str, str]], open_key: str, width: int) -> None:
+        """Write it: ``screens`` are keys and titles."""
+        room = width - sum(len(key) + 2 for key, _ in screens)
+        cut = max((len(title) for _, title in screens), default=0)
+        while cut > 1 and sum(min(cut, len(title)) for _, title in screens) > room:
+            cut -= 1
+        text = Text(no_wrap=True, overflow="ellipsis")
+        for key, title in screens:
+            is_open = key == open_key
+            text.append(f" {key}", "bold")
+            shown = title if is_open else title[:cut]
+            text.append(f"▸{shown}" if is_open else f" {shown}", "bold reverse" if is_open else "")
+        self.update(text)
+
+
+class Banner(Static):
+    """What is wrong; not there when nothing is."""
+
+    def show(self, trouble: str | None) -> None:
+        """Say it, or go away."""
+        self.display = trouble is not None
+        if trouble is not None:
+            self.update(Text(f"✖ {trouble}"))

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import re
+from functools import cache
 from typing import Any, NamedTuple
 
 import typer
 import typer.core
 import typer.main
+
+from gatewayd.cli import strangers
 
 
 class LazyCommand(NamedTuple):
@@ -52,29 +55,51 @@ ALSO = {"plugins": "plugin", "db": "store"}
 
 
 class LazyGroup(typer.core.TyperGroup):
-    """Lists ``COMMANDS`` without importing them."""
+    """Lists ``COMMANDS``, and those of other distributions, without importing them."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ANN401 - click's context
-        """Their names, in the order of a newcomer's questions."""
-        return list(COMMANDS)
+        """Their names, in the order of a newcomer's questions; strangers' behind them."""
+        return list(all_commands())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ANN401 - click's types
         """A stand-in that knows the summary only; None if there is no such command."""
         name = ALSO.get(cmd_name, cmd_name)
-        if name not in COMMANDS:
-            return None
-        return typer.core.TyperCommand(name, help=COMMANDS[name].summary)
+        found = COMMANDS.get(name) or all_commands().get(name)
+        return None if found is None else typer.core.TyperCommand(name, help=found.summary)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 - click's types
         """The command to run, imported now."""
         name, command, rest = super().resolve_command(ctx, args)
         name = ALSO.get(name or "", name)
-        return name, load(name) if name in COMMANDS else command, rest
+        return name, load(name) if command is not None and name else command, rest
+
+
+@cache
+def all_commands() -> dict[str, LazyCommand]:
+    """Those of this file, and behind them what other distributions bring under other names."""
+    others = {
+        name: LazyCommand(point.module, point.attr, strangers.summary(point))
+        for name, point in strangers.commands().items()
+        if name not in COMMANDS
+    }
+    return COMMANDS | others
 
 
 def load(name: str) -> Any:  # noqa: ANN401 - click's command
-    """Import a command."""
-    lazy = COMMANDS[name]
+    """Import a command; one of another distribution that is broken ends with a sentence."""
+    if name in COMMANDS:
+        return _load(name, COMMANDS[name])
+    lazy = all_commands()[name]
+    try:
+        return _load(name, lazy)
+    except Exception as error:
+        where = f"{lazy.module}:{lazy.attribute}"
+        why = f"{type(error).__name__}: {error}"
+        typer.secho(f"gatewayd: the command {name} ({where}) is broken: {why}", fg="red", err=True)
+        raise typer.Exit(1) from error
+
+
+def _load(name: str, lazy: LazyCommand) -> Any:  # noqa: ANN401 - click's command
     found = getattr(importlib.import_module(lazy.module), lazy.attribute)
     if not isinstance(found, typer.Typer):
         function, found = found, typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 if TYPE_CHECKING:
+    from gatewayd.admin.wire_snapshot import Snapshot
     from gatewayd_tui.client import Source
 
 Socket = Annotated[
@@ -56,6 +61,53 @@ def tui(
             _fail(f"there is no theme {theme}: {', '.join(sorted(console.available_themes))}")
         console.theme = theme
     console.run()
+
+
+def top(
+    socket: Socket = None,
+    config: ConfigFile = None,
+    snapshot: SnapshotFile = None,
+    once: Annotated[bool, typer.Option("--once", help="Show one snapshot and end.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print snapshots as JSON.")] = False,
+    interval: Interval = 1.0,
+) -> None:
+    """Show what a running daemon does as tables, or as JSON for scripts."""
+    from gatewayd_tui.recording import line_of
+    from gatewayd_tui.state import State, advance
+    from gatewayd_tui.top import follow, tables, terminal
+
+    found = _snapshots(_source(socket, config, snapshot), interval, once=once)
+    if as_json:
+        for each in found:
+            typer.echo(line_of(each), nl=False)
+    elif once:
+        for each in found:
+            terminal().print(tables(advance(State(), each)))
+    else:
+        with contextlib.suppress(KeyboardInterrupt):
+            follow(accumulate(found, advance, initial=State()), terminal())
+
+
+def _snapshots(source: Source, interval: float, *, once: bool) -> Iterator[Snapshot]:
+    """The source's snapshots, without an event loop around; a loss ends the command."""
+    from gatewayd_tui.client import Lost
+
+    with asyncio.Runner() as runner:
+        try:
+            if once:
+                yield runner.run(source.snapshot())
+                return
+            stream = source.snapshots(interval)
+            while (found := runner.run(_next(stream))) is not None:
+                yield found
+        except Lost as error:
+            _fail(str(error))
+        finally:
+            runner.run(source.close())
+
+
+async def _next(stream: AsyncIterator[Snapshot]) -> Snapshot | None:
+    return await anext(stream, None)
 
 
 def _source(socket: Path | None, config: Path | None, snapshot: Path | None) -> Source:

@@ -43,6 +43,14 @@ class Source(Protocol):
         """
         ...
 
+    async def snapshot(self) -> Snapshot:
+        """One, at once.
+
+        Raises:
+            Lost: there is none.
+        """
+        ...
+
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """One request of the admin API.
 
@@ -86,8 +94,19 @@ class Live:
             raise Lost(self._why(error)) from error
         raise Lost(f"the daemon behind {self._path} ended")
 
+    async def snapshot(self) -> Snapshot:
+        """One, made now."""
+        try:
+            return decode(await self._ask("GET", "/admin/snapshot"))
+        except Refused as error:
+            raise Lost(str(error)) from error
+
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """One request of the admin API."""
+        content = await self._ask(method, route, body)
+        return msgspec.json.decode(content) if content else None
+
+    async def _ask(self, method: str, route: str, body: object = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
         try:
             asked = self._open().request(method, _url(route), json=body, timeout=timeout)
@@ -97,7 +116,7 @@ class Live:
             raise Lost(self._why(error)) from error
         if answer.status >= 300:
             raise Refused(_sentence(content))
-        return msgspec.json.decode(content) if content else None
+        return content
 
     async def close(self) -> None:
         """Close every connection."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, cast
 
@@ -53,7 +53,7 @@ class Commands(Provider):
                         title, f"{each.tooltip or ''} ({each.key})", screen.NAME, each.action
                     )
 
-    def _run(self, command: Command) -> partial[Awaitable[None]]:
+    def _run(self, command: Command) -> Callable[[], Awaitable[None]]:
         return partial(self._console.do, command.screen, command.action)
 
     @property

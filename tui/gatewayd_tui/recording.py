@@ -77,6 +77,10 @@ class Recorded:
                 yield snapshot
                 await asyncio.sleep(interval)
 
+    async def snapshot(self) -> Snapshot:
+        """The first."""
+        return next(read(self._path))
+
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """Nothing can be asked of a recording."""
         raise Refused(f"{self.name} is a recording: it holds snapshots only, no {route}")

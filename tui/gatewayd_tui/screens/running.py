@@ -1,0 +1,103 @@
+"""What runs: each choice that has a row of a batch, and what an operator can do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+
+from gatewayd.admin.wire_snapshot import RunningView
+from gatewayd_tui.changes import Change, cancel, changing, hold, release
+from gatewayd_tui.figures import bar, count, millis, percent
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+_PHASES = {"prefill": "▷", "decode": "▶", "held": "‖"}
+
+
+def _phase(row: RunningView) -> Cell:
+    text = f"{_PHASES.get(row.phase, '?')} {row.phase}"
+    return (text, "yellow") if row.phase == "held" else text
+
+
+def _done(row: RunningView) -> str:
+    """Of the prompt while it is computed, then of what may be generated."""
+    if row.phase == "prefill":
+        share, of = row.computed_tokens / max(1, row.prompt_tokens), row.prompt_tokens
+        return f"{bar(share, 8)} {row.computed_tokens}/{of}"
+    share = row.generated_tokens / max(1, row.max_tokens)
+    return f"{bar(share, 8)} {row.generated_tokens}/{row.max_tokens}"
+
+
+def _accepted(row: RunningView) -> float:
+    return row.accepted or 0.0
+
+
+def _preempted(row: RunningView) -> Cell:
+    return (f"{row.preemptions}!", "yellow") if row.preemptions else "0"
+
+
+COLUMNS: list[Column[RunningView]] = [
+    Column("id", 14, lambda r: r.id, lambda r: r.id),
+    Column("n", 2, lambda r: str(r.choice), None, True, True),
+    Column("tenant", 10, lambda r: r.tenant or "-", lambda r: r.tenant),
+    Column("class", 8, lambda r: r.priority, lambda r: r.priority, is_wide=True),
+    Column("eng", 3, lambda r: str(r.engine), lambda r: r.engine, True, True),
+    Column("age", 6, lambda r: millis(r.age_ms), lambda r: r.age_ms, True),
+    Column("phase", 9, _phase, lambda r: r.phase),
+    Column("tok/s", 5, lambda r: count(r.tokens_per_second), lambda r: r.tokens_per_second, True),
+    Column("prompt", 6, lambda r: count(r.prompt_tokens), lambda r: r.prompt_tokens, True, True),
+    Column("cached", 6, lambda r: count(r.cached_tokens), lambda r: r.cached_tokens, True, True),
+    Column("pages", 5, lambda r: count(r.pages), lambda r: r.pages, True),
+    Column("pre", 3, _preempted, lambda r: r.preemptions, True, True),
+    Column("acc", 4, lambda r: percent(r.accepted), _accepted, True, True),
+    Column("done", 0, _done, lambda r: r.generated_tokens),
+]
+
+
+class RunningScreen(ConsoleScreen):
+    """See above."""
+
+    NAME = "running"
+    KEY = "3"
+    TITLE = "Running"
+
+    BINDINGS = [
+        Binding("c", "cancel", "Cancel", id="running.cancel", tooltip="End the request"),
+        Binding("h", "hold", "Hold", id="running.hold", tooltip="No progress until released"),
+        Binding("u", "release", "Release", id="running.release", tooltip="Let it go on"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """One table."""
+        yield LiveTable(COLUMNS, lambda row: f"{row.id}#{row.choice}")
+
+    def show(self, state: State) -> None:
+        """Those that run."""
+        assert state.snapshot is not None  # noqa: S101 - as the base says
+        table = self.query_one(LiveTable)
+        table.put(state.snapshot.running)
+        more = state.snapshot.more_running
+        table.border_title = f"running {len(state.snapshot.running) + more}"
+        table.border_subtitle = f"{more} more are not shown" if more else ""
+
+    @changing
+    def action_cancel(self) -> None:
+        """End it, all its choices."""
+        self.ask(self._once(lambda row: cancel(row.id, row.tenant)))
+
+    @changing
+    def action_hold(self) -> None:
+        """Let it give its row up."""
+        self.ask(self._once(lambda row: hold(row.id)))
+
+    @changing
+    def action_release(self) -> None:
+        """Let it go on."""
+        self.ask(self._once(lambda row: release(row.id)))
+
+    def _once(self, change: Callable[[RunningView], Change]) -> list[Change]:
+        """A change for each request, however many of its choices are chosen."""
+        return list({row.id: change(row) for row in self.chosen()}.values())

@@ -19,10 +19,13 @@ from dataclasses import dataclass, field
 import uvloop
 from rich.console import Console
 
-from gatewayd import __version__, launch
+from gatewayd import __version__, launch, logs
 from gatewayd.admin.app import build_admin
 from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.server import AdminServer
+from gatewayd.admin.snapshot import Snapshots, Sources
+from gatewayd.admin.snapshot_routes import snapshot_routes
+from gatewayd.admin.watching import Watching
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
 from gatewayd.control import Control
@@ -33,9 +36,11 @@ from gatewayd.explain.recent import Recent
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.app import build_app
 from gatewayd.http.services import Limits, Services
+from gatewayd.log_lines import LogLines
 from gatewayd.metrics import Metrics
 from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
+from gatewayd.pipeline_live import Live
 from gatewayd.plugging import Plugged
 from gatewayd.reloading import Reloading
 from gatewayd.server import ListenError, Server, is_loopback, listeners, url_of
@@ -125,13 +130,8 @@ class Daemon:
         )
         self._fleet.deadlines = launch.deadlines(config)
         self._control = Control(config, self._fleet, plugged)
-        socket, recent = config.admin.socket, Recent()
-        self._admin = None
+        recent, live = Recent(), Live()
         self._durable = Durable(config)
-        if socket is not None:
-            pinning = Pinning(self._text, self._fleet)
-            app = build_admin(self._control, pinning, recent, self._durable.tenancy)
-            self._admin = AdminServer(app, socket)
         metrics = Metrics(
             self._fleet,
             name,
@@ -161,6 +161,7 @@ class Daemon:
             only_local_hosts=key is None and all(map(is_loopback, self._listeners)),
             limits=Limits(body_bytes=int(config.server.body_bytes)),
             observers=plugged.observers,
+            live=live,
             parsers=plugged.parsers,
             protocols=plugged.protocols,
             durable=self._durable,
@@ -168,12 +169,44 @@ class Daemon:
             detector=lambda: self._control.detector,
         )
         self._server = Server(build_app(services), metrics.answered, config.server)
+        self._compose_admin(recent, live, metrics)
         self._welcome = Welcome(
             model=name,
             url=self._url,
             can_chat=self._text.template is not None,
             needs_key=key is not None,
         )
+
+    def _compose_admin(self, recent: Recent, live: Live, metrics: Metrics) -> None:
+        config, tenancy = self._config, self._durable.tenancy
+        key = config.server.api_key
+        self._lines = LogLines([] if key is None else [key.get_secret_value()])
+        self._admin = None
+        if config.admin.socket is None:
+            return
+        snapshots = Snapshots(
+            Sources(
+                url=self._url,
+                model=launch.served_name(config),
+                fleet=self._fleet,
+                control=self._control,
+                registry=metrics.registry,
+                recent=recent,
+                live=live,
+                tenancy=tenancy,
+                lines=self._lines,
+            )
+        )
+        self._watching = Watching(snapshots.make)
+        app = build_admin(
+            self._control,
+            Pinning(self._text, self._fleet),
+            recent,
+            tenancy,
+            snapshot_routes(snapshots, self._watching, self._lines),
+        )
+        self._admin = AdminServer(app, config.admin.socket)
+        logs.keep(self._lines)
 
     async def run(self) -> int:
         """Serve until a signal or until no engine can be started.
@@ -204,8 +237,10 @@ class Daemon:
             _log.error("no engine can be started: %s", self._stop_reason)
         await self._end(serving, failure=self._stop_reason if status else "")
         if self._admin is not None and admin is not None:
+            self._watching.close()
             self._admin.should_exit = True
             await admin
+            logs.leave(self._lines)
         for task in (failing, stopping, managing):
             task.cancel()
         return status

@@ -43,6 +43,16 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     set_level(table.level)
 
 
+def keep(lines: logging.Handler) -> None:
+    """Send every logger's records to this, too, until ``leave``."""
+    logging.getLogger().addHandler(lines)
+
+
+def leave(lines: logging.Handler) -> None:
+    """Send it nothing more."""
+    logging.getLogger().removeHandler(lines)
+
+
 def is_text(table: LogTable) -> bool:
     """Whether lines on standard error are for people; otherwise they are JSON."""
     return _is_text(table, sys.stderr)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 from urllib.parse import parse_qs
 
@@ -147,8 +147,14 @@ class Front:
             await send_error(send, InternalError("the daemon made a mistake; it is logged"))
 
 
-def build_admin(control: Control, pinning: Pinning, recent: Recent, tenancy: Tenancy) -> App:
-    """Put the app together."""
+def build_admin(
+    control: Control,
+    pinning: Pinning,
+    recent: Recent,
+    tenancy: Tenancy,
+    more: Sequence[Route] = (),
+) -> App:
+    """Put the app together, with more routes than those of this file."""
     admin = Admin(control, pinning, recent)
     routes = Router(
         [
@@ -159,6 +165,7 @@ def build_admin(control: Control, pinning: Pinning, recent: Recent, tenancy: Ten
             Route("/admin/requests", Endpoint(admin.requests), methods=["GET"]),
             Route("/admin/requests/{id:path}", Endpoint(admin.explain), methods=["GET"]),
             *tenant_routes(tenancy),
+            *more,
         ],
         redirect_slashes=False,
     )

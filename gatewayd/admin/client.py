@@ -5,9 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import socket
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import msgspec
+
+from gatewayd.admin.wire_snapshot import Snapshot
+
 _SECONDS = 60.0
+_DATA = b"data: "
 
 
 class AdminError(Exception):
@@ -31,19 +38,53 @@ def call(path: str, method: str, route: str, body: object = None) -> Any:  # noq
     Raises:
         AdminError: no daemon is there, it lets us not in, or it says no.
     """
-    connection = _Connection(path)
-    try:
+    with _connected(path) as connection:
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         connection.request(method, route, content, headers)
+        return _value(connection.getresponse())
+
+
+def watch(path: str, interval: float = 0.5) -> Generator[Snapshot, None, None]:
+    """Snapshots of the daemon behind a socket, one after the other, until it ends the stream.
+
+    Args:
+        path: of the socket.
+        interval: seconds between two of them.
+
+    Raises:
+        AdminError: no daemon is there, it lets us not in, it says no, or it is of another version.
+    """
+    with _connected(path) as connection:
+        connection.request("GET", f"/admin/stream?interval={interval:g}")
         answer = connection.getresponse()
-        value = json.loads(answer.read())
+        if answer.status != 200:
+            _value(answer)
+        for line in answer:
+            if line.startswith(_DATA):
+                try:
+                    yield msgspec.json.decode(line[len(_DATA) :], type=Snapshot)
+                except msgspec.ValidationError as error:
+                    raise AdminError(
+                        f"the daemon's snapshots are of another form: {error}"
+                    ) from error
+
+
+@contextmanager
+def _connected(path: str) -> Iterator[http.client.HTTPConnection]:
+    connection = _Connection(path)
+    try:
+        yield connection
     except (http.client.HTTPException, ConnectionResetError) as error:
         raise AdminError(f"the daemon behind {path} does not let you in") from error
     except OSError as error:
         raise AdminError(f"no daemon answers at {path}: {error.strerror or error}") from error
     finally:
         connection.close()
+
+
+def _value(answer: http.client.HTTPResponse) -> Any:  # noqa: ANN401 - JSON
+    value = json.loads(answer.read())
     if answer.status != 200:
         raise AdminError(value["error"]["message"])
     return value

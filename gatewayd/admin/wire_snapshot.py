@@ -323,7 +323,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         number: counts those that were made.
         unix: when.
         daemon, engines, latencies, waiting, running, kv, slo, tenants, strategies: see there.
-        more_waiting, more_running: rows beyond ``MOST_ROWS``.
+        more_waiting, more_running, more_tenants: rows beyond ``MOST_ROWS``.
         limits: that can be changed, by name.
         samples: of ``/metrics`` at the same instant, by what stands before the value there;
             without buckets of histograms.
@@ -343,6 +343,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     kv: list[KvView]
     slo: list[SloView]
     tenants: list[TenantView]
+    more_tenants: int = 0
     strategies: list[StrategyView]
     limits: dict[str, float]
     samples: dict[str, float]

@@ -225,6 +225,11 @@ class EngineFleet:
         """See ``seam.Fleet``."""
         return not self._is_draining and any(r.is_responsive for r in self._replicas)
 
+    @property
+    def is_draining(self) -> bool:
+        """Whether it takes no further request."""
+        return self._is_draining
+
     def troubles(self) -> list[str]:
         """What nobody does anything about, a sentence each."""
         return [found for replica in self._replicas if (found := trouble_of(replica))]

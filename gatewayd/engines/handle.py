@@ -17,24 +17,28 @@ class Canceller(Protocol):
 
 
 class JobHandle:
-    """Implements ``seam.Handle``."""
+    """Implements ``seam.Handle``.
 
-    __slots__ = ("_fleet", "_job")
+    Attributes:
+        job: what was submitted.
+    """
+
+    __slots__ = ("_fleet", "job")
 
     def __init__(self, fleet: Canceller, job: Job) -> None:
         self._fleet = fleet
-        self._job = job
+        self.job = job
 
     def cancel(self, choice: int | None = None) -> None:
         """See ``seam.Handle``."""
-        self._fleet.cancel(self._job, choice)
+        self._fleet.cancel(self.job, choice)
 
     @property
     def replica(self) -> int | None:
         """See ``seam.Handle``."""
-        return self._job.last_replica
+        return self.job.last_replica
 
     @property
     def timelines(self) -> Sequence[Timeline]:
         """See ``seam.Handle``."""
-        return [choice.timeline for choice in self._job.choices]
+        return [choice.timeline for choice in self.job.choices]

@@ -61,6 +61,7 @@ class Replica:
         self.model: ModelInfo | None = None
         self.stats = EngineStats()
         self.restarts = 0
+        self.load_seconds = 0.0
         self.rows: list[StrategyRow] = []
         self.setup = EngineSetup(launch.config, index)
         self._launch = launch
@@ -100,6 +101,7 @@ class Replica:
             model=self.model,
             stats=self.stats,
             strategies=self.rows,
+            load_seconds=self.load_seconds,
         )
 
     def send(self, command: Command) -> None:
@@ -258,7 +260,7 @@ class Replica:
                 f"this daemon speaks {PROTOCOL_VERSION}"
             )
             return
-        self.model = event.model
+        self.model, self.load_seconds = event.model, event.load_seconds
         self.state = ReplicaState.READY
         self.detail = f"loaded in {event.load_seconds:.1f} s"
         self.pulse.ready()

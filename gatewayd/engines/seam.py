@@ -127,6 +127,7 @@ class ReplicaStatus:
         model: what it serves, once known.
         stats: after its last step.
         strategies: what they have cost since its start, as of a second ago.
+        load_seconds: that the engine took to load; 0 before the first has.
     """
 
     index: int
@@ -138,6 +139,7 @@ class ReplicaStatus:
     model: ModelInfo | None
     stats: EngineStats = field(default_factory=EngineStats)
     strategies: Sequence[StrategyRow] = ()
+    load_seconds: float = 0.0
 
 
 class Room(NamedTuple):

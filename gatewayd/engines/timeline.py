@@ -106,6 +106,11 @@ class Timeline:
         self._silence = Cause.TURN
         self._begin(NO_ENGINE, now, 0.0, 0.0)
 
+    @property
+    def cause(self) -> int:
+        """What its time is spent on now: a ``Cause``, ``NO_ENGINE`` or ``SENT``."""
+        return self._cause
+
     def sent(self, now: float, pace: Pace, *, follows: bool = False) -> None:
         """It was sent to an engine whose steps have this pace.
 

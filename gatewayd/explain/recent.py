@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 
 from gatewayd.explain.ledger import Ledger
 
@@ -43,6 +44,10 @@ class Recent:
     def find(self, request_id: str) -> Ledger | None:
         """By the id that the client was told, or the gateway's own; the latest of them."""
         return self._by_id.get(request_id)
+
+    def backwards(self) -> Iterator[Ledger]:
+        """The latest first; nothing may be added meanwhile."""
+        return reversed(self._line)
 
     def newest(self, count: int) -> list[Ledger]:
         """The latest first."""

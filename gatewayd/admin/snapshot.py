@@ -1,0 +1,125 @@
+"""Makes snapshots of the daemon; see ``wire_snapshot``.
+
+What must be asked is asked first, with little patience. Then everything is looked at in one go, in
+which nothing else happens, so that its numbers fit one another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import time
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry
+
+from gatewayd import __version__
+from gatewayd.admin.snapshot_engines import engine_view, state_of, strategy_view
+from gatewayd.admin.snapshot_latency import LastMinute
+from gatewayd.admin.snapshot_requests import Rows
+from gatewayd.admin.snapshot_samples import Collected
+from gatewayd.admin.snapshot_tenants import TenantRows
+from gatewayd.admin.wire_snapshot import DaemonView, Snapshot
+from gatewayd.control import Control
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.explain.recent import Recent
+from gatewayd.log_lines import LogLines
+from gatewayd.pipeline_live import Live
+from gatewayd.tenants.tenancy import Tenancy
+
+PATIENCE_SECONDS = 0.25
+"""For engines and for the store; who says nothing by then has said what was last known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """What snapshots are made from.
+
+    Attributes:
+        url: where clients go.
+        model: its name to clients.
+        fleet: the engines.
+        control: knows strategies and limits.
+        registry: of ``/metrics``.
+        recent: the requests that have ended.
+        live: those that have not.
+        tenancy: the tenants.
+        lines: of the log.
+        began: ``time.monotonic`` when it began to listen.
+    """
+
+    url: str
+    model: str
+    fleet: EngineFleet
+    control: Control
+    registry: CollectorRegistry
+    recent: Recent
+    live: Live
+    tenancy: Tenancy
+    lines: LogLines
+    began: float = field(default_factory=time.monotonic)
+
+
+class Snapshots:
+    """Makes them, one at a time.
+
+    Args:
+        sources: what they are made from.
+    """
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+        self._numbers = itertools.count(1)
+        self._latencies = LastMinute(sources.recent)
+        self._tenants = TenantRows(sources.tenancy)
+        self._making: asyncio.Task[Snapshot] | None = None
+
+    async def make(self) -> Snapshot:
+        """The daemon now, without lines of its log; who asks while one is made gets that one."""
+        if self._making is None or self._making.done():
+            self._making = asyncio.create_task(self._make(), name="snapshot")
+        return await asyncio.shield(self._making)
+
+    async def _make(self) -> Snapshot:
+        asked = [task for task in (self._tenants.look(),) if task is not None]
+        if asked:
+            await asyncio.wait(asked, timeout=PATIENCE_SECONDS)
+        return self._look()
+
+    def _look(self) -> Snapshot:
+        sources, now = self._sources, time.monotonic()
+        rows = Rows(sources.live, {}, now)
+        collected = Collected(sources.registry.collect())
+        tenants, more_tenants = self._tenants.views(rows, sources.live, {})
+        return Snapshot(
+            number=next(self._numbers),
+            unix=time.time(),
+            daemon=self._daemon(now),
+            engines=[engine_view(replica) for replica in sources.fleet.status()],
+            latencies=self._latencies.views(now),
+            waiting=rows.waiting,
+            more_waiting=rows.more_waiting,
+            running=rows.running,
+            more_running=rows.more_running,
+            kv=[],
+            slo=collected.slo(),
+            tenants=tenants,
+            more_tenants=more_tenants,
+            strategies=[strategy_view(engine, row) for engine, row in sources.control.costs()],
+            limits={name: float(limit) for name, limit in sources.control.limits().items()},
+            samples=collected.samples,
+            logs=[],
+        )
+
+    def _daemon(self, now: float) -> DaemonView:
+        sources, fleet = self._sources, self._sources.fleet
+        return DaemonView(
+            version=__version__,
+            pid=os.getpid(),
+            url=sources.url,
+            model=sources.model,
+            state=state_of(fleet.status(), is_draining=fleet.is_draining, is_ready=fleet.is_ready),
+            uptime_seconds=now - sources.began,
+            troubles=fleet.troubles(),
+        )

@@ -1,0 +1,73 @@
+"""The engines of a snapshot, as the fleet knows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gatewayd.admin.wire_snapshot import EngineView, StrategyView
+from gatewayd.engines.seam import ReplicaState, ReplicaStatus
+from gatewayd_engine.messages import ModelInfo, StrategyRow
+
+_UNKNOWN = ModelInfo("", 0, "", "", 0, 0, [], 0, 0, 0, 0)
+_OVER = (ReplicaState.FAILED, ReplicaState.STOPPED)
+
+
+def engine_view(replica: ReplicaStatus) -> EngineView:
+    """One replica."""
+    model, stats = replica.model or _UNKNOWN, replica.stats
+    return EngineView(
+        index=replica.index,
+        state=replica.state.value,
+        detail=replica.detail,
+        pid=replica.pid,
+        uptime_seconds=replica.uptime_seconds,
+        restarts=replica.restarts,
+        device=model.device,
+        dtype=model.dtype,
+        num_parameters=model.num_parameters,
+        load_seconds=replica.load_seconds,
+        max_model_len=model.max_model_len,
+        max_running=model.max_running,
+        max_batch_tokens=model.max_batch_tokens,
+        page_size=model.page_size,
+        num_pages=model.num_pages,
+        free_pages=stats.free_pages,
+        cached_pages=stats.cached_pages,
+        held_pages=stats.held_pages,
+        page_bytes=0,
+        num_running=stats.num_running,
+        num_waiting=stats.num_waiting,
+        steps=stats.step,
+        computed_tokens=stats.computed_tokens,
+        preemptions=stats.preemptions,
+        faults=stats.faults,
+        prefix_queries=stats.prefix_queries,
+        prefix_hits=stats.prefix_hits,
+        draft_tokens=stats.draft_tokens,
+        accepted_tokens=stats.accepted_tokens,
+        step_tokens=stats.step_tokens,
+        step_seconds=stats.step_seconds,
+    )
+
+
+def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, is_ready: bool) -> str:
+    """Of the daemon, in a word."""
+    if is_draining:
+        return "draining"
+    if is_ready:
+        return "ready"
+    return "failed" if all(replica.state in _OVER for replica in replicas) else "starting"
+
+
+def strategy_view(engine: str, row: StrategyRow) -> StrategyView:
+    """A strategy and its cost."""
+    return StrategyView(
+        engine=engine,
+        kind=row.kind,
+        name=row.name,
+        state=row.state,
+        faults=row.faults,
+        calls=row.calls,
+        mean_us=1e6 * row.seconds / row.calls if row.calls else 0.0,
+        longest_us=1e6 * row.longest,
+    )

@@ -1,0 +1,76 @@
+"""One collection of everything ``/metrics`` shows: its samples, and what they say of promises."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from prometheus_client.core import Metric
+from prometheus_client.samples import Sample
+
+from gatewayd.admin.wire_snapshot import SloView
+
+_ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
+
+
+class Collected:
+    """What a registry gave at one instant.
+
+    Attributes:
+        samples: values by what stands before them in the exposition text. Not there: buckets of
+            histograms, and what is no number, which JSON cannot say.
+    """
+
+    def __init__(self, metrics: Iterable[Metric]) -> None:
+        self.samples: dict[str, float] = {}
+        self._by_name: dict[str, list[Sample]] = {}
+        for metric in metrics:
+            is_histogram = metric.type in ("histogram", "gaugehistogram")
+            for sample in metric.samples:
+                if is_histogram and sample.name.endswith("_bucket"):
+                    continue
+                self._by_name.setdefault(sample.name, []).append(sample)
+                if math.isfinite(sample.value):
+                    self.samples[key_of(sample)] = float(sample.value)
+
+    def slo(self) -> list[SloView]:
+        """What classes are promised, and how it is kept."""
+        targets = {_slo(one): one.value for one in self._all("gatewayd_slo_target_seconds")}
+        objectives = {one.labels["class"]: one.value for one in self._all("gatewayd_slo_objective")}
+        bad = {_slo(one): one.value for one in self._all("gatewayd_slo_bad_total")}
+        burns: dict[tuple[str, str], dict[str, float]] = {}
+        for one in self._all("gatewayd_slo_burn_rate"):
+            burns.setdefault(_slo(one), {})[one.labels["window"]] = one.value
+        found = []
+        for one in self._all("gatewayd_slo_good_total"):
+            which = priority, slo = _slo(one)
+            target = targets.get(which)
+            found.append(
+                SloView(
+                    priority=priority,
+                    slo=slo,
+                    target_ms=None if target is None else 1000 * target,
+                    objective=objectives[priority],
+                    good=int(one.value),
+                    bad=int(bad[which]),
+                    burn=burns.get(which, {}),
+                )
+            )
+        return found
+
+    def _all(self, name: str) -> Iterator[Sample]:
+        return iter(self._by_name.get(name, ()))
+
+
+def key_of(sample: Sample) -> str:
+    """What stands before a sample's value in the exposition text."""
+    if not sample.labels:
+        return str(sample.name)
+    labels = ",".join(
+        f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(sample.labels.items())
+    )
+    return f"{sample.name}{{{labels}}}"
+
+
+def _slo(sample: Sample) -> tuple[str, str]:
+    return sample.labels["class"], sample.labels["slo"]

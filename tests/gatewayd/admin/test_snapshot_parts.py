@@ -1,0 +1,124 @@
+"""Parts of a snapshot against what they are made from."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.admin.snapshot_latency import LastMinute
+from gatewayd.admin.snapshot_samples import Collected
+from gatewayd.explain.recent import Recent
+from gatewayd.metrics import Metrics
+from tests.gatewayd.explain.test_ledger import ledger
+from tests.gatewayd.fake_fleet import FakeFleet
+from tests.gatewayd.gateway import FakeControl
+
+
+class Once(Collector):
+    """What another has given, again."""
+
+    def __init__(self, collector: Collector) -> None:
+        self.metrics = list(collector.collect())
+
+    def collect(self) -> Iterator[Metric]:
+        return iter(self.metrics)
+
+
+def exposed(collector: Collector) -> dict[str, float]:
+    """What the text says, read line by line."""
+    found = {}
+    for line in generate_latest(collector).decode().splitlines():
+        key, _, value = line.rpartition(" ")
+        if not line.startswith("#") and "_bucket{" not in key and math.isfinite(float(value)):
+            found[key] = float(value)
+    return found
+
+
+def test_samples_are_those_of_the_exposition_text() -> None:
+    metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048, control=FakeControl())
+    for number in range(40):
+        metrics.explained(ledger(end=16.0 + number))
+    metrics.answered("/x", "GET", 200)
+    once = Once(metrics.registry)
+    found = Collected(once.metrics).samples
+    assert found == exposed(once)
+    assert len(found) > 100
+
+
+def test_labels_are_escaped_and_what_is_no_number_is_left_out() -> None:
+    registry = CollectorRegistry()
+    gauge = Gauge("g", "x", ["b", "a"], registry=registry)
+    gauge.labels('quote " and \\', "line\nbreak é").set(2.5)
+    gauge.labels("x", "y").set(math.nan)
+    Counter("c", "x", registry=registry).inc(3)
+    Histogram("h", "x", registry=registry).observe(0.3)
+    once = Once(registry)
+    found = Collected(once.metrics).samples
+    assert found == exposed(once)
+    assert found["c_total"] == 3
+    assert len(found) == 6  # the counter and the histogram say when they were made
+
+
+def test_promises_are_those_of_the_samples() -> None:
+    metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
+    for number in range(10):
+        metrics.explained(ledger(end=16.0, first=12.0 if number % 2 else 15.5))
+    collected = Collected(metrics.registry.collect())
+    views = {(one.priority, one.slo): one for one in collected.slo()}
+    ttft = views["standard", "ttft"]
+    assert (ttft.target_ms, ttft.objective, ttft.good, ttft.bad) == (2000.0, 0.99, 5, 5)
+    assert ttft.burn == pytest.approx({"5m": 50, "1h": 50, "6h": 50})
+    assert views["standard", "all"].target_ms is None
+    assert set(views) == {
+        ("realtime", "ttft"),
+        ("realtime", "tpot"),
+        ("realtime", "all"),
+        ("standard", "ttft"),
+        ("standard", "tpot"),
+        ("standard", "all"),
+        ("batch", "all"),
+    }
+
+
+ENDINGS = st.lists(
+    st.tuples(
+        st.floats(0, 50),
+        st.floats(0, 3),
+        st.sampled_from(["stop", "length", "abort", "error"]),
+        st.booleans(),
+    ),
+    max_size=40,
+)
+
+
+@given(ENDINGS)
+def test_latencies_are_those_of_the_last_minute(
+    endings: list[tuple[float, float, str, bool]],
+) -> None:
+    recent, now = Recent(30), 100.0
+    minute = LastMinute(recent)
+    kept = []
+    for pause, took, outcome, looks in endings:
+        now += pause
+        one = ledger(arrival=now - took - 1, first=now - 0.5 - took, end=now, outcome=outcome)
+        recent.add(one)
+        kept.append(one)
+        if not looks:
+            continue
+        ended = [one for one in kept if one.end >= now - 60]
+        views = {view.name: view for view in minute.views(now)}
+        if len(ended) < 30:  # else some are gone before they were looked at
+            ttft = sorted(1000 * one.ttft for one in ended if one.ttft is not None)
+            assert views["ttft"].count == len(ttft)
+            assert views["ttft"].p50 == ttft[math.ceil(len(ttft) / 2) - 1]
+            answered = [one for one in ended if one.outcome in ("stop", "length")]
+            assert views["e2e"].count == len(answered)
+            slowest = max((1000 * one.seconds for one in answered), default=None)
+            assert views["e2e"].p99 == slowest

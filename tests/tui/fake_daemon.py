@@ -14,7 +14,7 @@ import msgspec
 import uvicorn
 
 from gatewayd.admin.wire_snapshot import Snapshot
-from tests.tui.samples import snapshot
+from tests.tui.samples import ended, explanation, snapshot
 
 
 class FakeDaemon:
@@ -37,7 +37,17 @@ class FakeDaemon:
         self.snapshot: Snapshot = snapshot()
         self.raw: bytes | None = None
         self.calls: list[tuple[str, str, Any]] = []
-        self.answers: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.answers: dict[tuple[str, str], tuple[int, Any]] = {
+            ("GET", f"/admin/requests?order={order}&limit=50"): (200, {"requests": ended(order)})
+            for order in ("newest", "slowest")
+        }
+        for row in ended("newest"):
+            answer = 200, explanation(row["id"])
+            self.answers["GET", f"/admin/requests/{row['id']}"] = answer
+        for number in range(5):
+            error = {"error": {"message": "no such request has ended"}}
+            self.answers["GET", f"/admin/requests/run-{number:04}"] = 404, error
+            self.answers["GET", f"/admin/requests/wait-{number:04}"] = 404, error
         self.intervals: list[str] = []
         self.cut = False
 

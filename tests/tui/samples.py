@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from gatewayd.admin.wire import CausePart, Explanation
 from gatewayd.admin.wire_snapshot import (
     DaemonView,
     EngineView,
@@ -211,3 +212,52 @@ def snapshot(number: int = 0, **changed: Any) -> Snapshot:
         "logs": [log(each) for each in range(4 * number, 4 * number + 4)],
     }
     return Snapshot(**fields | changed)
+
+
+def ended(order: str) -> list[dict[str, Any]]:
+    """What ``GET /admin/requests`` lists."""
+    rows = [
+        {
+            "id": f"done-{number:04}",
+            "endpoint": "/v1/chat/completions",
+            "priority": "standard",
+            "outcome": ("stop", "length", "error")[number % 3],
+            "arrived": BEGAN - 10 * number,
+            "ms": 1000.0 + 250 * (number * 7 % 5),
+            "ttft_ms": 200.0 if number % 3 else None,
+            "cause": ("decode", "rows", "prefill")[number % 3],
+        }
+        for number in range(5)
+    ]
+    return sorted(rows, key=lambda row: -row["ms"]) if order == "slowest" else rows
+
+
+def explanation(request: str) -> Explanation:
+    """What ``GET /admin/requests/{id}`` answers."""
+    parts = [
+        CausePart("gateway", 0.0, 12.0),
+        CausePart("rows", 12.0, 700.0),
+        CausePart("prefill", 712.0, 88.0),
+        CausePart("decode", 800.0, 180.0),
+        CausePart("crowd", None, 20.0),
+    ]
+    causes = {part.cause: part.ms for part in sorted(parts, key=lambda part: -part.ms)}
+    return Explanation(
+        id=request,
+        request_id=f"cmpl-{request}",
+        endpoint="/v1/chat/completions",
+        tenant="acme",
+        priority="standard",
+        outcome="stop",
+        arrived=BEGAN,
+        ms=1000.0,
+        ttft_ms=800.0,
+        tpot_ms=20.0,
+        prompt_tokens=321,
+        cached_tokens=256,
+        completion_tokens=11,
+        preemptions=1,
+        verdict="70 % of 1000.0 ms: it waited for a free row of the batch",
+        causes=causes,
+        parts=parts,
+    )

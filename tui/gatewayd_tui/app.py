@@ -154,6 +154,23 @@ class Console(App[None]):
         if action is not None:
             await self.run_action(action, self.screen)
 
+    def place_of(self, request: str) -> str:
+        """The screen that a request is on now."""
+        snapshot = self.shown.snapshot
+        if snapshot is not None and any(row.id == request for row in snapshot.running):
+            return "running"
+        if snapshot is not None and any(row.id == request for row in snapshot.waiting):
+            return "queue"
+        return "explain"
+
+    @work
+    async def visit(self, name: str, request: str) -> None:
+        """Open a screen at a request."""
+        await self.switch_mode(name)
+        page = self.page()
+        if page is not None:
+            page.look_at(request)
+
     def action_open(self, name: str) -> None:
         """Go to a screen."""
         self.switch_mode(name)

@@ -55,6 +55,13 @@ class ConsoleScreen(Screen[None]):
         """Bring the body to a state that has a snapshot, in place."""
         raise NotImplementedError
 
+    def look_at(self, request: str) -> None:
+        """Go to a request."""
+        for table in self.tables():
+            keys = [table.key_of(row) for row in table.shown() if self.id_of(row) == request]
+            if keys:
+                table.go_to(keys[0])
+
     def id_of(self, row: Any) -> str:  # noqa: ANN401 - a row of this screen's table
         """What ``y`` copies of a row."""
         return str(row.id)

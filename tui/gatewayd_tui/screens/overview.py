@@ -6,7 +6,7 @@ from rich.table import Table
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import VerticalScroll
+from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Static
 
 from gatewayd.admin.wire_snapshot import EngineView, Snapshot
@@ -40,22 +40,23 @@ class OverviewScreen(ConsoleScreen):
             yield Static(id="load")
             yield Static(id="latency")
             yield Static(id="engines")
-            yield Static(id="slo")
-            yield Static(id="tenants")
+            with Horizontal():
+                yield Static(id="slo")
+                yield Static(id="tenants")
             yield Static(id="events")
 
     def show(self, state: State) -> None:
         """Write the blocks."""
         snapshot = state.snapshot
         assert snapshot is not None  # noqa: S101 - as the base says
-        room = max(16, min(MOST_LINE, self.app.size.width - 42))
+        room = max(12, (self.app.size.width - 48) // 2)
         troubles = self.query_one("#troubles", Static)
         troubles.display = bool(snapshot.daemon.troubles)
         troubles.update(
             Text("\n".join(f"✖ {each}" for each in snapshot.daemon.troubles), "bold red")
         )
         self.query_one("#load", Static).update(load(state.history, room))
-        self.query_one("#latency", Static).update(latency(state, room))
+        self.query_one("#latency", Static).update(latency(state, 2 * room))
         self.query_one("#engines", Static).update(engines(snapshot))
         self.query_one("#slo", Static).update(burning(snapshot))
         self.query_one("#tenants", Static).update(top_tenants(snapshot))
@@ -77,25 +78,31 @@ class OverviewScreen(ConsoleScreen):
         self.ask([drain()])
 
 
-MOST_LINE = 60
-
-
 def load(history: tuple[Point, ...], room: int) -> Table:
-    """Rates and levels, each with its line."""
-    table = _grid(14, 10)
-    hits = share(history)
-    rows = [
-        ("requests/s", count(rate(history, _requests)), rates(history, _requests), None),
-        ("tokens in/s", count(rate(history, _prompt)), rates(history, _prompt), None),
-        ("tokens out/s", count(rate(history, _generated)), rates(history, _generated), None),
-        ("running", str(history[-1].running), [float(p.running) for p in history], None),
-        ("waiting", str(history[-1].waiting), [float(p.waiting) for p in history], None),
-        ("kv held", percent(history[-1].kv_share), [p.kv_share for p in history], 1.0),
-        ("cache hits", percent(hits), [], None),
-        ("5xx/s", count(rate(history, _errors)), rates(history, _errors), None),
+    """Rates at the left, levels at the right, each with its line."""
+    last = history[-1]
+    left = [
+        ("requests/s", _requests),
+        ("tokens in/s", _prompt),
+        ("tokens out/s", _generated),
+        ("5xx/s", _errors),
     ]
-    for name, value, values, most in rows:
-        table.add_row(name, value, Text(line(values, room, most), "cyan"))
+    right: list[tuple[str, str, list[float], float | None]] = [
+        ("running", str(last.running), [float(p.running) for p in history], None),
+        ("waiting", str(last.waiting), [float(p.waiting) for p in history], None),
+        ("kv held", percent(last.kv_share), [p.kv_share for p in history], 1.0),
+        ("cache hits", percent(share(history)), [], None),
+    ]
+    table = _grid(12, 6, room, 10, 5)
+    for (name, of), (level, value, values, most) in zip(left, right, strict=True):
+        table.add_row(
+            name,
+            count(rate(history, of)),
+            Text(line(rates(history, of), room), "cyan"),
+            level,
+            value,
+            Text(line(values, room, most), "cyan") if values else "",
+        )
     return table
 
 
@@ -109,13 +116,13 @@ def latency(state: State, room: int) -> Table:
         one = found.get(name)
         cells = ("-",) * 3 if one is None else tuple(map(millis, (one.p50, one.p95, one.p99)))
         values = known(p.p95.get(name) for p in state.history)
-        table.add_row(name, *cells, Text(line(values, max(8, room - 18)), "magenta"))
+        table.add_row(name, *cells, Text(line(values, room), "magenta"))
     return table
 
 
 def engines(snapshot: Snapshot) -> Table:
     """A line for each engine."""
-    table = _grid(9, 14, _BAR + 6)
+    table = _grid(9, 14, _BAR + 6, 7)
     table.add_row(Text("engine", "bold"), "", "kv pages held", "rows", "on")
     for engine in snapshot.engines:
         held = engine.held_pages / engine.num_pages if engine.num_pages else 0.0

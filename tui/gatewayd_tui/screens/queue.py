@@ -58,6 +58,8 @@ class QueueScreen(ConsoleScreen):
         Binding("c", "cancel", "Cancel", id="queue.cancel", tooltip="End the request"),
         Binding("h", "hold", "Hold", id="queue.hold", tooltip="No progress until it is released"),
         Binding("u", "release", "Release", id="queue.release", tooltip="Let it go on"),
+        Binding("x", "explain", "Why", id="queue.explain", tooltip="Where its time goes"),
+        Binding("l", "logs", "Logs", id="queue.logs", tooltip="The log lines of this request"),
     ]
 
     def body(self) -> ComposeResult:
@@ -102,3 +104,13 @@ class QueueScreen(ConsoleScreen):
     def action_release(self) -> None:
         """No longer."""
         self.ask([release(row.id) for row in self.chosen()])
+
+    def action_explain(self) -> None:
+        """Where its time goes."""
+        for row in self.chosen()[:1]:
+            self.console.visit("explain", row.id)
+
+    def action_logs(self) -> None:
+        """What the log says of it."""
+        for row in self.chosen()[:1]:
+            self.console.visit("logs", row.id)

@@ -68,6 +68,8 @@ class RunningScreen(ConsoleScreen):
         Binding("c", "cancel", "Cancel", id="running.cancel", tooltip="End the request"),
         Binding("h", "hold", "Hold", id="running.hold", tooltip="No progress until released"),
         Binding("u", "release", "Release", id="running.release", tooltip="Let it go on"),
+        Binding("x", "explain", "Why", id="running.explain", tooltip="Where its time goes"),
+        Binding("l", "logs", "Logs", id="running.logs", tooltip="The log lines of this request"),
     ]
 
     def body(self) -> ComposeResult:
@@ -97,6 +99,16 @@ class RunningScreen(ConsoleScreen):
     def action_release(self) -> None:
         """Let it go on."""
         self.ask(self._once(lambda row: release(row.id)))
+
+    def action_explain(self) -> None:
+        """Where its time goes."""
+        for row in self.chosen()[:1]:
+            self.console.visit("explain", row.id)
+
+    def action_logs(self) -> None:
+        """What the log says of it."""
+        for row in self.chosen()[:1]:
+            self.console.visit("logs", row.id)
 
     def _once(self, change: Callable[[RunningView], Change]) -> list[Change]:
         """A change for each request, however many of its choices are chosen."""

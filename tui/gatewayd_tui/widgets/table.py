@@ -77,7 +77,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         self.marked: set[str] = set()
         self._all = columns
         self._columns: list[tuple[Column[RowT], int]] = []
-        self._key_of = key_of
+        self.key_of = key_of
         self._rows: Sequence[RowT] = ()
         self._order: list[str] = []
         self._by_key: dict[str, RowT] = {}
@@ -190,7 +190,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             self.sort(_GUTTER, key=lambda cell: ranks[id(cell)])
         self._order = order
         self._by_key = {key: row for key, (row, _) in wanted.items()}
-        self.marked &= set(map(self._key_of, self._rows)) | wanted.keys()
+        self.marked &= set(map(self.key_of, self._rows)) | wanted.keys()
         if under is not None and order:
             row = order.index(under) if under in wanted else min(at, len(order) - 1)
             if row != self.cursor_row:
@@ -208,7 +208,7 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         found: dict[str, tuple[RowT, list[Cell]]] = {}
         seen: dict[str, int] = {}
         for row in rows:
-            key = self._key_of(row)
+            key = self.key_of(row)
             seen[key] = seen.get(key, 0) + 1
             cells = [column.cell(row) for column, _ in self._columns]
             if matches(self.filter, cells):

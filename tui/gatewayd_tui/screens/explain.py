@@ -1,0 +1,165 @@
+"""Why a request took so long: the last or the slowest ones, and where the time of one went."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgspec
+from rich.text import Text
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.widgets import DataTable, Static
+
+from gatewayd.admin.wire import Explanation
+from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.figures import millis
+from gatewayd_tui.reads import Ended, explanation_of, requests
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.waterfall import beside, markdown, picture
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+_ORDERS = ("newest", "slowest")
+
+
+def _outcome(row: Ended) -> Cell:
+    return (f"✖ {row.outcome}", "red") if row.outcome == "error" else row.outcome
+
+
+COLUMNS: list[Column[Ended]] = [
+    Column("id", 14, lambda r: r.id, lambda r: r.id),
+    Column("endpoint", 20, lambda r: r.endpoint, lambda r: r.endpoint, is_wide=True),
+    Column("class", 8, lambda r: r.priority, lambda r: r.priority),
+    Column("outcome", 8, _outcome, lambda r: r.outcome),
+    Column("took", 7, lambda r: millis(r.ms), lambda r: r.ms, is_number=True),
+    Column("ttft", 7, lambda r: millis(r.ttft_ms), lambda r: r.ttft_ms or 0.0, is_number=True),
+    Column("most of it", 0, lambda r: r.cause, lambda r: r.cause),
+]
+
+
+class ExplainScreen(ConsoleScreen):
+    """See above. A request that has not ended is shown as it stands, and explained when it ends."""
+
+    NAME = "explain"
+    KEY = "w"
+    TITLE = "Why"
+
+    BINDINGS = [
+        Binding("o", "order", "Order", id="explain.order", tooltip="The newest or the slowest"),
+        Binding("J", "copy_json", "Copy JSON", id="explain.json"),
+        Binding("M", "copy_markdown", "Copy Markdown", id="explain.markdown"),
+        Binding("l", "logs", "Logs", id="explain.logs", tooltip="The log lines of this request"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order = _ORDERS[0]
+        self._ended = -1.0
+        self._under: str | None = None
+        self._wanted: str | None = None
+        self._found: Explanation | None = None
+
+    def body(self) -> ComposeResult:
+        """The list above, one of it below."""
+        yield LiveTable(COLUMNS, lambda row: row.id)
+        with VerticalScroll(id="picture", can_focus=False):
+            yield Static("no request is chosen")
+
+    def show(self, state: State) -> None:
+        """Look for news when requests have ended; what is wanted and still runs is shown."""
+        if state.history[-1].requests != self._ended:
+            self._ended = state.history[-1].requests
+            self._list()
+        if self._wanted is not None and (self._found is None or self._found.id != self._wanted):
+            self._explain(self._wanted)
+
+    def look_at(self, request: str) -> None:
+        """Explain this one."""
+        self._wanted = request
+        self._explain(request)
+
+    @on(DataTable.RowHighlighted)
+    def explain_row(self) -> None:
+        """The one under the cursor, when somebody has put it there."""
+        table = self.query_one(LiveTable)
+        row, before = table.current(), self._under
+        if row is None or row.id == before:
+            return
+        self._under = row.id
+        is_moved = any(each.id == before for each in table.shown())
+        if self._wanted in (None, before) or is_moved:
+            self.look_at(row.id)
+
+    def action_order(self) -> None:
+        """The other order."""
+        self._order = _ORDERS[1 - _ORDERS.index(self._order)]
+        self._list()
+
+    def action_copy_json(self) -> None:
+        """All that is known of it."""
+        self._copy("JSON", lambda found: msgspec.json.encode(found).decode())
+
+    def action_copy_markdown(self) -> None:
+        """A table for people."""
+        self._copy("Markdown", markdown)
+
+    def action_logs(self) -> None:
+        """What the log says of it."""
+        if self._wanted is not None:
+            self.console.visit("logs", self._wanted)
+
+    def _copy(self, what: str, written: Callable[[Explanation], str]) -> None:
+        if self._found is None:
+            self.notify("there is no explanation to copy yet", severity="warning")
+        else:
+            self.app.copy_to_clipboard(written(self._found))
+            self.notify(f"copied {self._found.id} as {what}", markup=False)
+
+    @work(exclusive=True, group="list")
+    async def _list(self) -> None:
+        table = self.query_one(LiveTable)
+        try:
+            rows = await requests(self.console.source, self._order)
+        except (Lost, Refused) as error:
+            table.border_subtitle = Text(str(error)).plain
+            return
+        table.border_title, table.border_subtitle = f"the {self._order} requests", ""
+        table.put(rows)
+        if self._wanted is None and rows:
+            self.look_at(rows[0].id)
+
+    @work(exclusive=True, group="explain")
+    async def _explain(self, request: str) -> None:
+        place = self.query_one("#picture Static", Static)
+        try:
+            found = await explanation_of(self.console.source, request)
+        except (Lost, Refused) as error:
+            self._found = None
+            place.update(standing(self.console.shown, request) or Text(str(error)))
+            return
+        self._found = found
+        rows = self.query_one(LiveTable).shown()
+        usual = beside(found.ms, [row.ms for row in rows if row.priority == found.priority])
+        place.update(picture(found, self.app.size.width - 4, usual))
+
+
+def standing(state: State, request: str) -> Text | None:
+    """A request that has not ended; None when it is neither running nor waiting."""
+    snapshot = state.snapshot
+    if snapshot is None:
+        return None
+    lines = [
+        f"choice {row.choice}: {row.phase}, {row.computed_tokens} tokens computed, "
+        f"{row.generated_tokens}/{row.max_tokens} generated, {row.preemptions} preemptions, "
+        f"now {row.cause}"
+        for row in snapshot.running
+        if row.id == request
+    ]
+    lines += [
+        f"waits for {millis(r.age_ms)}: {r.reason}" for r in snapshot.waiting if r.id == request
+    ]
+    if not lines:
+        return None
+    return Text("\n".join([f"{request} has not ended; it is explained when it does", "", *lines]))

@@ -1,0 +1,117 @@
+"""The daemon's log: the last lines, of a level, of a request."""
+
+from __future__ import annotations
+
+import time
+
+from textual import on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.widgets import DataTable
+
+from gatewayd.admin.wire_snapshot import LogView
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+LEVELS = ("debug", "info", "warning", "error", "critical")
+_GLYPHS = {"warning": "▲", "error": "✖", "critical": "✖"}
+_STYLES = {"debug": "dim", "warning": "yellow", "error": "red", "critical": "bold red"}
+_MOST = 500
+"""Lines that are shown; the newest."""
+
+
+def _when(line: LogView) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(line.unix))
+
+
+def _level(line: LogView) -> Cell:
+    return f"{_GLYPHS.get(line.level, ' ')} {line.level}", _STYLES.get(line.level, "")
+
+
+COLUMNS: list[Column[LogView]] = [
+    Column("time", 8, _when),
+    Column("level", 10, _level),
+    Column("source", 20, lambda r: r.source, is_wide=True),
+    Column("request", 14, lambda r: r.request_id or "-"),
+    Column("message", 0, lambda r: " ".join(r.message.split())),
+]
+
+
+class LogsScreen(ConsoleScreen):
+    """See above."""
+
+    NAME = "logs"
+    KEY = "0"
+    TITLE = "Logs"
+
+    BINDINGS = [
+        Binding("f", "follow", "Follow", id="logs.follow", tooltip="Stay at the last line, or not"),
+        Binding("v", "level", "Level", id="logs.level", tooltip="Leave out less serious lines"),
+        Binding("r", "request", "Request", id="logs.request", tooltip="Only this one, or all"),
+        Binding("o", "jump", "Jump", id="logs.jump", tooltip="To the request of this line"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._follows = True
+        self._lowest = 0
+        self._request = ""
+
+    def body(self) -> ComposeResult:
+        """One table."""
+        yield LiveTable(COLUMNS, lambda line: str(line.number))
+
+    def show(self, state: State) -> None:
+        """The lines that are wanted."""
+        lines = [
+            line
+            for line in state.logs
+            if (line.level not in LEVELS or LEVELS.index(line.level) >= self._lowest)
+            and self._request in ("", line.request_id)
+        ]
+        table = self.query_one(LiveTable)
+        table.put(lines[-_MOST:])
+        if self._follows and table.row_count:
+            table.move_cursor(row=table.row_count - 1)
+        about = f" of {self._request}" if self._request else ""
+        table.border_title = f"{LEVELS[self._lowest]} and above{about}"
+        table.border_subtitle = "▼ following" if self._follows else "standing still (f follows)"
+
+    def id_of(self, row: LogView) -> str:
+        """A line's request."""
+        return row.request_id or row.message
+
+    def look_at(self, request: str) -> None:
+        """Only lines of this request."""
+        self._request, self._lowest = request, 0
+        self.refresh_state()
+
+    @on(DataTable.RowSelected)
+    def show_whole(self) -> None:
+        """A line may be longer than the screen is wide."""
+        row = self.query_one(LiveTable).current()
+        if row is not None:
+            self.notify(row.message, title=f"{_when(row)} {row.level} {row.source}", markup=False)
+
+    def action_follow(self) -> None:
+        """Stay at the end, or where the cursor is."""
+        self._follows = not self._follows
+        self.refresh_state()
+
+    def action_level(self) -> None:
+        """The next level; after the last, all."""
+        self._lowest = (self._lowest + 1) % len(LEVELS)
+        self.refresh_state()
+
+    def action_request(self) -> None:
+        """Only lines of this line's request; once more for all."""
+        row = self.query_one(LiveTable).current()
+        self._request = "" if self._request or row is None else row.request_id
+        self.refresh_state()
+
+    def action_jump(self) -> None:
+        """To where the request is now: it runs, waits, or has ended."""
+        row = self.query_one(LiveTable).current()
+        if row is not None and row.request_id:
+            self.console.visit(self.console.place_of(row.request_id), row.request_id)

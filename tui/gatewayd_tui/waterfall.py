@@ -1,0 +1,82 @@
+"""Where the time of a request went, as text: bars over time, causes, Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+
+from rich.text import Text
+
+from gatewayd.admin.wire import Explanation
+from gatewayd_tui.figures import count, millis
+
+_LABEL = 11
+_STYLES = {
+    "prefill": "green",
+    "recompute": "yellow",
+    "decode": "cyan",
+    "crowd": "yellow",
+    "preempted": "bold red",
+    "plugin": "magenta",
+}
+"""Of bars; whatever is not there is a wait, or the gateway's own work."""
+
+
+def picture(found: Explanation, width: int, usual: str = "") -> Text:
+    """What it was, a bar for each part, the causes, and what most of it was."""
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"{found.id}", "bold")
+    text.append(f"  {found.endpoint}  {found.tenant or '-'}  {found.priority}  {found.outcome}\n")
+    text.append(
+        f"{count(found.prompt_tokens)} prompt tokens ({count(found.cached_tokens)} cached), "
+        f"{count(found.completion_tokens)} generated, {found.preemptions} preemptions\n"
+        f"ttft {millis(found.ttft_ms)}  per token {millis(found.tpot_ms)}{usual}\n\n"
+    )
+    room = max(10, width - _LABEL - 22)
+    for part in found.parts:
+        at = "" if part.begin_ms is None else millis(part.begin_ms)
+        text.append(f"{part.cause:<{_LABEL}}{at:>8} {millis(part.ms):>8} |")
+        text.append(_bar(part.begin_ms, part.ms, found.ms, room), _STYLES.get(part.cause, ""))
+        text.append("|\n")
+    text.append(f"{'all':<{_LABEL}}{'':>8} {millis(found.ms):>8}\n\n")
+    for cause, ms in found.causes.items():
+        share = ms / found.ms if found.ms > 0 else 0.0
+        text.append(f"{cause:<{_LABEL}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
+    text.append(f"\n{found.verdict}", "bold")
+    return text
+
+
+def markdown(found: Explanation) -> str:
+    """The same for an issue or a mail."""
+    lines = [
+        f"**{found.id}** {found.endpoint}, {found.priority}, {found.outcome}, "
+        f"{found.prompt_tokens} prompt tokens ({found.cached_tokens} cached), "
+        f"{found.completion_tokens} generated, {found.preemptions} preemptions",
+        "",
+        "| part | begins | takes |",
+        "| --- | ---: | ---: |",
+    ]
+    for part in found.parts:
+        at = "" if part.begin_ms is None else f"{part.begin_ms:.1f} ms"
+        lines.append(f"| {part.cause} | {at} | {part.ms:.1f} ms |")
+    lines += [f"| all | | {found.ms:.1f} ms |", "", found.verdict, ""]
+    return "\n".join(lines)
+
+
+def beside(ms: float, others: Sequence[float]) -> str:
+    """A request beside others of its class; nothing if there are too few."""
+    if len(others) < 3 or median(others) <= 0:
+        return ""
+    usual = median(others)
+    return f"  {ms / usual:.1f} times the {millis(usual)} that is usual in its class"
+
+
+def _bar(begin: float | None, ms: float, total: float, width: int) -> str:
+    """Where it was in the whole; dots for what was spread over other parts."""
+    if total <= 0:
+        return " " * width
+    length = min(width, max(1, round(width * ms / total)))
+    if begin is None:
+        return ("·" * length).ljust(width)
+    start = min(width - length, round(width * begin / total))
+    return (" " * start + "█" * length).ljust(width)

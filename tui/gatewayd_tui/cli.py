@@ -45,8 +45,31 @@ def tui(
     ] = None,
     theme: Annotated[str | None, typer.Option("--theme", help="Such as nord or ansi-dark.")] = None,
     interval: Interval = 0.5,
+    serve: Annotated[
+        bool, typer.Option("--serve", help="Show it in a browser, at a link that is printed.")
+    ] = False,
+    host: Annotated[
+        str, typer.Option("--host", help="With --serve: where it is served.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option("--port", help="With --serve.", min=1, max=65_535)] = 8090,
+    public_url: Annotated[
+        str | None,
+        typer.Option("--public-url", metavar="URL", help="With --serve: as browsers see it."),
+    ] = None,
 ) -> None:
     """Watch a running daemon, and act on it."""
+    if serve:
+        given = {
+            "--socket": socket,
+            "--config": config,
+            "--snapshot": snapshot,
+            "--record": record,
+            "--theme": theme,
+            "--interval": interval,
+        }
+        words = [str(w) for name, each in given.items() if each is not None for w in (name, each)]
+        _serve([*words, *(["--read-only"] if read_only else [])], host, port, public_url)
+        return
     from gatewayd_tui.app import Console
     from gatewayd_tui.recording import Recorder
 
@@ -61,6 +84,17 @@ def tui(
             _fail(f"there is no theme {theme}: {', '.join(sorted(console.available_themes))}")
         console.theme = theme
     console.run()
+
+
+def _serve(arguments: list[str], host: str, port: int, url: str | None) -> None:
+    from gatewayd_tui.serve import BrowserConsole
+
+    if host in ("0.0.0.0", "::") and url is None:
+        _fail("--host of every address needs --public-url: what browsers shall open")
+    try:
+        BrowserConsole(arguments, host, port, url).serve()
+    except OSError as error:
+        _fail(f"cannot listen on {host}:{port}: {error.strerror or error}")
 
 
 def top(

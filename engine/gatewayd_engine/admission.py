@@ -43,6 +43,8 @@ class Admission:
 
     Attributes:
         admitted: who left the queue since it was last emptied.
+        short: pages that the last one needed who got none because of its tenant's ceiling, or of
+            others' floors; else 0.
     """
 
     def __init__(
@@ -64,6 +66,7 @@ class Admission:
         self._strategies = strategies
         self._page_size = rows.page_size
         self.admitted: list[Admitted] = []
+        self.short = 0
 
     def admit(self, slot: int, grant: int) -> int:
         """Move a waiting sequence into the batch; returns the tokens it computes, 0 for no room.
@@ -74,12 +77,15 @@ class Admission:
         """
         queue, view, size = self._queue, self._queue.view, self._page_size
         sequence = queue[slot]
+        self.short = 0
         num_tokens = int(view.num_tokens[slot])
         reserved = self._reserve(sequence, num_tokens)
         beginning = self._fitting(sequence, self._find(sequence, num_tokens), reserved)
         if beginning is None:
             # With nobody running, only pages kept for forks can be in the way.
             if not queue.running and self.drop_inherited():
+                return self.admit(slot, grant)
+            if self.short and self._may_drop_own(slot):
                 return self.admit(slot, grant)
             return 0
         queue.num_reserved[slot] = reserved
@@ -141,8 +147,17 @@ class Admission:
         copies = computed < len(shared) * self._page_size and (
             not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
-        needed = reserved - len(shared) + copies
-        return needed <= pages.num_available - revived - self.promised()
+        needed = reserved - len(shared) + copies + revived
+        is_there = needed <= pages.num_available - self.promised()
+        if pages.quotas is None:
+            return is_there
+        tenant = int(self._queue.view.tenant[sequence.slot])
+        is_within = needed <= self.room(tenant)
+        # Its ceiling keeps it, or a floor of others where there are pages enough.
+        over = pages.quotas.room(tenant)
+        is_over = over is not None and needed > over - self.promised(tenant)
+        self.short = needed if is_over or (is_there and not is_within) else 0
+        return is_within
 
     def _seat(self, sequence: Sequence, shared: list[int], computed: int) -> None:
         """Give a sequence that has got a row the pages that others have computed."""
@@ -178,7 +193,7 @@ class Admission:
         is_own = is_fork and self._holdings.is_own(sequence, computed)
         if computed < len(shared) * size and not is_own:
             # A cached page holds another's tokens behind the match, also if nobody holds it now.
-            self._holdings.copy(sequence, computed, self._pages.take())
+            self._holdings.copy(sequence, computed, self._taken(sequence))
 
     def _follow(self, sequence: Sequence, compiled: Compiled, num_tokens: int) -> None:
         """Let a sequence that has got a row go on by its grammar where it was."""
@@ -194,16 +209,26 @@ class Admission:
         return computed
 
     def _take(self, sequence: Sequence) -> None:
-        self._holdings.append(sequence, self._pages.take())
+        self._holdings.append(sequence, self._taken(sequence))
 
-    def drop_inherited(self) -> bool:
+    def _taken(self, sequence: Sequence) -> int:
+        return self._pages.take(int(self._queue.view.tenant[sequence.slot]))
+
+    def drop_inherited(self, tenant: int | None = None) -> bool:
         """Let waiting forks compute their prompt again, where nobody else holds its pages.
+
+        Args:
+            tenant: whose; None for all.
 
         Returns:
             Whether any page came free.
         """
-        pages = self._pages
-        heirs = [sequence for sequence in self._queue if sequence.inherited]
+        pages, whose = self._pages, self._queue.view.tenant
+        heirs = [
+            sequence
+            for sequence in self._queue
+            if sequence.inherited and tenant in (None, int(whose[sequence.slot]))
+        ]
         held = Counter(page for sequence in heirs for page in sequence.inherited)
         is_spare = {page for page, count in held.items() if count == pages.num_holders(page)}
         for sequence in heirs:
@@ -212,13 +237,31 @@ class Admission:
                 pages.give_back(inherited[::-1])
         return bool(is_spare)
 
-    def promised(self) -> int:
+    def _may_drop_own(self, slot: int) -> bool:
+        """Let go of what forks of a tenant keep, if none of its sequences runs."""
+        view = self._queue.view
+        tenant = view.tenant[slot]
+        return not (view.tenant[view.running] == tenant).any() and self.drop_inherited(int(tenant))
+
+    def room(self, tenant: int) -> int:
+        """Pages for another sequence of a tenant, with its ceiling and others' floors."""
+        room = self._pages.available(tenant) - self.promised()
+        quotas = self._pages.quotas
+        own = None if quotas is None else quotas.room(tenant)
+        return room if own is None else min(room, own - self.promised(tenant))
+
+    def promised(self, tenant: int | None = None) -> int:
         """Pages that running sequences may still take before another is admitted.
 
         They are those that each was admitted with, and always one more than its tokens fill.
+
+        Args:
+            tenant: whose; None for all.
         """
         queue, size = self._queue, self._page_size
         running = queue.view.running
+        if tenant is not None:
+            running = running[queue.view.tenant[running] == tenant]
         if not len(running):
             return 0
         grown = np.minimum(

@@ -28,3 +28,5 @@ class Cause(IntEnum):
     """What it lost when it had to give way is computed again."""
     DECODE = 9
     """Its tokens are generated."""
+    KV_QUOTA = 10
+    """Pages that its tenant may have: it holds all, or others' cached ones are kept for them."""

@@ -16,6 +16,7 @@ import numpy as np
 
 from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.batch import StepBatch, gather
+from gatewayd_engine.bounds import TenantBounds
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import Flight, InFlight, take_off
@@ -23,12 +24,21 @@ from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.landing import NO_STATS, Landing
 from gatewayd_engine.lives import Lives
-from gatewayd_engine.messages import EngineStats, Pin, StepOutput, Submit
+from gatewayd_engine.messages import (
+    ERROR,
+    EngineStats,
+    Finished,
+    Pin,
+    StepOutput,
+    Submit,
+    TenantQuota,
+)
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import launch_apart
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import StepRunner
+from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
@@ -83,6 +93,7 @@ class EngineCore:
         )
         self._pages = Pages(pool.num_pages, strategies.plan)
         self._placement = Placement(self._queue, self._rows, pool, self._pages, strategies)
+        self._bounds = TenantBounds(self._queue, self._pages)
         self._lives = Lives(self._queue, self._placement, strategies)
         self._recovery = self._lives.recovery
         self.swaps = Swaps(strategies, self._placement, self._recovery, self._queue)
@@ -121,6 +132,7 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
+        self._bounds.check(message.tenant, len(prompt) + message.params.max_tokens)
         if any(map(self._lives.knows, message.sequences)):
             raise Refused("a sequence id is in use")
         seed = message.params.seed
@@ -133,6 +145,26 @@ class EngineCore:
         if not self.has_work:
             self._patience.restart()
         self._lives.begin(sequences, front=message.has_returned)
+
+    def bound(self, quotas: list[TenantQuota]) -> list[Finished]:
+        """Bound what tenants may hold of the KV cache, from now on.
+
+        Returns:
+            Those that have ended; among them who could never run within the bounds.
+        """
+        self._recovery.fenced(partial(self._bounds.set, quotas), redo=True)
+        while over := [found for one in self._queue if (found := self._refused(one))]:
+            for sequence, refusal in over:
+                error = refusal.code, str(refusal)
+                self._lives.finish(sequence, ERROR, error=error)
+        return self._lives.take_finished()
+
+    def _refused(self, sequence: Sequence) -> tuple[Sequence, Refused] | None:
+        try:
+            self._bounds.check(sequence.tenant, sequence.limit)
+        except Refused as refusal:
+            return sequence, refusal
+        return None
 
     def abort(self, sequence_ids: list[int]) -> None:
         """Forget sequences; unknown ids are ignored.

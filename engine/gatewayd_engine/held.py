@@ -6,7 +6,7 @@ must follow is compiled. Whether it still does is asked before each plan, of tho
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from itertools import islice
 from typing import NamedTuple
 
@@ -45,6 +45,15 @@ class _ForLeader(NamedTuple):
     """Tokens that the leader has computed when nothing is left to wait for."""
 
 
+class _ForQuota(NamedTuple):
+    """What a sequence waits for whose tenant may have no more pages now."""
+
+    sequence: int
+    """The id of the one that waits."""
+    needed: int
+    """Pages that it would take."""
+
+
 class Held:
     """Who is held, for whom or what, and until when.
 
@@ -54,6 +63,7 @@ class Held:
         outside: knows what KV tiers bring.
         strategies: the tiers, if there are any.
         page_size: tokens per page.
+        room: pages that a tenant, by its number, may have for another sequence.
 
     Attributes:
         computing: slots that computed in the last step. Only they are waited for: whoever waits
@@ -67,8 +77,10 @@ class Held:
         outside: Outside,
         strategies: Strategies,
         page_size: int,
+        room: Callable[[int], int],
     ) -> None:
         self._queue = queue
+        self._room = room
         self._prefixes = prefixes
         self._outside = outside
         self._strategies = strategies
@@ -77,6 +89,9 @@ class Held:
         self._for_leader: dict[int, _ForLeader] = {}
         self._for_tier: dict[int, int] = {}  # ids by slot, first those asked longest ago
         self._for_grammar: dict[int, int] = {}  # the same
+        self._for_quota: dict[int, _ForQuota] = {}
+        self._rooms: dict[int, int] = {}  # of tenants, when they were looked at last
+        self._reviews = 0
         self.computing: NDArray[np.int32] = np.zeros(0, np.int32)
 
     @property
@@ -91,6 +106,7 @@ class Held:
             (Cause.LEADER, self._for_leader),
             (Cause.TIER, self._for_tier),
             (Cause.GRAMMAR, self._for_grammar),
+            (Cause.KV_QUOTA, self._for_quota),
         )
         return [(cause, slots) for cause, slots in held if slots]
 
@@ -106,7 +122,9 @@ class Held:
         Raises:
             RequestFault: what a sequence must follow is refused.
         """
-        if not (self._came or self._for_leader or self._for_tier or self._for_grammar):
+        if not (
+            self._came or self._for_leader or self._for_tier or self._for_grammar or self._for_quota
+        ):
             return
         if self._for_grammar:
             self._review_for_grammar()
@@ -116,6 +134,8 @@ class Held:
             self._review_for_leader(computing)
         if self._for_tier:
             self._review_for_tier()
+        if self._for_quota:
+            self._review_for_quota()
         if self._came:
             underway = Underway(queue, self._prefixes, self._page_size, computing)
             for slot in list(self._came):
@@ -124,7 +144,9 @@ class Held:
                 ):
                     self._hold_for_leader(slot, underway)
                 del self._came[slot]
-        queue.view.held = frozenset([*self._for_leader, *self._for_tier, *self._for_grammar])
+        queue.view.held = frozenset(
+            [*self._for_leader, *self._for_tier, *self._for_grammar, *self._for_quota]
+        )
 
     def _review_for_leader(self, computing: NDArray[np.int32]) -> None:
         queue = self._queue
@@ -165,6 +187,27 @@ class Held:
                 if sequence.grammar is not None and sequence.grammar.refusal is not None:
                     raise RequestFault(slot, *sequence.grammar.refusal)
                 self._came[slot] = None
+
+    def _review_for_quota(self) -> None:
+        """Let those go who fit by now; all of them now and then, for what they need may shrink."""
+        queue = self._queue
+        self._reviews += 1
+        is_due = self._reviews % MAX_STEPS == 0
+        slots = np.fromiter(self._for_quota, np.int32, len(self._for_quota))
+        ids, needed = np.array(list(self._for_quota.values()), np.int64).T
+        tenants = queue.view.tenant[slots]
+        stays = self._still_wait(slots, ids)
+        for tenant in np.unique(tenants[stays]).tolist():
+            room, before = self._room(tenant), self._rooms.get(tenant, 0)
+            self._rooms[tenant] = room
+            if is_due:
+                stays &= tenants != tenant
+            elif room > before:
+                stays &= (tenants != tenant) | (needed > room)
+        for slot in slots[~stays].tolist():
+            del self._for_quota[slot]
+        if not self._for_quota:
+            self._rooms.clear()
 
     def _still_wait(self, slots: NDArray[np.int32], ids: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which sequences wait in these slots yet; each may be another's by now."""
@@ -207,6 +250,13 @@ class Held:
         queue.waits[slot] += 1
         self._for_leader[slot] = _ForLeader(int(queue.ids[slot]), *ahead)
         return True
+
+    def hold_for_quota(self, slot: int, needed: int) -> None:
+        """Hold a waiting sequence until its tenant may have so many pages."""
+        self._for_quota[slot] = _ForQuota(int(self._queue.ids[slot]), needed)
+        tenant = int(self._queue.view.tenant[slot])
+        # Its room is less now than it may have been at the last review.
+        self._rooms[tenant] = min(needed - 1, self._rooms.get(tenant, needed))
 
     def hold_for_grammar(self, sequence: Sequence) -> None:
         """Hold a waiting sequence whose grammar is on its way, or refused."""

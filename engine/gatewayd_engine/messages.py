@@ -14,7 +14,7 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 5
+PROTOCOL_VERSION = 6
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -123,6 +123,30 @@ class SetLimits(msgspec.Struct, tag="limits", array_like=True, frozen=True, gc=F
     strategy_budget_ms: float
 
 
+class Amount(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Pages of the KV pool; one of the two is 0."""
+
+    pages: int = 0
+    share: float = 0.0
+    """Of all that there are."""
+
+
+class TenantQuota(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a tenant is promised of the KV pool of an engine."""
+
+    tenant: str
+    floor: Amount | None = None
+    """Cached pages that are not given up for others."""
+    ceiling: Amount | None = None
+    """Pages that its sequences may hold."""
+
+
+class SetQuotas(msgspec.Struct, tag="quotas", array_like=True, frozen=True, gc=False):
+    """Bound these tenants from now on, and no others; no reply."""
+
+    quotas: list[TenantQuota]
+
+
 class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``."""
 
@@ -135,7 +159,7 @@ class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     salt: bytes = b""
 
 
-Command = Submit | Abort | Shutdown | Swap | SetLimits | Pin
+Command = Submit | Abort | Shutdown | Swap | SetLimits | SetQuotas | Pin
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):

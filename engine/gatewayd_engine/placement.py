@@ -10,7 +10,7 @@ from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import InFlight
 from gatewayd_engine.held import Held
 from gatewayd_engine.holdings import Holdings
-from gatewayd_engine.kv.pages import OutOfPages, Pages
+from gatewayd_engine.kv.pages import OutOfPages, OverCeiling, Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import Admitted
 from gatewayd_engine.outside import Outside
@@ -48,9 +48,16 @@ class Placement:
         self._holdings = Holdings(queue, rows, pool, pages)
         self.outside = Outside(pool, pages, strategies)
         self.prefixes = Prefixes(queue, pages, self.outside, strategies, pool.page_size)
-        self.held = Held(queue, self.prefixes, self.outside, strategies, pool.page_size)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
+        )
+        self.held = Held(
+            queue,
+            self.prefixes,
+            self.outside,
+            strategies,
+            pool.page_size,
+            self._admission.room,
         )
         self.preemptions = 0
         self._preempted: list[int] = []
@@ -138,6 +145,10 @@ class Placement:
                 held.append(slot)
                 continue
             count = self._admission.admit(slot, grant)
+            if not count and self._admission.short:
+                # Others have what it lacks, and need not wait for it.
+                self.held.hold_for_quota(slot, self._admission.short)
+                continue
             if not count:
                 unplaced = waiting[i:]
                 break
@@ -156,7 +167,15 @@ class Placement:
         wants = np.minimum(view.num_tokens[running] - computed, view.token_budget)
         needed = -(-(computed + wants) // self._page_size) - self._queue.num_pages[running]
         most = int(np.maximum(needed, 0).sum()) + len(self._holdings.forked)
-        return most > self._pages.num_available
+        quotas = self._pages.quotas
+        if quotas is None:
+            return most > self._pages.num_available
+        return most > self._pages.num_available - quotas.num_kept or any(
+            int(needed[view.tenant[running] == tenant].clip(0).sum()) + len(self._holdings.forked)
+            > room
+            for tenant in quotas.bounds
+            if (room := quotas.room(tenant)) is not None
+        )
 
     def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
         """Give running sequences the pages that their grants write to."""
@@ -189,21 +208,25 @@ class Placement:
             Tokens that its pages hold now.
         """
         sequence, size = self._queue[slot], self._page_size
-        spare = self._pages.num_available - self._admission.promised()
+        tenant = int(self._queue.view.tenant[slot])
+        spare = self._admission.room(tenant)
         while len(sequence.pages) * size < reach and spare > 0:
-            self._holdings.append(sequence, self._pages.take())
+            self._holdings.append(sequence, self._pages.take(tenant))
             spare -= 1
         return len(sequence.pages) * size
 
     def _take(self, preempted: set[int], slot: int) -> int | None:
         """A page for a running sequence, whoever has to give way; None if it is itself."""
+        tenant = int(self._queue.view.tenant[slot])
         while True:
             try:
-                return self._pages.take()
-            except OutOfPages:
-                if self._admission.drop_inherited():
+                return self._pages.take(tenant)
+            except OutOfPages as error:
+                # At a ceiling only pages of the same tenant help.
+                whose = tenant if isinstance(error, OverCeiling) else None
+                if self._admission.drop_inherited(whose):
                     continue
-                victim = self._victim()
+                victim = self._victim(whose)
                 self.preempt(victim)
                 self._queue[victim.slot].preemptions += 1
                 preempted.add(victim.slot)
@@ -220,10 +243,16 @@ class Placement:
             # The scheduler has chosen who; the preemption says how.
             self.preempt(self._choose(plan.preempt[i : i + 1]))
 
-    def _victim(self) -> Victim:
-        """Choose who gives way; whoever did so often is spared while there are others."""
+    def _victim(self, tenant: int | None) -> Victim:
+        """Choose who gives way; whoever did so often is spared while there are others.
+
+        Args:
+            tenant: of whom; None for anybody.
+        """
         view = self._queue.view
         running = view.running
+        if tenant is not None:
+            running = running[view.tenant[running] == tenant]
         rested = running[view.preemptions[running] < MAX_PREEMPTIONS]
         return self._choose(rested if len(rested) else running)
 

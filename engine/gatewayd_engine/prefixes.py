@@ -249,6 +249,7 @@ class Prefixes:
             raise Refused("there is no prefix cache, and so nothing to pin")
         if plan.pin is None:
             raise Refused("the eviction in use knows no pins; take another, such as retention")
+        self._pages.put_back_aside()
         if not len(tokens):
             pages = [page for page in range(self._pages.num_pages) if self._pages.is_known(page)]
             found = Match(pages, 0)

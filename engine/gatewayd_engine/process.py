@@ -22,6 +22,7 @@ from gatewayd_engine.messages import (
     Pinned,
     Ready,
     SetLimits,
+    SetQuotas,
     Shutdown,
     StepOutput,
     StrategyReport,
@@ -150,7 +151,7 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             try:
                 core.submit(command)
             except Refused as refusal:
-                error = ("invalid_request", str(refusal))
+                error = (refusal.code, str(refusal))
                 return [Finished(i, ERROR, error=error) for i in command.sequences]
         case Abort():
             core.abort(command.sequences)
@@ -158,6 +159,8 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             core.swaps.begin(command)
         case SetLimits():
             core.swaps.limit(command)
+        case SetQuotas():
+            return core.bound(command.quotas)
         case Shutdown() | Pin():
             pass
     return []

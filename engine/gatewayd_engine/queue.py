@@ -92,6 +92,10 @@ class Queue:
         """The live sequence that the gateway calls by this number."""
         return self._by_id.get(sequence_id)
 
+    def number_of(self, tenant: str) -> int:
+        """The small number that stands for a tenant."""
+        return self._tenants.setdefault(tenant, len(self._tenants))
+
     def add(self, sequence: Sequence) -> int:
         """Give a sequence a slot; it waits from now on."""
         if not self._free:
@@ -104,7 +108,7 @@ class Queue:
         view.num_tokens[slot] = sequence.prompt_len
         view.num_computed[slot] = 0
         view.priority[slot] = sequence.priority
-        view.tenant[slot] = self._tenants.setdefault(sequence.tenant, len(self._tenants))
+        view.tenant[slot] = self.number_of(sequence.tenant)
         view.arrival[slot] = sequence.submitted
         view.weight[slot] = sequence.weight
         view.deadline[slot] = sequence.deadline

@@ -24,7 +24,11 @@ _MAX_LOGPROBS = 256
 
 
 class Refused(Exception):
-    """A submission that this engine cannot serve; the sentence says why."""
+    """A submission that this engine cannot serve; the sentence says why, a code what kind."""
+
+    def __init__(self, sentence: str, code: str = "invalid_request") -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> NDArray[np.int32]:

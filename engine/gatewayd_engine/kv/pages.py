@@ -7,9 +7,10 @@ prefix cache knows its content and the eviction strategy orders it. After every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 
 from gatewayd_engine.faults import blame
+from gatewayd_engine.kv.quotas import NOBODY, Bounds, Quotas
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
@@ -17,6 +18,10 @@ from gatewayd_hooks.strategy import Kind
 
 class OutOfPages(Exception):
     """No page is free and none can be evicted."""
+
+
+class OverCeiling(OutOfPages):
+    """The tenant's sequences hold all that they may; others' pages do not help."""
 
 
 class PageInvariantError(Exception):
@@ -36,6 +41,7 @@ class Pages:
         on_forget: told of a page whose content is not known any more.
         defers: whether pages that are given back stay held until ``settle``: a step that was
             launched before may write to them, and copies to and from elsewhere do not wait for it.
+        quotas: what tenants may have; None while none of them is bounded.
     """
 
     __slots__ = (
@@ -43,12 +49,14 @@ class Pages:
         "_free",
         "_known",
         "_origins",
+        "_owners",
         "_plan",
         "_refs",
         "defers",
         "num_pages",
         "on_evict",
         "on_forget",
+        "quotas",
     )
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
@@ -63,6 +71,9 @@ class Pages:
         self._known = bytearray(num_pages)
         # Kept for evictions that come later.
         self._origins: list[PageOrigin | None] = [None] * num_pages
+        # By whom each was taken last: for quotas that come later.
+        self._owners = [NOBODY] * num_pages
+        self.quotas: Quotas | None = None
 
     @property
     def num_free(self) -> int:
@@ -72,7 +83,8 @@ class Pages:
     @property
     def num_cached(self) -> int:
         """Pages nobody holds whose content is known."""
-        return self._plan.num_evictable()
+        aside = 0 if self.quotas is None else self.quotas.num_aside
+        return self._plan.num_evictable() + aside
 
     @property
     def num_held(self) -> int:
@@ -81,22 +93,32 @@ class Pages:
 
     @property
     def num_available(self) -> int:
-        """Pages that ``take`` can give."""
+        """Pages that ``take`` can give whom no floor holds against."""
         return len(self._free) + self.num_cached
 
-    def take(self) -> int:
+    def available(self, tenant: int) -> int:
+        """Pages that ``take`` can give a tenant, apart from its ceiling."""
+        if self.quotas is None:
+            return self.num_available
+        return self.num_available - self.quotas.kept_from(tenant)
+
+    def take(self, tenant: int = NOBODY) -> int:
         """Hold a page nobody holds, evicting a cached one if none is free.
 
+        Args:
+            tenant: whose sequence needs it.
+
         Raises:
-            OutOfPages: all are held.
+            OverCeiling: the tenant holds all that it may.
+            OutOfPages: all are held, or kept for others.
         """
+        quotas = self.quotas
+        if quotas is not None and quotas.is_full(tenant):
+            raise OverCeiling
         if self._free:
             page = self._free.pop()
-        elif self.num_cached:
-            with blame(Kind.EVICTION):
-                page = self._plan.evict()
-                if not self.is_known(page) or self._refs[page]:
-                    raise ValueError(f"gave up page {page}, which is not cached")
+        elif self.available(tenant) > 0:
+            page = self._evicted(tenant)
             if self.on_evict is not None:
                 self.on_evict(page)
             self._known[page] = 0
@@ -108,13 +130,40 @@ class Pages:
         else:
             raise OutOfPages
         self._refs[page] = 1
+        self._owners[page] = tenant
+        if quotas is not None:
+            quotas.took(tenant)
         return page
+
+    def _evicted(self, tenant: int) -> int:
+        """A page that the eviction gives up, or one that was set aside."""
+        plan, quotas = self._plan, self.quotas
+        with blame(Kind.EVICTION):
+            while quotas is None or plan.num_evictable():
+                page = plan.evict()
+                if not self.is_known(page) or self._refs[page]:
+                    raise ValueError(f"gave up page {page}, which is not cached")
+                if quotas is None:
+                    return page
+                chosen = quotas.chosen(page, self._owners[page], tenant)
+                if chosen is not None:
+                    return chosen
+            return quotas.own(tenant)
 
     def share(self, page: int) -> None:
         """Add a reference to a held or cached page."""
         if not self._refs[page]:
-            self._plan.reuse(page)
+            if self.quotas is None or not self.quotas.revived(self._owners[page], page):
+                self._plan.reuse(page)
+            else:
+                self._tell_again(page)
         self._refs[page] += 1
+
+    def _tell_again(self, page: int) -> None:
+        """The eviction is to order a page again that it gave up once."""
+        origin = self._origins[page]
+        if origin is not None and self._plan.cached is not None:
+            self._plan.cached(page, origin)
 
     def give_back(self, pages: list[int]) -> None:
         """Drop one reference of each page, in the given order.
@@ -140,10 +189,36 @@ class Pages:
         for page in pages:
             if refs[page]:
                 continue
+            if self.quotas is not None:
+                self.quotas.released(self._owners[page], is_cached=self._known[page] == 1)
             if self._known[page]:
                 self._plan.release(page)
             else:
                 self._free.append(page)
+
+    # Quotas
+
+    def bound(self, bounds: Mapping[int, Bounds]) -> None:
+        """Bound tenants from now on, by their numbers, and no others."""
+        self.put_back_aside()
+        self.quotas = Quotas(bounds) if bounds else None
+        if self.quotas is not None:
+            self.quotas.count(*self._counted)
+
+    @property
+    def _counted(self) -> tuple[list[int], list[int], bytearray]:
+        return self._owners, self._refs, self._known
+
+    def put_back_aside(self) -> None:
+        """Let the eviction order again what was set aside."""
+        if self.quotas is None or not self.quotas.num_aside:
+            return
+        with blame(Kind.EVICTION):
+            pages = self.quotas.take_all_back()
+            for page in sorted(pages, key=self._depth):
+                self._tell_again(page)
+            for page in pages:
+                self._plan.release(page)
 
     def is_shared(self, page: int) -> bool:
         """Whether more than one sequence holds it, so that a writer must copy it first."""
@@ -184,6 +259,10 @@ class Pages:
         """Order the cached pages by another strategy, which starts from what is cached now."""
         self._plan = plan
         self._free = []
+        if self.quotas is not None:
+            # A fault in the middle of something may be why this is called.
+            self.quotas.take_all_back()
+            self.quotas.count(*self._counted)
         if plan.cached is not None:
             told = [(page, origin) for page, origin in enumerate(self._origins) if origin]
             for page, origin in sorted(told, key=lambda entry: entry[1].depth):
@@ -233,6 +312,8 @@ class Pages:
             raise PageInvariantError("a page is free twice")
         if any(self._refs[page] or self._known[page] for page in self._free):
             raise PageInvariantError("a free page is held or known")
+        if self.quotas is not None and not self.quotas.agrees(*self._counted):
+            raise PageInvariantError("pages are counted for other tenants than hold or held them")
         held = sum(1 for refs in self._refs if refs)
         if held + self.num_free + self.num_cached != self.num_pages:
             raise PageInvariantError(

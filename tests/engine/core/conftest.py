@@ -27,6 +27,7 @@ from gatewayd_engine.messages import (
     SamplingParams,
     StepOutput,
     Submit,
+    TenantQuota,
     TokenLogprobs,
 )
 from gatewayd_engine.model.decoder import Decoder
@@ -76,6 +77,11 @@ class Harness:
         params = SamplingParams(**fields)
         self.core.submit(Submit(ids, np.array(prompt, np.int32).tobytes(), params, **outer))
         return ids
+
+    def bound(self, *quotas: TenantQuota) -> None:
+        """Bound tenants; those that fail by it have ended."""
+        for finished in self.core.bound(list(quotas)):
+            self.answers[finished.sequence].finished = finished
 
     def step(self) -> StepOutput:
         """One step, its output sorted to the sequences."""

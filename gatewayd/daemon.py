@@ -132,6 +132,7 @@ class Daemon:
         self._control = Control(config, self._fleet, plugged)
         recent, live = Recent(), Live()
         self._durable = Durable(config)
+        self._durable.tenancy.directory.watch_quotas(self._fleet.bound)
         metrics = Metrics(
             self._fleet,
             name,

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.quotas import Bounds
-from gatewayd_engine.messages import Amount, TenantQuota
+from gatewayd_engine.messages import Amount, Submit, TenantQuota
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.submission import Refused
 
@@ -37,6 +39,24 @@ class TenantBounds:
             }
         )
 
+    def fitted(self, message: Submit, prompt_len: int) -> Submit:
+        """A request as long as its tenant may have it, where it did not say how long it is.
+
+        Raises:
+            Refused: its tenant may never hold so many pages.
+        """
+        params = message.params
+        most = self._most(message.tenant)
+        if params.may_be_shorter and most is not None:
+            left = most * self._queue.view.page_size - prompt_len
+            if 0 < left < params.max_tokens:
+                params = msgspec.structs.replace(
+                    params, max_tokens=left, min_tokens=min(left, params.min_tokens)
+                )
+                return msgspec.structs.replace(message, params=params)
+        self.check(message.tenant, prompt_len + params.max_tokens)
+        return message
+
     def check(self, tenant: str, num_tokens: int) -> None:
         """See that a sequence could run if it were alone.
 
@@ -47,26 +67,32 @@ class TenantBounds:
         Raises:
             Refused: its tenant may never hold so many pages.
         """
+        most, quotas = self._most(tenant), self._pages.quotas
+        pages = -(-num_tokens // self._queue.view.page_size)
+        if quotas is None or most is None or pages <= most:
+            return
+        takes = f"a prompt and an answer of {num_tokens} tokens take {pages} pages of the KV cache"
+        if quotas.of(self._queue.number_of(tenant)).ceiling == most:
+            raise Refused(
+                f"{takes} and the tenant may hold {most}: ask for fewer tokens, or the operator "
+                "for more",
+                TOO_LARGE,
+            )
+        raise Refused(
+            f"{takes}; all but {most} of its {self._pages.num_pages} may be kept for other "
+            "tenants: ask for fewer tokens",
+            TOO_LARGE,
+        )
+
+    def _most(self, tenant: str) -> int | None:
+        """Pages that a tenant's sequence may hold when nobody else does; None without quotas."""
         quotas = self._pages.quotas
         if quotas is None:
-            return
+            return None
         number = self._queue.number_of(tenant)
-        pages = -(-num_tokens // self._queue.view.page_size)
-        ceiling = quotas.of(number).ceiling
-        if ceiling is not None and pages > ceiling:
-            raise Refused(
-                f"a prompt and an answer of {num_tokens} tokens take {pages} pages of the KV cache "
-                f"and the tenant may hold {ceiling}: ask for fewer, or the operator for more",
-                TOO_LARGE,
-            )
         kept = sum(one.floor for other, one in quotas.bounds.items() if other != number)
-        if pages > self._pages.num_pages - kept:
-            raise Refused(
-                f"a prompt and an answer of {num_tokens} tokens take {pages} pages; the KV cache "
-                f"has {self._pages.num_pages}, of which {kept} may be kept for other tenants: "
-                "ask for fewer tokens",
-                TOO_LARGE,
-            )
+        left, ceiling = self._pages.num_pages - kept, quotas.of(number).ceiling
+        return left if ceiling is None else min(left, ceiling)
 
 
 def _pages(amount: Amount, num_pages: int) -> int:

@@ -132,7 +132,7 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
-        self._bounds.check(message.tenant, len(prompt) + message.params.max_tokens)
+        message = self._bounds.fitted(message, len(prompt))
         if any(map(self._lives.knows, message.sequences)):
             raise Refused("a sequence id is in use")
         seed = message.params.seed

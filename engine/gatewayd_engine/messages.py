@@ -58,6 +58,9 @@ class SamplingParams(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """One of ``POOLINGS``: the prompt's hidden states are told, all of them or the last one's."""
     guide_behind: tuple[str, str] | None = None
     """The marks of the reasoning that may stand before it, as ``Bounds``; None for none."""
+    may_be_shorter: bool = False
+    """``max_tokens`` is what is left of the context: its tenant's part of the KV cache may have
+    less."""
 
 
 class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=False):

@@ -7,12 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from gatewayd.tenants.quotas import PATTERN
+
 _MOST = 10**15
 """Of what is counted: sums of it stay far from what SQLite's integers hold."""
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[int, Meta(ge=0, le=_MOST)]
 PerMillion = Annotated[int, Meta(ge=0, le=10**12)]
+Pages = Annotated[str, Meta(pattern=PATTERN)]
 Weight = Annotated[float, Meta(ge=0.01, le=100.0)]
 Seconds = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 Overlap = Annotated[int, Meta(ge=0, le=7 * 86_400)]
@@ -28,6 +31,9 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         requests_per_minute: at most.
         tokens_per_minute: at most, of prompts and answers.
         concurrency: requests at once, at most.
+        kv_floor: of its cached pages in an engine's KV cache, what others' requests leave there:
+            a number of pages such as "128", or a share of all such as "12.5%".
+        kv_ceiling: what its requests may hold there, the same way.
         most_tokens: that it may use in all.
         most_micros: millionths of money that it may use in all.
     """
@@ -36,6 +42,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     requests_per_minute: Count | UnsetType | None = UNSET
     tokens_per_minute: Count | UnsetType | None = UNSET
     concurrency: Count | UnsetType | None = UNSET
+    kv_floor: Pages | UnsetType | None = UNSET
+    kv_ceiling: Pages | UnsetType | None = UNSET
     most_tokens: Amount | UnsetType | None = UNSET
     most_micros: Amount | UnsetType | None = UNSET
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Any
 
 import typer
@@ -10,6 +11,7 @@ from rich.table import Table
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
 from gatewayd.cli.operating import act
 from gatewayd.cli.swap import Socket
+from gatewayd.tenants.quotas import PATTERN
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and weights.")
 
@@ -22,12 +24,22 @@ def _option(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
     return typer.Option(flag, metavar="N|none", help=text)
 
 
+def _amount(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(flag, metavar="PAGES|SHARE%|none", help=text)
+
+
 Requests = Annotated[str | None, _option("--requests-per-minute", "At most so many.")]
 Tokens = Annotated[str | None, _option("--tokens-per-minute", "Of prompts and answers.")]
 Concurrency = Annotated[str | None, _option("--concurrency", "Requests at once.")]
 BudgetTokens = Annotated[str | None, _option("--budget-tokens", "That it may use in all.")]
 BudgetMoney = Annotated[
     str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
+]
+Floor = Annotated[
+    str | None, _amount("--kv-floor", "Cached pages that others' requests leave there.")
+]
+Ceiling = Annotated[
+    str | None, _amount("--kv-ceiling", "Of the KV cache, what its requests may hold.")
 ]
 Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
 
@@ -41,13 +53,19 @@ def create(
     budget_tokens: BudgetTokens = None,
     budget_money: BudgetMoney = None,
     weight: Weight = None,
+    kv_floor: Floor = None,
+    kv_ceiling: Ceiling = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
     """Add a tenant; it comes in with a key, see gatewayd key create."""
-    terms = _terms(
-        requests_per_minute, tokens_per_minute, concurrency, budget_tokens, budget_money, weight
-    )
+    counts = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "most_tokens": budget_tokens,
+    }
+    terms = _terms(counts, budget_money, weight, {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling})
     act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
     typer.echo(f"tenant {tenant} is there")
 
@@ -61,13 +79,19 @@ def set_(
     budget_tokens: BudgetTokens = None,
     budget_money: BudgetMoney = None,
     weight: Weight = None,
+    kv_floor: Floor = None,
+    kv_ceiling: Ceiling = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
     """Change what a tenant may use, from now on; none takes a limit away."""
-    terms = _terms(
-        requests_per_minute, tokens_per_minute, concurrency, budget_tokens, budget_money, weight
-    )
+    counts = {
+        "requests_per_minute": requests_per_minute,
+        "tokens_per_minute": tokens_per_minute,
+        "concurrency": concurrency,
+        "most_tokens": budget_tokens,
+    }
+    terms = _terms(counts, budget_money, weight, {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling})
     if not terms:
         fail("say what to change", 2)
     act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
@@ -90,7 +114,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
         return
     table = Table(
         whole("tenant", [row["tenant"] for row in found]),
-        *("weight", "requests/min", "tokens/min", "at once"),
+        *("weight", "requests/min", "tokens/min", "at once", "kv floor", "ceiling"),
         *("tokens used", "of", "money used", "of"),
         box=None,
         pad_edge=False,
@@ -100,7 +124,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
             row["tenant"],
             f"{row['weight']:g}",
             *map(_shown, (row["requests_per_minute"], row["tokens_per_minute"])),
-            _shown(row["concurrency"]),
+            *map(_shown, (row["concurrency"], row["kv_floor"], row["kv_ceiling"])),
             str(row["used_tokens"]),
             _shown(row["most_tokens"]),
             money(row["used_micros"]),
@@ -123,24 +147,16 @@ def micros_of(text: str, option: str) -> int:
     return int(units) * _MICROS + int(rest.ljust(6, "0"))
 
 
-def _shown(value: int | None) -> str:
+def _shown(value: int | str | None) -> str:
     return "-" if value is None else str(value)
 
 
 def _terms(
-    requests_per_minute: str | None,
-    tokens_per_minute: str | None,
-    concurrency: str | None,
-    budget_tokens: str | None,
+    counts: dict[str, str | None],
     budget_money: str | None,
     weight: float | None,
+    amounts: dict[str, str | None],
 ) -> dict[str, Any]:
-    counts = {
-        "requests_per_minute": requests_per_minute,
-        "tokens_per_minute": tokens_per_minute,
-        "concurrency": concurrency,
-        "most_tokens": budget_tokens,
-    }
     terms: dict[str, Any] = {}
     for name, text in counts.items():
         if text in _NONE:
@@ -149,6 +165,13 @@ def _terms(
             if not (text.isascii() and text.isdigit()):
                 fail(f"{text} is neither a whole number nor none", 2)
             terms[name] = int(text)
+    for name, text in amounts.items():
+        if text in _NONE:
+            terms[name] = None
+        elif text is not None:
+            if not re.match(PATTERN, text):
+                fail(f"{text} is neither a number of pages, nor a share such as 12.5%, nor none", 2)
+            terms[name] = text
     if budget_money is not None:
         is_none = budget_money in _NONE
         terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")

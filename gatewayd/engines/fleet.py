@@ -36,7 +36,7 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import ModelInfo, Pinned, StepOutput, Swapped
+from gatewayd_engine.messages import ModelInfo, Pinned, StepOutput, Swapped, TenantQuota
 from gatewayd_hooks.admission import AdmissionRequest
 from gatewayd_hooks.routing import RouteRequest
 
@@ -83,6 +83,11 @@ class EngineFleet:
         self._is_draining = False
         self._was_ready = asyncio.Event()
         self._is_settled = asyncio.Event()  # ready once, or nothing to wait for
+
+    def bound(self, quotas: list[TenantQuota]) -> None:
+        """Bound what tenants may hold of every engine's KV cache; no others are bounded."""
+        for replica in self._replicas:
+            replica.bound(quotas)
 
     def start(self) -> None:
         """Start the engines; returns at once."""

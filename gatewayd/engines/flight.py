@@ -183,6 +183,8 @@ class Flight:
             return InvalidRequest(message)
         if code == "invalid_grammar":
             return InvalidRequest(message, param=request.guide_param, code="invalid_grammar")
+        if code == "kv_quota_exceeded":
+            return InvalidRequest(message, param="max_tokens", code="kv_quota_exceeded")
         if code == "strategy_error":
             if self._rarely.may(message):
                 _log.error("requests are refused since request %s: %s", request.request_id, message)

@@ -43,6 +43,7 @@ from gatewayd_engine.messages import (
     StrategyReport,
     StrategyRow,
     Swapped,
+    TenantQuota,
 )
 from gatewayd_hooks.execution import EngineCommand
 
@@ -135,6 +136,12 @@ class Replica:
     def limit(self, limits: SetLimits) -> None:
         """Change limits, now and whenever an engine starts."""
         self.setup.limit(limits)
+        if self.can_serve:
+            self._tell_news()
+
+    def bound(self, quotas: list[TenantQuota]) -> None:
+        """Bound tenants, now and whenever an engine starts."""
+        self.setup.bound(quotas)
         if self.can_serve:
             self._tell_news()
 

@@ -9,7 +9,7 @@ import msgspec
 
 from gatewayd.engines.patience import Patience
 from gatewayd_engine.config import ENGINE_KINDS, EngineConfig
-from gatewayd_engine.messages import Command, SetLimits, Swap
+from gatewayd_engine.messages import Command, SetLimits, SetQuotas, Swap, TenantQuota
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.marker import Marker
 
@@ -42,6 +42,7 @@ class EngineSetup:
         self.config = config
         self._index = index
         self._limits: SetLimits | None = None
+        self._quotas: SetQuotas | None = None
         self._known = config
         self._marker = Marker.shared()
 
@@ -59,10 +60,15 @@ class EngineSetup:
         """Limits for this engine and the next ones."""
         self._limits = limits
 
+    def bound(self, quotas: list[TenantQuota]) -> None:
+        """Quotas of tenants for this engine and the next ones."""
+        self._quotas = SetQuotas(quotas)
+
     def news(self) -> list[Command]:
         """What a loaded engine does not know yet; it makes no step before it does."""
         before, self._known = self._known, self.config
-        news: list[Command] = [] if self._limits is None else [self._limits]
+        told = (self._limits, self._quotas)
+        news: list[Command] = [command for command in told if command is not None]
         return news + [
             Swap(0, kind.value, self.config.choices(kind), holds=True)
             for kind in ENGINE_KINDS

@@ -24,6 +24,7 @@ CAUSES: Mapping[str, str] = {
     "turn": "it waited while others' tokens filled the steps",
     "rows": "it waited for a free row of the batch",
     "pages": "it waited for free pages of the KV cache",
+    "kv_quota": "its tenant held all pages that it may, or others' were kept for them",
     "leader": "it waited for another that computed the beginning they share",
     "tier": "it waited for pages from a KV tier",
     "preempted": "it had given way to others, and waited again",

@@ -88,6 +88,7 @@ async def prepare_chat(
         prompt_logprobs=request.prompt_logprobs,
         guide=await services.check_guide(wish),
         behind=parsers.bounds(prompt_end, continues=continued is not None),
+        may_be_shorter=asked is None,
     )
     n = request.n or 1
     identity = identity_of(

@@ -63,6 +63,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
             logprobs=request.logprobs,
             prompt_logprobs=request.logprobs if request.echo else request.prompt_logprobs,
             guide=await services.check_guide(wish),
+            may_be_shorter=request.max_tokens is None and self.default_tokens is None,
         )
         tokenizer = services.text.tokenizer
         echoed = None

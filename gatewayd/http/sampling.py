@@ -144,6 +144,7 @@ def sampling_params(
     prompt_logprobs: int | None = None,
     guide: GuideSpec | None = None,
     behind: Bounds | None = None,
+    may_be_shorter: bool = False,
 ) -> SamplingParams:
     """Check the rules across fields and fill in the defaults.
 
@@ -155,6 +156,7 @@ def sampling_params(
         prompt_logprobs: the same.
         guide: what the answer must follow, checked.
         behind: the marks of the reasoning behind which it must.
+        may_be_shorter: whether ``max_tokens`` is what is left, and not what was asked for.
 
     Raises:
         InvalidRequest: two fields do not fit together, or an id is not in the vocabulary.
@@ -187,6 +189,7 @@ def sampling_params(
         extra=request.extra_args or {},
         guide=guide,
         guide_behind=None if guide is None else behind,
+        may_be_shorter=may_be_shorter,
     )
 
 

@@ -118,6 +118,9 @@ tenants = Table(
     Column("requests_per_minute", Integer),
     Column("tokens_per_minute", Integer),
     Column("concurrency", Integer),
+    # Of the KV cache: pages as "128", or a share as "12.5%".
+    Column("kv_floor", Text),
+    Column("kv_ceiling", Text),
 )
 
 # Money is in millionths of the operator's currency, always whole.

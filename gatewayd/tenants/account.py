@@ -13,6 +13,7 @@ from gatewayd.tenants.costs import Asked, Entry, Spent
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Gate, Limits
 from gatewayd.tenants.prices import FREE, OTHERS, Price
+from gatewayd_engine.messages import TenantQuota
 
 
 class Terms(NamedTuple):
@@ -23,12 +24,14 @@ class Terms(NamedTuple):
         has_token_budget: whether its tokens are limited in all.
         has_money_budget: whether its money is.
         weight: of its requests beside those of others.
+        quota: of the KV cache; None for none.
     """
 
     limits: Limits = Limits()
     has_token_budget: bool = False
     has_money_budget: bool = False
     weight: float = 1.0
+    quota: TenantQuota | None = None
 
     @property
     def are_usual(self) -> bool:

@@ -16,8 +16,10 @@ from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Limits
 from gatewayd.tenants.prices import Price
 from gatewayd.tenants.principal import OPERATOR, Lease, Principal, revoked
+from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.secret import Secret
+from gatewayd_engine.messages import TenantQuota
 
 
 class _Key:
@@ -67,6 +69,14 @@ class Directory:
         self._wall = wall
         self._keys: Mapping[str, _Key] = {}
         self._accounts: dict[str, Account] = {}
+        self._quotas: list[TenantQuota] = []
+        self._tell_quotas: Callable[[list[TenantQuota]], None] | None = None
+
+    def watch_quotas(self, tell: Callable[[list[TenantQuota]], None]) -> None:
+        """Tell what tenants are promised of the KV cache, if any are, and whenever it changes."""
+        self._tell_quotas = tell
+        if self._quotas:
+            tell(self._quotas)
 
     def load(self, everything: Everything) -> None:
         """Take in what the store has now; whatever runs with a key that is gone ends."""
@@ -93,6 +103,11 @@ class Directory:
             account=self._accounts[DEFAULT_TENANT],
         )
         self.operator = counted if counts else OPERATOR
+        quotas = [one.quota for one in terms.values() if one.quota is not None]
+        if quotas != self._quotas:
+            self._quotas = quotas
+            if self._tell_quotas is not None:
+                self._tell_quotas(quotas)
         for key in gone:
             if key.principal.lease is not None:
                 key.principal.lease.end()
@@ -140,4 +155,5 @@ def _terms(row: Row[Any]) -> Terms:
         row.most_tokens is not None,
         row.most_micros is not None,
         row.weight,
+        quota_of(row),
     )

@@ -22,7 +22,8 @@ from gatewayd.store.tables import (
 )
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
-LIMITS = ("weight", "requests_per_minute", "tokens_per_minute", "concurrency")
+QUOTAS = ("kv_floor", "kv_ceiling")
+LIMITS = ("weight", "requests_per_minute", "tokens_per_minute", "concurrency", *QUOTAS)
 BUDGETS = ("most_tokens", "most_micros")
 _OVER = ("failed", "completed", "expired", "cancelled")
 

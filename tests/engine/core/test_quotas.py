@@ -140,9 +140,13 @@ def test_one_that_could_never_run_is_refused_with_the_limit(
     with pytest.raises(Refused, match=r"100 tokens take 7 pages .* may hold 4") as refusal:
         engine.submit(list(range(20, 70)), max_tokens=50, tenant="a")
     assert refusal.value.code == "kv_quota_exceeded"
-    with pytest.raises(Refused, match="has 64, of which 48 may be kept for other"):
+    with pytest.raises(Refused, match="all but 16 of its 64 may be kept for other"):
         engine.submit(list(range(20, 120)), max_tokens=157, tenant="b")
     engine.generate(list(range(20, 70)), max_tokens=14, tenant="a")
+    left = engine.generate(
+        list(range(20, 70)), max_tokens=900, ignore_eos=True, may_be_shorter=True, tenant="a"
+    )
+    assert len(left) == 14, "it did not say how long it is to be"
     engine.generate(list(range(20, 120)), max_tokens=156, tenant="b", ignore_eos=True)
 
 

@@ -1,0 +1,75 @@
+"""Two tenants on a real engine: what one sends costs the other no cache, nor shows in it."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from gatewayd.admin.client import call
+from tests.daemon.conftest import NANO_DAEMON
+from tests.gatewayd.tenants.desk import bearer
+
+PROMPT = [300 + i * 7 % 3001 for i in range(160)]
+PAGES = 96
+
+
+async def complete(http: httpx.AsyncClient, key: str, prompt: list[int], most: int = 2) -> Any:
+    body = {"model": "nano", "prompt": prompt, "max_tokens": most, "ignore_eos": True}
+    answer = await http.post("/v1/completions", json=body, headers=bearer(key))
+    return answer.status_code, answer.json()
+
+
+async def cached(http: httpx.AsyncClient, key: str, prompt: list[int]) -> int:
+    status, answer = await complete(http, key, prompt)
+    assert status == 200, answer
+    found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+    return found
+
+
+async def test_a_floor_keeps_what_is_cached_and_a_ceiling_bounds_a_flood(
+    start_daemon: Any, tmp_path: Path
+) -> None:
+    socket = str(tmp_path / "admin.sock")
+    env = {
+        "GATEWAYD_ADMIN__SOCKET": socket,
+        "GATEWAYD_ENGINE__KV_PAGES": str(PAGES),
+        "GATEWAYD_QUEUE__MAX_WAITING_REQUESTS": "64",
+    }
+    daemon = await asyncio.to_thread(start_daemon, command=NANO_DAEMON, env=env)
+
+    def ask(method: str, route: str, body: object = None) -> Any:
+        return call(socket, method, route, body)
+
+    keys = {}
+    for name, terms in (("a", {"kv_floor": "12.5%"}), ("b", {"kv_ceiling": "64"})):
+        await asyncio.to_thread(
+            ask, "POST", "/admin/tenants", {"tenant": name, "terms": terms | {"weight": 2}}
+        )
+        keys[name] = (await asyncio.to_thread(ask, "POST", "/admin/keys", {"tenant": name}))[
+            "secret"
+        ]
+    async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
+
+        async def flood() -> None:
+            prompts = [[500 + i, *range(1000, 1250)] for i in range(16)]
+            found = await asyncio.gather(*(complete(http, keys["b"], p, 30) for p in prompts))
+            assert [status for status, _ in found] == [200] * 16
+
+        assert await cached(http, keys["a"], PROMPT) == 0
+        assert await cached(http, keys["a"], PROMPT) >= 144
+        await flood()
+        assert await cached(http, keys["a"], PROMPT) >= 144, "12 pages are kept for it"
+        await asyncio.to_thread(ask, "PATCH", "/admin/tenants/b", {"kv_ceiling": "8"})
+        status, refused = await complete(http, keys["b"], [5] * 100, 29)
+        assert (status, refused["error"]["code"]) == (400, "kv_quota_exceeded")
+        assert "129 tokens take 9 pages" in refused["error"]["message"]
+        assert (await complete(http, keys["b"], [5] * 100, 28))[0] == 200
+        changes: dict[str, dict[str, None]] = {"a": {"kv_floor": None}, "b": {"kv_ceiling": None}}
+        for name, gone in changes.items():
+            await asyncio.to_thread(ask, "PATCH", f"/admin/tenants/{name}", gone)
+        await flood()
+        assert await cached(http, keys["a"], PROMPT) == 0, "nothing is kept any more"
+    assert daemon.stop() == 0

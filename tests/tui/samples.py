@@ -102,6 +102,37 @@ def engine(**changed: Any) -> EngineView:
     return EngineView(**fields | changed)
 
 
+def kv(**changed: Any) -> KvView:
+    fields: dict[str, Any] = {
+        "engine": 0,
+        "pages_per_cell": 1,
+        "cells": "." * 500 + "c" * 200 + "a" * 200 + "s" * 80 + "p" * 20,
+        "owners": " " * 500 + "0" * 350 + "1" * 150,
+        "tenants": ["acme", "globex"],
+        "free": 500,
+        "cached": 200,
+        "active": 200,
+        "shared": 80,
+        "pinned": 20,
+        "by_tenant": {"acme": 350, "globex": 150},
+        "tiers": {"host": 40},
+    }
+    return KvView(**fields | changed)
+
+
+def slo(**changed: Any) -> SloView:
+    fields: dict[str, Any] = {
+        "priority": "realtime",
+        "slo": "ttft",
+        "target_ms": 500.0,
+        "objective": 0.99,
+        "good": 990,
+        "bad": 10,
+        "burn": {"5m": 1.4, "1h": 0.8, "6h": 0.25},
+    }
+    return SloView(**fields | changed)
+
+
 def log(number: int, **changed: Any) -> LogView:
     fields: dict[str, Any] = {
         "number": number,
@@ -137,34 +168,11 @@ def snapshot(number: int = 0, **changed: Any) -> Snapshot:
         "more_waiting": 0,
         "running": [running(each) for each in range(3)],
         "more_running": 0,
-        "kv": [
-            KvView(
-                engine=0,
-                pages_per_cell=1,
-                cells="." * 500 + "c" * 200 + "a" * 200 + "s" * 80 + "p" * 20,
-                owners=" " * 500 + "0" * 350 + "1" * 150,
-                tenants=["acme", "globex"],
-                free=500,
-                cached=200,
-                active=200,
-                shared=80,
-                pinned=20,
-                by_tenant={"acme": 350, "globex": 150},
-                tiers={"host": 40},
-            )
-        ],
+        "kv": [kv()],
         "slo": [
-            SloView(
-                priority=priority,
-                slo=slo,
-                target_ms=None if slo == "all" else 500.0,
-                objective=0.99,
-                good=990,
-                bad=10,
-                burn={"5m": 1.4, "1h": 0.8, "6h": 0.25},
-            )
+            slo(priority=priority, slo=name, target_ms=None if name == "all" else 500.0)
             for priority in ("realtime", "standard")
-            for slo in ("ttft", "all")
+            for name in ("ttft", "all")
         ],
         "tenants": [
             TenantView(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -73,5 +73,92 @@ def drain() -> Change:
     return Change(title, "POST", "/admin/drain", destroys=True)
 
 
+def evict_tenant(tenant: str) -> Change:
+    """Give up what is cached of a tenant's prompts."""
+    title = f"give up every cached page of tenant {tenant}"
+    return Change(title, "DELETE", f"/admin/prefixes?tenant={_part(tenant)}", destroys=True)
+
+
+def reset_cache() -> Change:
+    """Give up all that is cached."""
+    title = "give up the whole prefix cache, of all engines"
+    return Change(title, "DELETE", "/admin/prefixes", destroys=True)
+
+
+def pin_page(engine: int, page: int, seconds: float) -> Change:
+    """Keep a cached page and all before it; with 0 seconds, no longer."""
+    what = f"page {page} of engine {engine} and all before it"
+    title = f"pin {what} for {seconds:g} s" if seconds else f"unpin {what}"
+    return Change(title, "PUT", f"/admin/prefixes/{engine}/{page}/pin", {"seconds": seconds})
+
+
+def evict_page(engine: int, page: int) -> Change:
+    """Give up a cached page and all behind it."""
+    title = f"give up page {page} of engine {engine} and all behind it"
+    return Change(title, "DELETE", f"/admin/prefixes/{engine}/{page}", destroys=True)
+
+
+def set_slo(priority: str, values: Mapping[str, Any]) -> Change:
+    """Promise a class something else."""
+    title = f"change what class {priority} is promised: {', '.join(values)}"
+    return Change(title, "PATCH", "/admin/slo", {priority: dict(values)})
+
+
+def create_tenant(body: Mapping[str, Any]) -> Change:
+    """Add a tenant."""
+    return Change(f"add tenant {body['tenant']}", "POST", "/admin/tenants", dict(body))
+
+
+def change_tenant(tenant: str, terms: Mapping[str, Any]) -> Change:
+    """Change what it may."""
+    title = f"change tenant {tenant}: {', '.join(terms)}"
+    return Change(title, "PATCH", f"/admin/tenants/{_part(tenant)}", dict(terms))
+
+
+def create_key(body: Mapping[str, Any]) -> Change:
+    """Make a key; its secret is in the answer."""
+    return Change(f"make a key for tenant {body['tenant']}", "POST", "/admin/keys", dict(body))
+
+
+def rotate_key(key: str, owner: str, body: Mapping[str, Any]) -> Change:
+    """Give a key another secret, which is in the answer."""
+    title = f"give key {key} of {owner} another secret"
+    return Change(title, "POST", f"/admin/keys/{_part(key)}/rotate", dict(body), destroys=True)
+
+
+def revoke_key(key: str, owner: str) -> Change:
+    """End a key."""
+    title = f"revoke key {key} of {owner}, and end what runs with it"
+    return Change(title, "DELETE", f"/admin/keys/{_part(key)}", destroys=True)
+
+
+def load_model(model: str) -> Change:
+    """Start its engines again."""
+    return Change(f"load model {model}", "POST", f"/admin/models/{_part(model)}/load")
+
+
+def unload_model(model: str) -> Change:
+    """End its engines."""
+    title = f"unload model {model}: its requests end, new ones are refused"
+    return Change(title, "POST", f"/admin/models/{_part(model)}/unload", destroys=True)
+
+
+def swap(kind: str, name: str | list[str], settings: Mapping[str, Any]) -> Change:
+    """Fill a slot with another strategy, or a chain of them."""
+    shown = name if isinstance(name, str) else ", ".join(name) or "nothing"
+    body = {"name": name, "settings": dict(settings)}
+    return Change(f"make {shown} the {kind}", "PUT", f"/admin/strategies/{_part(kind)}", body)
+
+
+def set_limits(values: Mapping[str, Any]) -> Change:
+    """Change limits of the daemon."""
+    shown = ", ".join(f"{name} = {value}" for name, value in values.items())
+    return Change(f"set {shown}", "PATCH", "/admin/limits", dict(values))
+
+
+def _part(name: str) -> str:
+    return quote(name, safe="")
+
+
 def _request(request: str, verb: str) -> str:
-    return f"/admin/requests/{quote(request, safe='')}/{verb}"
+    return f"/admin/requests/{_part(request)}/{verb}"

@@ -23,6 +23,8 @@ class Point:
         requests, errors, prompt_tokens, generated_tokens: totals; errors are answers from 500 on.
         prefix_queries, prefix_hits: totals, in tokens.
         running, waiting: sequences and requests now.
+        evictions: cached pages given up for others, total.
+        good: requests that kept all that their class is promised, totals by class.
         kv_share: of the pages that sequences hold, 0 to 1.
         p50, p95, p99: milliseconds by ``ttft``, ``tpot``, ``e2e``; None of none.
     """
@@ -34,6 +36,8 @@ class Point:
     generated_tokens: float
     prefix_queries: float
     prefix_hits: float
+    evictions: float
+    good: dict[str, float]
     running: int
     waiting: int
     kv_share: float
@@ -92,6 +96,8 @@ def point(snapshot: Snapshot) -> Point:
         generated_tokens=total(samples, "vllm:generation_tokens_total"),
         prefix_queries=float(sum(e.prefix_queries for e in engines)),
         prefix_hits=float(sum(e.prefix_hits for e in engines)),
+        evictions=total(samples, "gatewayd_kv_evictions_total"),
+        good={row.priority: float(row.good) for row in snapshot.slo if row.slo == "all"},
         running=sum(e.num_running for e in engines),
         waiting=len(snapshot.waiting) + snapshot.more_waiting,
         kv_share=sum(e.held_pages for e in engines) / pages if pages else 0.0,

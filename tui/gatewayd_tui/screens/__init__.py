@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.explain import ExplainScreen
+from gatewayd_tui.screens.kv import KvScreen
 from gatewayd_tui.screens.logs import LogsScreen
 from gatewayd_tui.screens.overview import OverviewScreen
 from gatewayd_tui.screens.queue import QueueScreen
 from gatewayd_tui.screens.running import RunningScreen
+from gatewayd_tui.screens.slo import SloScreen
 
 SCREENS: tuple[type[ConsoleScreen], ...] = (
     OverviewScreen,
     QueueScreen,
     RunningScreen,
+    KvScreen,
+    SloScreen,
     LogsScreen,
     ExplainScreen,
 )

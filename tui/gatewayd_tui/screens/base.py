@@ -107,8 +107,12 @@ class ConsoleScreen(Screen[None]):
         return self.query(LiveTable)
 
     def chosen(self) -> list[Any]:
-        """The marked rows of the table, or the one under the cursor."""
-        return next((table.chosen() for table in self.tables()), [])
+        """The marked rows of a table, or the one under the cursor: of the first, or the focused."""
+        found = sorted(self.tables(), key=lambda table: not table.has_focus)
+        return found[0].chosen() if found else []
+
+    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """A change was made. For screens that show more than snapshots, or the answer."""
 
     def ask(self, wanted: Sequence[Change]) -> None:
         """Make changes, after a question where something would be destroyed."""
@@ -127,11 +131,12 @@ class ConsoleScreen(Screen[None]):
                 return
         for change in wanted:
             try:
-                await self.console.source.call(change.method, change.route, change.body)
+                answer = await self.console.source.call(change.method, change.route, change.body)
             except (Lost, Refused) as error:
                 self.notify(f"{change.title}: {error}", severity="error", markup=False)
             else:
                 self.notify(f"✓ {change.title}", markup=False)
+                self.made(change, answer)
 
     def action_filter(self) -> None:
         """Ask for words."""

@@ -1,0 +1,250 @@
+"""Forms made from the bodies of the admin API: a line for each field, and what is typed, checked.
+
+A form shows what is so now; a line that is left as it is says nothing. Pure functions.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal, InvalidOperation
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import inspect
+
+NONE = "none"
+_SPANS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_MICROS = 1_000_000
+
+
+class Wrong(Exception):
+    """What was typed cannot be; the sentence names the field, its limit and what to do.
+
+    Args:
+        name: of the field.
+        sentence: says why.
+    """
+
+    def __init__(self, name: str, sentence: str) -> None:
+        super().__init__(sentence)
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """One line of a form.
+
+    Attributes:
+        name: of the field in the body.
+        type: that its value must have, as ``msgspec.inspect`` tells.
+        doc: what it is, for people.
+        now: what it is at first, as it is typed; empty where it is not set.
+        is_needed: whether it may not be left empty.
+        takes_none: whether there may be no such value.
+    """
+
+    name: str
+    type: Any
+    doc: str = ""
+    now: str = ""
+    is_needed: bool = False
+    takes_none: bool = False
+
+    @property
+    def hint(self) -> str:
+        """What may be typed, in a few words."""
+        return _hint(self.name, self.type) + (f", or {NONE}" if self.takes_none else "")
+
+    def value(self, text: str) -> Any:  # noqa: ANN401 - JSON
+        """What was typed, as it stands in a body.
+
+        Raises:
+            Wrong: it is not allowed.
+        """
+        text = text.strip()
+        if not text and self.is_needed:
+            raise Wrong(self.name, f"{self.name} is missing; it must be {self.hint}")
+        if self.takes_none and text.lower() in ("", NONE):
+            return None
+        value = _read(self.name, text, self.type)
+        if value is None or not _fits(value, self.type):
+            shown = f"{text[:40]}…" if len(text) > 40 else text
+            raise Wrong(self.name, f"{self.name} is {shown!r}; it must be {self.hint}")
+        return value
+
+
+def questions(
+    body: type[msgspec.Struct], now: Mapping[str, Any] | None = None, *, nullable: bool = True
+) -> list[Question]:
+    """A line for each field of a body, in their order; a field that is a body itself has several.
+
+    Args:
+        body: of the admin API.
+        now: what the fields are; of what is made anew, those that are settled.
+        nullable: whether null has a meaning of its own, and is not just another way to say nothing.
+    """
+    docs, made = docs_of(body), list[Question]()
+    for field in msgspec.structs.fields(body):
+        parts = _parts(inspect.type_info(field.type))
+        kinds = [each for each in parts if not isinstance(each, inspect.NoneType)]
+        if isinstance(kinds[0], inspect.StructType):
+            made += questions(kinds[0].cls, now, nullable=nullable)
+            continue
+        value = None if now is None else now.get(field.name)
+        made.append(
+            Question(
+                field.name,
+                kinds[0],
+                docs.get(field.name, ""),
+                "" if value is None else typed(field.name, value),
+                field.required,
+                nullable and len(kinds) < len(parts),
+            )
+        )
+    return made
+
+
+def changed(asked: Sequence[Question], texts: Mapping[str, str]) -> dict[str, Any]:
+    """The values of the lines that are needed, or are not as they were.
+
+    Raises:
+        Wrong: one of them cannot be.
+    """
+    return {
+        each.name: each.value(texts[each.name])
+        for each in asked
+        if each.is_needed or texts[each.name].strip() != each.now
+    }
+
+
+def nested(body: type[msgspec.Struct], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of a form as they stand in a body that has others in it."""
+    found: dict[str, Any] = {}
+    for field in msgspec.structs.fields(body):
+        kind = inspect.type_info(field.type)
+        if isinstance(kind, inspect.StructType):
+            found[field.name] = nested(kind.cls, values)
+        elif field.name in values:
+            found[field.name] = values[field.name]
+    return found
+
+
+def typed(name: str, value: object) -> str:
+    """A value as it would be typed: ``1_500_000`` micros are ``1.50``."""
+    if name.endswith("_micros") and isinstance(value, int):
+        units, rest = divmod(value, _MICROS)
+        return f"{units}.{rest:06d}".rstrip("0").ljust(len(str(units)) + 3, "0")
+    if isinstance(value, list):
+        return " ".join(map(str, value))
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def docs_of(body: type) -> dict[str, str]:
+    """What a body's docstring says of its fields."""
+    found: dict[str, str] = {}
+    names: list[str] = []
+    for line in (body.__doc__ or "").splitlines():
+        match = re.fullmatch(r" {8}((?:\w+, )*\w+): (.*)", line)
+        if match:
+            names = match[1].split(", ")
+            found |= dict.fromkeys(names, match[2])
+        elif names and line.startswith(" " * 12):
+            found |= {name: f"{found[name]} {line.strip()}" for name in names}
+        else:
+            names = []
+    return found
+
+
+def _parts(kind: Any) -> list[Any]:  # noqa: ANN401 - msgspec's types
+    found = list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
+    return [each for each in found if not isinstance(each, inspect.CustomType)]
+
+
+def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
+    """The value that a text means; None if it means none."""
+    match kind:
+        case inspect.ListType():
+            return [part for part in re.split(r"[\s,]+", text) if part]
+        case inspect.IntType() if name.endswith("_micros"):
+            return _micros(text)
+        case inspect.IntType() if name.endswith("seconds") and re.fullmatch(r"\d{1,9}[smhd]", text):
+            return int(text[:-1]) * _SPANS[text[-1]]
+        case inspect.IntType():
+            return int(text) if re.fullmatch(r"-?\d[\d_]{0,20}(?<!_)", text) else None
+        case inspect.FloatType():
+            return float(text) if re.fullmatch(r"-?(\d{1,20}\.?\d*|\.\d+)", text) else None
+    return text
+
+
+def _micros(text: str) -> int | None:
+    """An amount of money, never by way of a float."""
+    try:
+        amount = Decimal(text) * _MICROS
+    except InvalidOperation:
+        return None
+    return int(amount) if amount.is_finite() and amount == amount.to_integral_value() else None
+
+
+def _fits(value: Any, kind: Any) -> bool:  # noqa: ANN401 - JSON
+    try:
+        msgspec.convert(value, _type_of(kind))
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _type_of(kind: Any) -> Any:  # noqa: ANN401 - a type with its bounds
+    """What ``inspect`` has taken apart, put together."""
+    bounds = {
+        name: value
+        for name in ("ge", "gt", "le", "lt", "min_length", "max_length")
+        if (value := getattr(kind, name, None)) is not None
+    }
+    match kind:
+        case inspect.IntType():
+            base: Any = int
+        case inspect.FloatType():
+            base = float
+        case inspect.ListType():
+            base = list[_type_of(kind.item_type)]  # type: ignore[misc]
+        case inspect.LiteralType():
+            return Literal[kind.values]
+        case _:
+            base = str
+    return Annotated[base, msgspec.Meta(**bounds)]
+
+
+def _hint(name: str, kind: Any) -> str:  # noqa: ANN401 - msgspec's types
+    match kind:
+        case inspect.IntType() if name.endswith("_micros"):
+            return f"an amount such as 12.50{_range(kind, _MICROS)}, with at most 6 decimals"
+        case inspect.IntType() if name.endswith("seconds"):
+            return f"seconds{_range(kind, 1)}, or a time such as 12h or 90d"
+        case inspect.IntType():
+            return f"a whole number{_range(kind, 1)}"
+        case inspect.FloatType():
+            return f"a number{_range(kind, 1)}"
+        case inspect.ListType():
+            return "words with blanks between them"
+        case inspect.LiteralType():
+            return f"one of {', '.join(map(str, kind.values))}"
+    most = getattr(kind, "max_length", None)
+    return f"text of at most {most} letters" if most else "text"
+
+
+def _range(number: Any, scale: int) -> str:  # noqa: ANN401 - msgspec's types
+    bounds = [
+        ("from", number.ge),
+        ("above", number.gt),
+        ("to", number.le),
+        ("below", number.lt),
+    ]
+    return "".join(
+        f" {word} {_plain(value / scale)}" for word, value in bounds if value is not None
+    )
+
+
+def _plain(value: float) -> str:
+    return f"{value:,.0f}" if value == int(value) else f"{value:g}"

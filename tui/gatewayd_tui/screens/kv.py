@@ -1,0 +1,159 @@
+"""The KV pool: every page on a map, who holds them, and what the cache is worth."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from rich.text import Text
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.widgets import Static
+
+from gatewayd.admin.wire_snapshot import EngineView, KvView, Snapshot
+from gatewayd_tui.changes import changing, evict_tenant, reset_cache
+from gatewayd_tui.figures import count, percent, size
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State, rate, share
+from gatewayd_tui.widgets.heat import STATES, HeatMap, by_state, by_tenant, color, letter
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+
+class Holder(NamedTuple):
+    """A tenant and its pages in the pool that is shown.
+
+    Attributes:
+        place: on the map.
+        id: the tenant.
+        pages: held or cached.
+        share: of the pool.
+    """
+
+    place: int
+    id: str
+    pages: int
+    share: float
+
+
+def _mark(row: Holder) -> Cell:
+    return letter(row.place), f"bold {color(row.place)}"
+
+
+COLUMNS: list[Column[Holder]] = [
+    Column("", 2, _mark),
+    Column("tenant", 24, lambda r: r.id, lambda r: r.id),
+    Column("pages", 10, lambda r: count(r.pages), lambda r: r.pages, is_number=True),
+    Column("of pool", 8, lambda r: percent(r.share), None, is_number=True),
+    Column("", 0, lambda r: ""),
+]
+
+
+class KvScreen(ConsoleScreen):
+    """See above."""
+
+    NAME = "kv"
+    KEY = "4"
+    TITLE = "KV"
+
+    BINDINGS = [
+        Binding("c", "color", "By tenant", id="kv.color", tooltip="Color by tenant, or by state"),
+        Binding("left_square_bracket", "engine(-1)", "Engine before", show=False, id="kv.before"),
+        Binding("right_square_bracket", "engine(1)", "Next engine", show=False, id="kv.next"),
+        Binding("x", "evict", "Evict tenant", id="kv.evict", tooltip="Give up its cached pages"),
+        Binding("X", "reset", "Reset cache", id="kv.reset", tooltip="Give up all that is cached"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._engine = 0
+        self._is_by_tenant = False
+
+    def body(self) -> ComposeResult:
+        """Numbers, the map, the tenants."""
+        yield Static(id="kv-totals")
+        yield HeatMap(id="kv-map")
+        yield LiveTable(COLUMNS, lambda row: row.id, id="kv-tenants")
+
+    def show(self, state: State) -> None:
+        """The pool of one engine."""
+        assert state.snapshot is not None  # noqa: S101 - as the base says
+        pools = state.snapshot.kv
+        heat, table = self.query_one(HeatMap), self.query_one(LiveTable)
+        if not pools:
+            self.query_one("#kv-totals", Static).update("no engine tells of its pages")
+            heat.put([])
+            table.put([])
+            return
+        self._engine %= len(pools)
+        view = pools[self._engine]
+        looks = by_tenant if self._is_by_tenant else by_state
+        heat.put(looks(view.cells, view.owners))
+        table.put(holders(view))
+        table.border_title = "tenants"
+        self.query_one("#kv-totals", Static).update(totals(state, view))
+
+    def action_color(self) -> None:
+        """The other way to color."""
+        self._is_by_tenant = not self._is_by_tenant
+        self.refresh_state()
+
+    def action_engine(self, step: int) -> None:
+        """Another engine's pool."""
+        self._engine += step
+        self.refresh_state()
+
+    @changing
+    def action_evict(self) -> None:
+        """Give up what is cached of tenants."""
+        self.ask([evict_tenant(row.id) for row in self.chosen()])
+
+    @changing
+    def action_reset(self) -> None:
+        """Give up all."""
+        self.ask([reset_cache()])
+
+
+def holders(view: KvView) -> list[Holder]:
+    """The tenants of a pool, the largest first."""
+    pool = pages_of(view)
+    places = {tenant: index for index, tenant in enumerate(view.tenants)}
+    rows = [
+        Holder(places[tenant], tenant, pages, pages / pool if pool else 0.0)
+        for tenant, pages in view.by_tenant.items()
+        if tenant in places
+    ]
+    return sorted(rows, key=lambda row: (-row.pages, row.id))
+
+
+def pages_of(view: KvView) -> int:
+    """Of the pool."""
+    return view.free + view.cached + view.active + view.shared + view.pinned
+
+
+def totals(state: State, view: KvView) -> Text:
+    """Three lines: the pool, pages by state with their glyphs, rates and tiers."""
+    assert state.snapshot is not None  # noqa: S101 - there is a pool
+    pool = pages_of(view)
+    text = Text(no_wrap=True, overflow="ellipsis")
+    text.append(f"engine {view.engine}", "bold")
+    held = (pool - view.free - view.cached) / pool if pool else 0.0
+    text.append(f"  {count(pool)} pages{_bytes(state.snapshot, view, pool)}, {percent(held)} held")
+    if view.pages_per_cell > 1:
+        text.append(f", {view.pages_per_cell} to a cell")
+    if len(state.snapshot.kv) > 1:
+        text.append(f"  [ ] next of {len(state.snapshot.kv)} engines", "dim")
+    text.append("\n")
+    for glyph, name, style in STATES.values():
+        pages = getattr(view, name)
+        text.append(f"{glyph} ", style)
+        text.append(f"{name} {count(pages)}   ")
+    text.append("\n")
+    evicted = rate(state.history, lambda point: point.evictions)
+    text.append(f"cache hits {percent(share(state.history))}   given up {count(evicted)}/s")
+    for tier, pages in view.tiers.items():
+        text.append(f"   tier {tier} {count(pages)}")
+    return text
+
+
+def _bytes(snapshot: Snapshot, view: KvView, pool: int) -> str:
+    found: list[EngineView] = [e for e in snapshot.engines if e.index == view.engine]
+    return f", {size(pool * found[0].page_bytes)}" if found and found[0].page_bytes else ""

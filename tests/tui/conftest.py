@@ -38,8 +38,9 @@ def watching(daemon: FakeDaemon) -> Watching:
     async def watch(
         size: tuple[int, int] = (120, 40), **options: Any
     ) -> AsyncIterator[tuple[Console, Pilot[None]]]:
+        toasts = options.pop("notifications", False)
         console = Console(options.pop("source", None) or Live(daemon.path), **options)
-        async with console.run_test(size=size) as pilot:
+        async with console.run_test(size=size, notifications=toasts) as pilot:
             await until(pilot, lambda: console.shown.snapshot is not None)
             yield console, pilot
 

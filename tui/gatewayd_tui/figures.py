@@ -7,10 +7,9 @@ def count(value: float | None) -> str:
     """``987``, ``12.3k``, ``4.56M``; a dash for what is not known."""
     if value is None:
         return "-"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e4, "k")):
-        if abs(value) >= size:
-            scaled = value / (1e3 if letter == "k" else size)
-            return f"{scaled:.3g}{letter}" if scaled < 1000 else f"{scaled:.0f}{letter}"
+    for least, size, letter in ((999.5e6, 1e9, "G"), (999.5e3, 1e6, "M"), (1e4, 1e3, "k")):
+        if abs(value) >= least:
+            return f"{value / size:.3g}{letter}"
     return f"{value:.0f}" if value == int(value) or value >= 100 else f"{value:.1f}"
 
 

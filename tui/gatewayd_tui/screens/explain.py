@@ -123,9 +123,9 @@ class ExplainScreen(ConsoleScreen):
         try:
             rows = await requests(self.console.source, self._order)
         except (Lost, Refused) as error:
-            table.border_subtitle = Text(str(error)).plain
+            table.head(str(error))
             return
-        table.border_title, table.border_subtitle = f"the {self._order} requests", ""
+        table.head(f"the {self._order} requests")
         table.put(rows)
         if self._wanted is None and rows:
             self.look_at(rows[0].id)

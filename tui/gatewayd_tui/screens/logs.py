@@ -74,9 +74,11 @@ class LogsScreen(ConsoleScreen):
         table.put(lines[-_MOST:])
         if self._follows and table.row_count:
             table.move_cursor(row=table.row_count - 1)
-        about = f" of {self._request}" if self._request else ""
-        table.border_title = f"{LEVELS[self._lowest]} and above{about}"
-        table.border_subtitle = "▼ following" if self._follows else "standing still (f follows)"
+        table.head(
+            f"{LEVELS[self._lowest]} and above",
+            f"only of {self._request} (r for all)" if self._request else "",
+            "▼ following" if self._follows else "standing still (f follows)",
+        )
 
     def id_of(self, row: LogView) -> str:
         """A line's request."""

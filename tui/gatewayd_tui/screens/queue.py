@@ -72,8 +72,8 @@ class QueueScreen(ConsoleScreen):
         table = self.query_one(LiveTable)
         table.put(state.snapshot.waiting)
         more = state.snapshot.more_waiting
-        table.border_title = f"waiting {len(state.snapshot.waiting) + more}"
-        table.border_subtitle = f"{more} more are not shown" if more else ""
+        shown = len(state.snapshot.waiting)
+        table.head(f"waiting {shown + more}", f"{more} are not shown" if more else "")
 
     @changing
     def action_bump(self) -> None:

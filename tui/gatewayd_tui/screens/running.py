@@ -82,8 +82,8 @@ class RunningScreen(ConsoleScreen):
         table = self.query_one(LiveTable)
         table.put(state.snapshot.running)
         more = state.snapshot.more_running
-        table.border_title = f"running {len(state.snapshot.running) + more}"
-        table.border_subtitle = f"{more} more are not shown" if more else ""
+        shown = len(state.snapshot.running)
+        table.head(f"running {shown + more}", f"{more} are not shown" if more else "")
 
     @changing
     def action_cancel(self) -> None:

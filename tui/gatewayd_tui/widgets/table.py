@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 from rich.text import Text
 from textual import events
 from textual.binding import Binding
+from textual.content import Content
 from textual.widgets import DataTable
 
 RowT = TypeVar("RowT")
@@ -93,16 +94,21 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         if self._columns:
             self._renew()
 
+    def head(self, *parts: str) -> None:
+        """Write above the table, with what there is of the parts."""
+        self.border_title = Content(" · ".join(filter(None, parts)))
+
     def current(self) -> RowT | None:
         """The row under the cursor; None of none."""
         key = self._current_key()
         return None if key is None else self._by_key[key]
 
     def chosen(self) -> list[RowT]:
-        """The marked rows that are shown, or else the one under the cursor."""
-        rows = [self._by_key[key] for key in self._order if key in self.marked]
+        """The marked rows, or the one under the cursor where none is; what is hidden is not."""
+        if self.marked:
+            return [self._by_key[key] for key in self._order if key in self.marked]
         current = self.current()
-        return rows or ([] if current is None else [current])
+        return [] if current is None else [current]
 
     def shown(self) -> list[RowT]:
         """The rows that pass the filter, in their order."""
@@ -195,6 +201,8 @@ class LiveTable(DataTable[Text], Generic[RowT]):
             row = order.index(under) if under in wanted else min(at, len(order) - 1)
             if row != self.cursor_row:
                 self.move_cursor(row=row)
+        elif order and self.cursor_row < 0:
+            self.move_cursor(row=0)
 
     def _wanted(self) -> dict[str, tuple[RowT, list[Cell]]]:
         """Rows and cells by key, in order, without those that the filter takes out."""
@@ -236,7 +244,8 @@ class LiveTable(DataTable[Text], Generic[RowT]):
         self._cells[slot] = cells
 
     def _current_key(self) -> str | None:
-        return self._order[self.cursor_row] if self.cursor_row < len(self._order) else None
+        at = self.cursor_row  # -1 of an empty table
+        return self._order[at] if 0 <= at < len(self._order) else None
 
 
 def matches(wanted: str, cells: Sequence[Cell]) -> bool:

@@ -1,0 +1,129 @@
+"""What the console remembers, and how it writes numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd_tui.figures import bar, count, duration, line, millis, percent, size
+from gatewayd_tui.state import MOST_LOGS, MOST_POINTS, State, advance, lose, rate, rates, share
+from gatewayd_tui.waterfall import beside, markdown, picture
+from tests.tui.samples import explanation, log, snapshot
+
+
+def after(*snapshots: Snapshot) -> State:
+    state = State()
+    for each in snapshots:
+        state = advance(state, each)
+    return state
+
+
+def test_rates_are_growth_over_time() -> None:
+    state = after(*(snapshot(n) for n in range(30)))  # 1 request and 30 tokens each 0.5 s
+    assert rate(state.history, lambda p: p.requests) == pytest.approx(2.0)
+    assert rate(state.history, lambda p: p.generated_tokens) == pytest.approx(60.0)
+    assert rates(state.history, lambda p: p.prompt_tokens) == pytest.approx([180.0] * 29)
+    assert share(state.history) == pytest.approx(0.5)
+
+
+def test_a_rate_forgets_what_was_long_ago() -> None:
+    numbers = [0, *range(100, 120)]  # nothing for 50 s, then as before
+    state = after(*(snapshot(n) for n in numbers))
+    assert rate(state.history, lambda p: p.requests) == pytest.approx(2.0)
+    late = after(snapshot(0), snapshot(100))  # only one within the time: against the one before
+    assert rate(late.history, lambda p: p.requests) == pytest.approx(2.0)
+
+
+def test_nothing_is_divided_by_no_time() -> None:
+    assert rate((), lambda p: p.requests) == 0
+    assert share(after(snapshot()).history) is None
+    state = after(snapshot(3), snapshot(3))
+    assert rate(state.history, lambda p: p.requests) == 0
+    assert share(state.history) is None
+
+
+def test_totals_add_up_over_labels_and_only_of_their_metric() -> None:
+    samples = {
+        'gatewayd_http_requests_total{endpoint="a",status="200"}': 7.0,
+        'gatewayd_http_requests_total{endpoint="a",status="500"}': 2.0,
+        'gatewayd_http_requests_total{endpoint="b",status="503"}': 3.0,
+        'vllm:request_success_total{finished_reason="stop"}': 5.0,
+        'vllm:request_success_total{finished_reason="abort"}': 1.0,
+        "vllm:request_success_totals": 100.0,
+    }
+    (point,) = after(snapshot(samples=samples)).history
+    assert (point.errors, point.requests) == (5.0, 6.0)
+
+
+def test_the_history_is_short_and_of_one_daemon() -> None:
+    state = after(*(snapshot(n) for n in range(MOST_POINTS + 7)))
+    assert len(state.history) == MOST_POINTS
+    other = msgspec.structs.replace(snapshot(1).daemon, pid=4001)
+    state = advance(state, snapshot(1, daemon=other))
+    assert len(state.history) == 1
+    assert [each.number for each in state.logs] == [4, 5, 6, 7]
+
+
+def test_log_lines_come_once_and_the_oldest_go() -> None:
+    state = after(snapshot(logs=[log(1), log(2)]), snapshot(logs=[log(2), log(3)]))
+    assert [each.number for each in state.logs] == [1, 2, 3]
+    state = advance(state, snapshot(logs=[log(n) for n in range(4, MOST_LOGS + 10)]))
+    assert len(state.logs) == MOST_LOGS
+    assert state.logs[-1].number == MOST_LOGS + 9
+
+
+def test_a_loss_keeps_the_last_state_and_news_ends_it() -> None:
+    state = lose(after(snapshot(1)), "gone")
+    assert state.lost == "gone"
+    assert state.snapshot == snapshot(1)
+    assert advance(state, snapshot(2)).lost is None
+
+
+@pytest.mark.parametrize(
+    ("written", "value"),
+    [
+        (count, [(None, "-"), (0, "0"), (0.25, "0.2"), (987, "987"), (9500, "9500")]),
+        (count, [(41_000, "41k"), (12_345, "12.3k"), (4_560_000, "4.56M"), (2e9, "2G")]),
+        (count, [(999_600, "1M"), (-41_000, "-41k")]),
+        (millis, [(None, "-"), (0.04, "0.0ms"), (3.21, "3.2ms"), (9.96, "10ms"), (870, "870ms")]),
+        (millis, [(999.6, "1.0s"), (12_500, "12.5s"), (59_960, "1m00s"), (-1500, "-1.5s")]),
+        (duration, [(45, "45s"), (250, "4m10s"), (7500, "2h05m"), (273_600, "3d04h")]),
+        (percent, [(None, "-"), (0, "0%"), (0.004, "0.4%"), (0.37, "37%"), (1, "100%")]),
+        (size, [(512, "512 B"), (1.5 * 2**30, "1.5 GiB"), (3 * 2**40, "3.0 TiB")]),
+    ],
+)
+def test_numbers_are_short(written: Any, value: list[tuple[float | None, str]]) -> None:
+    assert [written(number) for number, _ in value] == [text for _, text in value]
+
+
+def test_bars_and_lines_have_their_width() -> None:
+    assert bar(0.5, 4) == "██░░"
+    assert bar(7.0, 4) == "████"
+    assert line([0, 1, 2, 8], 6) == "  ▁▁▂█"
+    assert line([5, 5], 4, 10) == "  ▄▄"
+    assert line([1] * 9, 3) == "███"
+    assert line([0, 0], 3) == " ▁▁"
+
+
+def test_the_parts_of_a_waterfall_are_where_they_were() -> None:
+    lines = picture(explanation("r-1"), 11 + 22 + 50).plain.splitlines()
+    bars = {row.split()[0]: row.split("|")[1] for row in lines if "|" in row}
+    assert bars["rows"] == " " + "█" * 35 + " " * 14  # from 12 ms for 700 of 1000, in 50 cells
+    assert bars["decode"] == " " * 40 + "█" * 9 + " "
+    assert bars["crowd"] == "·" + " " * 49
+    assert lines[-1] == explanation("r-1").verdict
+
+
+def test_markdown_has_a_row_for_each_part() -> None:
+    text = markdown(explanation("r-1"))
+    assert "| rows | 12.0 ms | 700.0 ms |" in text
+    assert "| crowd |  | 20.0 ms |" in text
+    assert "| all | | 1000.0 ms |" in text
+
+
+def test_a_class_is_known_by_three_requests() -> None:
+    assert beside(2000.0, [1000.0, 1000.0]) == ""
+    assert beside(2000.0, [500.0, 1000.0, 9000.0]).strip().startswith("2.0 times the 1.0s")

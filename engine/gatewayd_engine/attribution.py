@@ -64,12 +64,16 @@ class Attribution:
     def _gave_way(self, sequence_id: int) -> None:
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
-            slot = sequence.slot
-            self._own(np.array([slot], np.int32))
-            self._preempted.add(slot)
-            is_decoding = self._told[slot] == Cause.DECODE
-            reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
-            self._reached[slot] = max(reached, self._reached[slot])
+            self.lost(sequence.slot)
+            self._preempted.add(sequence.slot)
+
+    def lost(self, slot: int) -> None:
+        """What a running sequence had computed is to be computed again."""
+        self._grow()
+        self._own(np.array([slot], np.int32))
+        is_decoding = self._told[slot] == Cause.DECODE
+        reached = self._queue.view.num_tokens[slot] if is_decoding else self._chunked[slot]
+        self._reached[slot] = max(reached, self._reached[slot])
 
     def tell(self, batch: StepBatch | None, preempted: Sequence[int]) -> Told:
         """What has changed; before what a step computed is written down.
@@ -135,6 +139,8 @@ class Attribution:
             causes[list(held)] = cause
         if self._preempted:
             causes[list(self._preempted)] = Cause.PREEMPTED
+        if queue.parked:
+            causes[list(queue.parked)] = Cause.HELD
         slots = np.flatnonzero(is_idle)
         self._own(slots)
         slots = slots[self._told[slots] != causes[slots]]

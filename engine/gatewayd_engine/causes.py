@@ -30,3 +30,5 @@ class Cause(IntEnum):
     """Its tokens are generated."""
     KV_QUOTA = 10
     """Pages that its tenant may have: it holds all, or others' cached ones are kept for them."""
+    HELD = 11
+    """An operator holds it."""

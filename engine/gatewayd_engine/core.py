@@ -33,6 +33,7 @@ from gatewayd_engine.messages import (
     Submit,
     TenantQuota,
 )
+from gatewayd_engine.operating import Operating
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import launch_apart
@@ -68,6 +69,7 @@ class EngineCore:
     Attributes:
         strategies: what decides now.
         swaps: changes what decides, between two steps.
+        operating: what an operator does to single sequences and pages.
     """
 
     def __init__(
@@ -116,6 +118,14 @@ class EngineCore:
             np.array(eos_token_ids, np.int32),
         )
         self._attribution = Attribution(self._queue, self._placement.held, strategies.ledger)
+        self.operating = Operating(
+            self._queue,
+            self._pages,
+            self._placement,
+            strategies,
+            self._lives,
+            self._attribution,
+        )
         self._tally = Tally()
         self._patience = Patience()
         self._flight: Flight | None = None
@@ -145,6 +155,8 @@ class EngineCore:
         if not self.has_work:
             self._patience.restart()
         self._lives.begin(sequences, front=message.has_returned)
+        if message.is_held:
+            self.operating.hold(message.sequences)
 
     def bound(self, quotas: list[TenantQuota]) -> list[Finished]:
         """Bound what tenants may hold of the KV cache, from now on.
@@ -174,6 +186,12 @@ class EngineCore:
         for sequence_id in sequence_ids:
             self._lives.forget(sequence_id)
 
+    def release(self, sequence_ids: list[int]) -> None:
+        """Let sequences go on that an operator held; others are ignored."""
+        if not self.has_work:
+            self._patience.restart()
+        self.operating.release(sequence_ids)
+
     def save(self, seconds: float) -> None:
         """Let a later engine find what this one has cached; it computes nothing afterwards.
 
@@ -192,16 +210,20 @@ class EngineCore:
             _log.warning("the KV cache is not kept: %r", error)
 
     def pin(self, message: Pin) -> int:
-        """Keep what is cached of a prompt while other pages can be given up.
+        """Keep what is cached of a prompt, or up to a page, while others can be given up.
 
         Returns:
-            Tokens of it that are pinned now.
+            Tokens that are pinned now; for a page those up to its end, 0 if it is not cached.
 
         Raises:
             Refused: the eviction knows no pins, or there is no prefix cache.
         """
-        prompt = np.frombuffer(message.prompt, np.int32)
-        pin = partial(self._placement.prefixes.pin, prompt, message.salt, message.seconds)
+        prefixes, seconds = self._placement.prefixes, message.seconds
+        if message.page is not None:
+            pin = partial(prefixes.pin_page, message.page, seconds)
+        else:
+            prompt = np.frombuffer(message.prompt, np.int32)
+            pin = partial(prefixes.pin, prompt, message.salt, seconds)
         pinned = self._recovery.fenced(pin, redo=True)
         return 0 if pinned is None else pinned
 
@@ -209,8 +231,8 @@ class EngineCore:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return len(self._queue) > 0 or self._flight is not None
+        """Whether a step would do anything; there is nothing to do for those that are held."""
+        return len(self._queue) > len(self._queue.parked) or self._flight is not None
 
     @property
     def is_computing(self) -> bool:
@@ -225,7 +247,7 @@ class EngineCore:
         return EngineStats(
             step=tally.steps,
             num_running=len(queue.running),
-            num_waiting=len(queue.waiting) + self._lives.num_deferred,
+            num_waiting=len(queue.waiting) + len(queue.parked) + self._lives.num_deferred,
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
@@ -244,6 +266,7 @@ class EngineCore:
             accepted_at=list(speculation.accepted_at),
             swaps=placement.outside.swaps,
             tier_hits=dict(placement.outside.hits),
+            num_held=len(queue.parked),
         )
 
     def check(self) -> None:
@@ -302,6 +325,12 @@ class EngineCore:
 
     def _next_batch(self) -> StepBatch | None:
         queue, view = self._queue, self._queue.view
+        try:
+            self.operating.settle()
+        except InFlight:
+            return None
+        if len(queue.parked) == len(queue):
+            return None
         self._placement.held.review()
         view.free_pages = self._pages.num_available
         view.now = time.monotonic()

@@ -15,9 +15,12 @@ class Families:
         """How many wait for a prompt."""
         return len(self._parents)
 
-    def __contains__(self, sequence_id: int) -> bool:
-        """Whether a sequence waits for a prompt."""
-        return sequence_id in self._parents
+    def find(self, sequence_id: int) -> Sequence | None:
+        """A sequence that waits for a prompt."""
+        parent = self._parents.get(sequence_id)
+        if parent is None:
+            return None
+        return next(fork for fork in parent.forks if fork.id == sequence_id)
 
     def found(self, sequences: list[Sequence]) -> Sequence:
         """Let all but the first wait for the first, which is returned."""

@@ -114,6 +114,12 @@ class Held:
         """A sequence waits from now on: it is looked at before the next plan."""
         self._came[sequence.slot] = None
 
+    def left(self, slot: int) -> None:
+        """A waiting sequence is not to be scheduled: nothing is done for it meanwhile."""
+        for line in (self._came, self._for_leader, self._for_tier, self._for_grammar):
+            line.pop(slot, None)
+        self._queue.view.held = self._queue.view.held - {slot}
+
     # Before a plan
 
     def review(self) -> None:

@@ -43,7 +43,11 @@ class Lives:
 
     def knows(self, sequence_id: int) -> bool:
         """Whether an id is in use."""
-        return sequence_id in self._families or self._queue.find(sequence_id) is not None
+        return self.find(sequence_id) is not None
+
+    def find(self, sequence_id: int) -> Sequence | None:
+        """The live sequence that the gateway calls so, also one that waits for a prompt."""
+        return self._queue.find(sequence_id) or self._families.find(sequence_id)
 
     def begin(self, sequences: list[Sequence], *, front: bool) -> None:
         """Queue the answers to one request; the first computes the prompt for all."""

@@ -14,7 +14,7 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 6
+PROTOCOL_VERSION = 7
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -87,12 +87,50 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     """What is due to the tenant, as ratio to others."""
     deadline: float | None = None
     """Seconds from the request's arrival to the first token that is wanted; None for no wish."""
+    is_held: bool = False
+    """An operator holds it, see ``Hold``: it waits until it is released."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):
     """Forget sequences at the next step boundary; unknown ids are ignored. No reply."""
 
     sequences: list[int]
+
+
+class Hold(msgspec.Struct, tag="hold", array_like=True, frozen=True, gc=False):
+    """Let sequences make no progress until ``Release``; unknown ids are ignored. No reply.
+
+    Those that run give back their rows and pages at the next step boundary.
+    """
+
+    sequences: list[int]
+
+
+class Release(msgspec.Struct, tag="release", array_like=True, frozen=True, gc=False):
+    """Let sequences go on that were held; others are ignored. No reply."""
+
+    sequences: list[int]
+
+
+class Bump(msgspec.Struct, tag="bump", array_like=True, frozen=True, gc=False):
+    """Change the class of sequences, or put them first in theirs; unknown ids are ignored."""
+
+    sequences: list[int]
+    priority: int | None = None
+    """The new class; None puts them first in the one they have."""
+    deadline: float | None = None
+    """With a class, see ``Submit``."""
+
+
+class Evict(msgspec.Struct, tag="evict", array_like=True, frozen=True, gc=False):
+    """Give up cached pages that no sequence uses; answered by ``Evicted``."""
+
+    number: int
+    """The daemon's own, for the answer."""
+    page: int | None = None
+    """This one and those behind it; None for those of a tenant."""
+    tenant: str | None = None
+    """Whose; None for everybody's."""
 
 
 class Shutdown(msgspec.Struct, tag="shutdown", array_like=True, frozen=True, gc=False):
@@ -151,7 +189,10 @@ class SetQuotas(msgspec.Struct, tag="quotas", array_like=True, frozen=True, gc=F
 
 
 class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
-    """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``."""
+    """Keep the cached pages of a prompt while others can be given up; answered by ``Pinned``.
+
+    Or a page and those before it.
+    """
 
     number: int
     """The daemon's own, for the answer."""
@@ -160,9 +201,23 @@ class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     seconds: float
     """From now on; 0 takes the pin back."""
     salt: bytes = b""
+    page: int | None = None
+    """The last one of what is pinned, instead of a prompt."""
 
 
-Command = Submit | Abort | Shutdown | Swap | SetLimits | SetQuotas | Pin
+Command = (
+    Submit
+    | Abort
+    | Hold
+    | Release
+    | Bump
+    | Evict
+    | Shutdown
+    | Swap
+    | SetLimits
+    | SetQuotas
+    | Pin
+)
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
@@ -235,6 +290,8 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the preemptions, those that copied what was computed to host memory."""
     tier_hits: dict[str, int] = {}
     """Of ``prefix_hits``, those in a KV tier, by its name."""
+    num_held: int = 0
+    """Of the waiting, those that an operator holds."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -326,9 +383,21 @@ class Pinned(msgspec.Struct, tag="pinned", array_like=True, frozen=True, gc=Fals
 
     number: int
     tokens: int = 0
-    """Of the prompt that are pinned now."""
+    """Of the prompt that are pinned now; for a page those up to its end, 0 if it is not cached."""
     error: str = ""
     """Why nothing can be pinned; empty if it can."""
+
+
+class Evicted(msgspec.Struct, tag="evicted", array_like=True, frozen=True, gc=False):
+    """What became of an eviction."""
+
+    number: int
+    pages: int = 0
+    """That are free now."""
+    kept: int = 0
+    """That sequences use, and which therefore stay."""
+    error: str = ""
+    """Why nothing can be evicted; empty if it can."""
 
 
 class StrategyRow(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -358,4 +427,4 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
     message: str
 
 
-Event = Loading | Ready | StepOutput | Swapped | Pinned | StrategyReport | Fatal
+Event = Loading | Ready | StepOutput | Swapped | Pinned | Evicted | StrategyReport | Fatal

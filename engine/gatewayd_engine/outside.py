@@ -103,6 +103,11 @@ class Outside:
             pages = sequence.pages[:end]
             self._tiered.note(sequence, {page: i for i, page in enumerate(pages) if page in known})
 
+    def dropped(self, page: int) -> None:
+        """An operator has given up a cached page; tiers do not get it."""
+        if self._tiered is not None:
+            self._tiered.dropped(page)
+
     def fetch(self, sequence: Sequence, match: Match, num_tokens: int) -> bool:
         """Have pages of a waiting sequence brought to memory; whether it had better wait."""
         if self._tiered is None or sequence.kept is not None:

@@ -74,6 +74,10 @@ class Placement:
                 self.prefixes.fork(parent, sequence)
         finally:
             self._strategies.plan.enqueue(slot, self._queue.view, front=front)
+        self.waits(sequence)
+
+    def waits(self, sequence: Sequence) -> None:
+        """A sequence is in the scheduler's line: something may have to come first."""
         self.held.came(sequence)
         if sequence.grammar is not None:
             self.held.hold_for_grammar(sequence)
@@ -241,7 +245,7 @@ class Placement:
             raise InFlight
         for i in range(len(plan.preempt)):
             # The scheduler has chosen who; the preemption says how.
-            self.preempt(self._choose(plan.preempt[i : i + 1]))
+            self.preempt(self.choose(plan.preempt[i : i + 1]))
 
     def _victim(self, tenant: int | None) -> Victim:
         """Choose who gives way; whoever did so often is spared while there are others.
@@ -254,9 +258,10 @@ class Placement:
         if tenant is not None:
             running = running[view.tenant[running] == tenant]
         rested = running[view.preemptions[running] < MAX_PREEMPTIONS]
-        return self._choose(rested if len(rested) else running)
+        return self.choose(rested if len(rested) else running)
 
-    def _choose(self, candidates: NDArray[np.int32]) -> Victim:
+    def choose(self, candidates: NDArray[np.int32]) -> Victim:
+        """Let the preemption choose one of some running slots, and how it waits again."""
         queue, plan = self._queue, self._strategies.plan
         with blame(Kind.PREEMPTION):
             if plan.learn is not None:
@@ -300,11 +305,16 @@ class Placement:
         if self._queue.in_flight[slot]:
             raise InFlight
         sequence = self._queue[slot]
-        if victim.mode is PreemptionMode.SWAP:
-            self.outside.keep(sequence, int(self._queue.view.num_computed[slot]))
-        self._queue.view.preemptions[slot] += 1
         self.preemptions += 1
         self._preempted.append(sequence.id)
+        self.put_out(sequence, victim.mode)
+
+    def put_out(self, sequence: Sequence, mode: PreemptionMode) -> None:
+        """The same, counted as no preemption; no step computes it."""
+        slot, view = sequence.slot, self._queue.view
+        if mode is PreemptionMode.SWAP:
+            self.outside.keep(sequence, int(view.num_computed[slot]))
+        view.preemptions[slot] += 1
         self._admission.put_back(slot)
 
     def keep_tail(self, sequence: Sequence) -> None:
@@ -350,7 +360,8 @@ class Placement:
             case Kind.SCHEDULER:
                 arrival = self._queue.view.arrival
                 for slot in sorted(self._queue.waiting, key=lambda slot: float(arrival[slot])):
-                    plan.enqueue(slot, self._queue.view, front=False)
+                    is_urgent = slot in self._queue.view.urgent
+                    plan.enqueue(slot, self._queue.view, front=is_urgent)
             case Kind.EVICTION:
                 self._pages.replace_eviction(plan)
             case Kind.PREFIX_CACHE:

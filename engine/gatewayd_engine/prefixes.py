@@ -22,6 +22,7 @@ from gatewayd_hooks.strategy import Kind
 
 _Found = collections.abc.Sequence[int] | Match
 _NOTHING = Match((), 0)
+_NO_PINS = "the eviction in use knows no pins; take another, such as retention"
 
 
 class Prefixes:
@@ -194,7 +195,9 @@ class Prefixes:
         self._matched.clear()
         priority, seconds = sequence.retention
         parent = before if isinstance(before, int) else -1
-        self._pages.learn(page, PageOrigin(parent, full, sequence.salt, priority, seconds))
+        self._pages.learn(
+            page, PageOrigin(parent, full, sequence.salt, priority, seconds, sequence.tenant)
+        )
 
     def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
         """Tell where pages stand that the cache now maps to, among the first ones of a sequence."""
@@ -213,7 +216,8 @@ class Prefixes:
         for depth in reversed(depths):
             parent = before[depth - 1] if 0 < depth <= len(before) else -1
             self._pages.learn(
-                pages[depth], PageOrigin(parent, depth, sequence.salt, priority, seconds)
+                pages[depth],
+                PageOrigin(parent, depth, sequence.salt, priority, seconds, sequence.tenant),
             )
 
     def retain(self, sequence: Sequence, shared: list[int]) -> None:
@@ -248,7 +252,7 @@ class Prefixes:
         if plan.begin is None or plan.match is None:
             raise Refused("there is no prefix cache, and so nothing to pin")
         if plan.pin is None:
-            raise Refused("the eviction in use knows no pins; take another, such as retention")
+            raise Refused(_NO_PINS)
         self._pages.put_back_aside()
         if not len(tokens):
             pages = [page for page in range(self._pages.num_pages) if self._pages.is_known(page)]
@@ -261,6 +265,34 @@ class Prefixes:
             for page in pages:
                 plan.pin(page, seconds)
         return found.num_tokens if seconds else 0
+
+    def pin_page(self, page: int, seconds: float) -> int:
+        """Let the eviction spare a cached page and those before it; see ``Pins``.
+
+        Returns:
+            Tokens up to its end; 0 if it is not cached.
+
+        Raises:
+            Refused: there are no pins.
+        """
+        plan = self._strategies.plan
+        if plan.pin is None:
+            raise Refused(_NO_PINS)
+        if not self._pages.is_known(page):
+            return 0
+        self._pages.put_back_aside()
+        with blame(Kind.EVICTION):
+            plan.pin(page, seconds)
+        origin = self._pages.origin(page)
+        return ((0 if origin is None else origin.depth) + 1) * self._page_size
+
+    def evict(self, pages: list[int]) -> None:
+        """Give up those of some pages that are cached; tiers do not get them."""
+        for page in pages:
+            if self._pages.is_known(page) and not self._pages.is_held(page):
+                self._outside.dropped(page)
+                self._pages.drop(page)
+        self._matched.clear()
 
     def rebuild(self) -> None:
         """Another prefix cache, which knows nothing yet: let it begin with who lives."""

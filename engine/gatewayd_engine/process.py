@@ -14,13 +14,18 @@ from gatewayd_engine.messages import (
     ERROR,
     PROTOCOL_VERSION,
     Abort,
+    Bump,
     Command,
+    Evict,
+    Evicted,
     Fatal,
     Finished,
+    Hold,
     Loading,
     Pin,
     Pinned,
     Ready,
+    Release,
     SetLimits,
     SetQuotas,
     Shutdown,
@@ -108,6 +113,8 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 return
             if isinstance(command, Pin):
                 stream.send(_pin(core, command))
+            elif isinstance(command, Evict):
+                stream.send(_evict(core, command))
             else:
                 refused += _obey(core, command)
         if refused:
@@ -145,6 +152,13 @@ def _pin(core: EngineCore, command: Pin) -> Pinned:
         return Pinned(command.number, error=str(refusal))
 
 
+def _evict(core: EngineCore, command: Evict) -> Evicted:
+    try:
+        return Evicted(command.number, *core.operating.evict(command))
+    except Refused as refusal:
+        return Evicted(command.number, error=str(refusal))
+
+
 def _obey(core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
@@ -159,8 +173,14 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             core.swaps.begin(command)
         case SetLimits():
             core.swaps.limit(command)
+        case Hold():
+            core.operating.hold(command.sequences)
+        case Release():
+            core.release(command.sequences)
+        case Bump():
+            core.operating.bump(command)
         case SetQuotas():
             return core.bound(command.quotas)
-        case Shutdown() | Pin():
+        case Shutdown() | Pin() | Evict():
             pass
     return []

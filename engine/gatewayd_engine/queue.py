@@ -17,6 +17,7 @@ class Queue:
     Attributes:
         view: what strategies see; its arrays are replaced when the capacity grows.
         waiting: slots without a row, in no particular order.
+        parked: slots without a row that an operator holds: no scheduler knows them.
         running: slots with a row, in order of admission.
         limit: tokens each may reach, shape ``[slots]``.
         prompt_len: shape ``[slots]``.
@@ -46,6 +47,7 @@ class Queue:
         self._max_running = max_running
         self._hidden: set[int] = set()
         self.waiting: dict[int, None] = {}
+        self.parked: dict[int, None] = {}
         self.running: dict[int, None] = {}
         self.limit = np.zeros(slots, np.int32)
         self.prompt_len = np.zeros(slots, np.int32)
@@ -124,12 +126,17 @@ class Queue:
         first = sequence.tokens[: view.page_size].tobytes()
         self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
+        if sequence.is_urgent:
+            self.urge(slot)
         return slot
 
     def remove(self, sequence: Sequence) -> None:
         """The sequence has ended; its slot is free."""
         slot = sequence.slot
         self.waiting.pop(slot, None)
+        self.parked.pop(slot, None)
+        if slot in self.view.urgent:
+            self.view.urgent = self.view.urgent - {slot}
         self.stop_running(slot)
         self._by_slot[slot] = None
         del self._by_id[sequence.id]
@@ -140,13 +147,17 @@ class Queue:
     def waiting_alike(self, beginning: int) -> NDArray[np.int64]:
         """Slots of waiting sequences with this beginning, shape ``[n]``."""
         is_live = self.ids >= 0  # a slot that nobody has keeps what was in its columns
-        return np.flatnonzero((self.beginning == beginning) & (self.row < 0) & is_live)
+        alike = np.flatnonzero((self.beginning == beginning) & (self.row < 0) & is_live)
+        return alike[~np.isin(alike, list(self.parked))] if self.parked else alike
 
     def start_running(self, slot: int) -> None:
         """A waiting sequence got a row."""
         del self.waiting[slot]
         self.running[slot] = None
-        self._show_running()
+        if slot in self.view.urgent:
+            self.urge(slot)
+        else:
+            self._show_running()
 
     def stop_running(self, slot: int) -> None:
         """A sequence has no row any more."""
@@ -168,6 +179,23 @@ class Queue:
         self.view.num_computed[slot] = 0
         self.num_pages[slot] = 0
         self.waiting[slot] = None
+
+    def park(self, slot: int) -> None:
+        """A waiting sequence is not to be scheduled."""
+        del self.waiting[slot]
+        self.parked[slot] = None
+
+    def unpark(self, slot: int) -> None:
+        """It waits again."""
+        del self.parked[slot]
+        self.waiting[slot] = None
+
+    def urge(self, slot: int) -> None:
+        """A sequence goes first in its class; among those that run it is as if admitted first."""
+        self.view.urgent = self.view.urgent | {slot}
+        if slot in self.running:
+            self.running = {slot: None, **self.running}
+            self._show_running()
 
     def _show_running(self) -> None:
         view, hidden = self.view, self._hidden

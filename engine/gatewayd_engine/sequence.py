@@ -45,6 +45,7 @@ class Sequence:
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
+        is_urgent: whether an operator has put it first in its class.
         submitted: ``time.monotonic`` when the engine got it.
     """
 
@@ -54,6 +55,7 @@ class Sequence:
         "grammar",
         "id",
         "inherited",
+        "is_urgent",
         "kept",
         "keys",
         "limit",
@@ -118,6 +120,7 @@ class Sequence:
         self.reported = 0
         self.was_admitted = False
         self.was_counted = False
+        self.is_urgent = False
         self.submitted = submitted
 
     @property

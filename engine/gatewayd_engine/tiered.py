@@ -90,6 +90,10 @@ class Tiered:
         for page, index in known.items():
             self._key_of[page] = keys[index]
 
+    def dropped(self, page: int) -> None:
+        """A cached page was given up, and is not wanted here."""
+        self._key_of.pop(page, None)
+
     def _write_back(self, page: int) -> None:
         key = self._key_of.pop(page, None)
         if key is not None:

@@ -100,13 +100,17 @@ class Cost:
             there = (page for page, ticket in enumerate(self._ticket) if ticket)
             page = min(there, key=lambda page: (self._rank[page], self._ticket[page]))
         self._floor = max(self._floor, self._rank[page])
+        self.drop(page)
+        return page
+
+    def drop(self, page: int) -> None:
+        """Give up a page of somebody else's choice."""
         self._ticket[page] = 0
         self._cost[page], self._uses[page] = 1.0, 0
         self._count -= 1
         parent = self._lineage.drop(page)
         if parent >= 0 and self._ticket[parent]:
             self._offer(parent)
-        return page
 
     def __len__(self) -> int:
         return self._count

@@ -76,9 +76,13 @@ class Lfu:
             if self._ticket[page] == ticket:
                 break
         self._floor = rank
+        self.drop(page)
+        return page
+
+    def drop(self, page: int) -> None:
+        """Give up a page of somebody else's choice."""
         self._uses[page] = self._ticket[page] = 0
         self._count -= 1
-        return page
 
     def __len__(self) -> int:
         return self._count

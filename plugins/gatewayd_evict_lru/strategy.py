@@ -52,5 +52,9 @@ class Lru:
             raise LookupError("no page may be evicted")
         return self._pages.popitem(last=False)[0]
 
+    def drop(self, page: int) -> None:
+        """Give up a page of somebody else's choice."""
+        del self._pages[page]
+
     def __len__(self) -> int:
         return len(self._pages)

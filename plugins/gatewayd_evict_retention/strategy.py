@@ -143,6 +143,14 @@ class Retention:
             level, ticket, page = heapq.heappop(self._order)
             if self._ticket[page] == ticket and self._level[page] == level:
                 break
+        self._leave(page)
+        return page
+
+    def drop(self, page: int) -> None:
+        """Give up a page of somebody else's choice, pinned or not."""
+        self._leave(page)
+
+    def _leave(self, page: int) -> None:
         self._ticket[page] = 0
         parent = self._lineage.drop(page)
         if parent >= 0:
@@ -153,7 +161,6 @@ class Retention:
         self._heirs[page].clear()
         self._origin[page] = _PLAIN
         self._count -= 1
-        return page
 
     def __len__(self) -> int:
         return self._count

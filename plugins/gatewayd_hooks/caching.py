@@ -53,6 +53,7 @@ class PageOrigin:
         priority: from 0, given up first, to 100; ``NORMAL_PRIORITY`` unless a request says
             otherwise, the highest of those that want it.
         seconds: after its last use for which a higher priority counts.
+        tenant: whose requests it came from; empty without tenants. New in 1.8.
     """
 
     parent: int
@@ -60,6 +61,7 @@ class PageOrigin:
     salt: bytes = b""
     priority: int = NORMAL_PRIORITY
     seconds: float = 0.0
+    tenant: str = ""
 
 
 class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
@@ -117,7 +119,7 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
 class EvictionStrategy(Strategy, Protocol):
     """Orders the cached pages that nobody references.
 
-    It may also have the method of ``KnowsOrigins`` and that of ``Pins``.
+    It may also have the methods of ``KnowsOrigins``, ``Pins`` and ``Drops``.
     """
 
     def open(self, resources: EngineResources) -> None:
@@ -144,7 +146,7 @@ class KnowsOrigins(Protocol):
     """An eviction that looks at where a page stands."""
 
     def cached(self, page: int, origin: PageOrigin) -> None:
-        """The prefix cache maps to this page from now on, until ``victim`` gives it up.
+        """The prefix cache maps to this page from now on, until ``victim`` or ``drop``.
 
         It is held, and not released for the first time yet; the pages before it were told
         earlier. Told again when a request that shares the page wants it kept longer.
@@ -160,3 +162,13 @@ class Pins(Protocol):
         None is kept when nothing else is left. 0 takes back the pin that ends at this page; pages
         before it stay pinned for others. Pages that are not cached are ignored.
         """
+
+
+class Drops(Protocol):
+    """An eviction that lets others give up a page; without it an operator can evict none.
+
+    New in 1.8.
+    """
+
+    def drop(self, page: int) -> None:
+        """A page that may be evicted is given up now, whatever the order: as after ``victim``."""

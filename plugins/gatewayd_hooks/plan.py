@@ -47,6 +47,7 @@ class StepPlan:
         num_evictable: ``EvictionStrategy.__len__``.
         cached: ``KnowsOrigins.cached``; None if the eviction has no such method.
         pin: ``Pins.pin``; None if the eviction has no such method.
+        drop: ``Drops.drop``; None if the eviction has no such method.
         processors: the chain of logits processors, in order.
     """
 
@@ -65,6 +66,7 @@ class StepPlan:
     num_evictable: Callable[[], int]
     cached: Callable[[int, PageOrigin], None] | None
     pin: Callable[[int, float], None] | None
+    drop: Callable[[int], None] | None
     processors: tuple[LogitsProcessor, ...]
 
 
@@ -93,5 +95,6 @@ def bind(
         num_evictable=eviction.__len__,
         cached=getattr(eviction, "cached", None),
         pin=getattr(eviction, "pin", None),
+        drop=getattr(eviction, "drop", None),
         processors=tuple(processors),
     )

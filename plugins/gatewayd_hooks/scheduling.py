@@ -109,6 +109,11 @@ class QueueView:
     """
     preemptions: NDArray[np.int32] = field(default_factory=_nothing)
     """How often each has had to wait again, shape ``[slots]``. New in 1.7."""
+    urgent: Set[int] = frozenset()
+    """Sequences, waiting or running, that an operator has put first in their class. Waiting ones
+    were also enqueued again, at the front, and running ones stand first in ``running``; who keeps
+    an order of another kind looks here. New in 1.8.
+    """
 
     def __post_init__(self) -> None:
         """Whoever makes a view without the newer columns has one tenant, no wishes."""
@@ -135,13 +140,15 @@ class SchedulerStrategy(Strategy, Protocol):
         Args:
             slot: the sequence; its columns are filled in.
             view: where to read the columns.
-            front: it ran before and was preempted, or came back: put it first in its class.
+            front: it ran before and was preempted, or came back, or an operator wants it so: put
+                it first in its class.
         """
 
     def dequeue(self, slot: int) -> None:
         """A waiting sequence was admitted or has gone. Unknown slots are ignored.
 
-        One that was admitted is already among those of ``view.running``.
+        It may come again: an operator may hold a sequence for a while, or change its class. One
+        that was admitted is already among those of ``view.running``.
         """
 
     def plan(self, view: QueueView) -> Plan:

@@ -127,6 +127,7 @@ class LeastSlack:
         slack = self._slack(view, slots, view.num_tokens[slots])
         if self._returned:
             slack[np.isin(slots, list(self._returned))] = -_LATE
+        _put_first(view, slots, slack)
         most = max(places, 0) + _CHOICES
         if len(slots) > most:
             # Those that are latest must not be cut off: they have a share.
@@ -149,6 +150,7 @@ class LeastSlack:
         waiting, slack = self._queue(view, places)
         slots = np.concatenate([begun, waiting])
         keys = np.concatenate([self._slack(view, begun, needs), slack])
+        _put_first(view, slots, keys)
         order = np.argsort(keys, kind="stable")
         is_late = keys[order] >= _LATE
         if is_late.any() and not is_late.all():
@@ -198,3 +200,20 @@ class LeastSlack:
         newest = np.argsort(-view.arrival[candidates], kind="stable")
         victims: NDArray[np.int32] = candidates[newest][: min(len(urgent), self._config.victims)]
         return victims
+
+
+def _put_first(view: QueueView, slots: NDArray[np.int32], keys: NDArray[np.float64]) -> None:
+    """Give those that an operator wants first the smallest keys of their classes.
+
+    Args:
+        view: the queue.
+        slots: shape ``[n]``.
+        keys: that they are sorted by; changed in place.
+    """
+    if not view.urgent:
+        return
+    is_urgent = np.isin(slots, list(view.urgent))
+    classes = view.priority[slots]
+    for priority in set(classes[is_urgent].tolist()):
+        is_here = classes == priority
+        keys[is_here & is_urgent] = np.nextafter(keys[is_here].min(), -np.inf)

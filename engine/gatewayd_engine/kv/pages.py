@@ -150,6 +150,29 @@ class Pages:
                     return chosen
             return quotas.own(tenant)
 
+    @property
+    def may_drop(self) -> bool:
+        """Whether ``drop`` can be called: not every eviction gives up what it has not chosen."""
+        return self._plan.drop is not None
+
+    def drop(self, page: int) -> None:
+        """Give up a cached page that nobody holds: it is free, and its content not known."""
+        if self._plan.drop is None or not self.is_known(page) or self._refs[page]:
+            raise ValueError(f"page {page} cannot be dropped")
+        quotas, tenant = self.quotas, self._owners[page]
+        if quotas is None or not quotas.is_aside(tenant, page):
+            with blame(Kind.EVICTION):
+                self._plan.drop(page)
+        if quotas is not None:
+            quotas.dropped(tenant, page)
+        self._known[page] = 0
+        self._origins[page] = None
+        self._free.append(page)
+        if self.on_forget is not None:
+            self.on_forget(page)
+        if self._plan.forget is not None:
+            self._plan.forget(page)
+
     def share(self, page: int) -> None:
         """Add a reference to a held or cached page."""
         if not self._refs[page]:
@@ -250,6 +273,29 @@ class Pages:
     def origin(self, page: int) -> PageOrigin | None:
         """Where a known page stands."""
         return self._origins[page]
+
+    def known_of(self, tenant: str | None) -> list[int]:
+        """Pages that the prefix cache maps to, the ends of prefixes first.
+
+        Args:
+            tenant: whose; None for everybody's.
+        """
+        origins = enumerate(self._origins)
+        whose = [p for p, o in origins if tenant is None or (o is not None and o.tenant == tenant)]
+        return sorted((p for p in whose if self._known[p]), key=self._depth, reverse=True)
+
+    def behind(self, page: int) -> list[int]:
+        """A known page and those that go on from it, the ends of prefixes first."""
+        after: dict[int, list[int]] = {}
+        for one, origin in enumerate(self._origins):
+            if origin is not None and origin.parent >= 0:
+                after.setdefault(origin.parent, []).append(one)
+        found = [page]
+        for one in found:
+            depth = self._depth(one) + 1
+            # What has another depth went on from a page that was here before.
+            found += [p for p in after.get(one, ()) if self._known[p] and self._depth(p) == depth]
+        return found[::-1]
 
     def follow(self, plan: StepPlan) -> None:
         """Ask other strategies from now on, which know what those before did."""

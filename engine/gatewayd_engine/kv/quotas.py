@@ -108,6 +108,15 @@ class Quotas:
 
     # Giving up
 
+    def is_aside(self, tenant: int, page: int) -> bool:
+        """Whether a cached page of a tenant is set aside."""
+        return page in self._aside.get(tenant, ())
+
+    def dropped(self, tenant: int, page: int) -> None:
+        """A cached page of a tenant is free, whatever is kept for it."""
+        self._take_back(tenant, page)
+        self._gone(page, tenant)
+
     def chosen(self, page: int, tenant: int, taker: int) -> int | None:
         """The eviction gives up a page of a tenant: which one goes instead.
 

@@ -1,0 +1,175 @@
+"""What an operator does to single sequences and pages: hold, release, bump, evict.
+
+Nothing of it is done within a step: who runs is held at the next boundary, like one that had to
+give way, and everything else at once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence as Many
+from functools import partial
+
+import numpy as np
+
+from gatewayd_engine.attribution import Attribution
+from gatewayd_engine.flight import InFlight
+from gatewayd_engine.kv.pages import Pages
+from gatewayd_engine.lives import Lives
+from gatewayd_engine.messages import Bump, Evict
+from gatewayd_engine.placement import Placement
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.strategies import Strategies
+from gatewayd_engine.submission import Refused
+from gatewayd_hooks.scheduling import Priority
+
+
+class Operating:
+    """Sequences that an operator holds or prefers.
+
+    Args:
+        queue: has them.
+        pages: of the pool.
+        placement: takes them out of the batch.
+        strategies: with the scheduler, which has those in line that wait.
+        lives: knows those, too, that wait for a sibling's prompt.
+        attribution: told who had computed something that is lost.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        pages: Pages,
+        placement: Placement,
+        strategies: Strategies,
+        lives: Lives,
+        attribution: Attribution,
+    ) -> None:
+        self._queue = queue
+        self._pages = pages
+        self._placement = placement
+        self._strategies = strategies
+        self._lives = lives
+        self._attribution = attribution
+        self._held: set[int] = set()
+        self._coming: set[int] = set()  # of those, who is not parked yet
+
+    def hold(self, sequence_ids: Many[int]) -> None:
+        """Let sequences make no progress from the next step on; unknown ids are ignored."""
+        self._forget_ended()
+        new = {i for i in sequence_ids if self._lives.find(i) is not None} - self._held
+        self._held |= new
+        self._coming |= new
+
+    def release(self, sequence_ids: Many[int]) -> None:
+        """Let held sequences go on; others are ignored."""
+        for sequence_id in sequence_ids:
+            self._held.discard(sequence_id)
+            self._coming.discard(sequence_id)
+            sequence = self._queue.find(sequence_id)
+            if sequence is not None and sequence.slot in self._queue.parked:
+                self._lives.recovery.fenced(partial(self._unpark, sequence), redo=False)
+        self._forget_ended()
+
+    def settle(self) -> None:
+        """Put out who is held, before a plan is made.
+
+        Raises:
+            InFlight: a step that has not landed computes one of them.
+        """
+        for sequence_id in list(self._coming):
+            sequence = self._queue.find(sequence_id)
+            if sequence is not None:
+                had_run = sequence.row >= 0
+                self._park(sequence)
+                if had_run:
+                    self._attribution.lost(sequence.slot)
+                self._coming.discard(sequence_id)
+            elif self._lives.find(sequence_id) is None:
+                self._coming.discard(sequence_id)
+
+    def bump(self, message: Bump) -> None:
+        """Change the class of sequences, or put them first in theirs; unknown ids are ignored."""
+        if message.priority not in (None, *Priority):
+            return
+        for sequence_id in message.sequences:
+            sequence = self._lives.find(sequence_id)
+            if sequence is None:
+                continue
+            if message.priority is None:
+                sequence.is_urgent = True
+            else:
+                sequence.priority = message.priority
+                wish = math.inf if message.deadline is None else message.deadline
+                sequence.deadline = sequence.submitted + wish
+            if sequence.slot >= 0:
+                self._lives.recovery.fenced(partial(self._move, sequence), redo=True)
+
+    def evict(self, message: Evict) -> tuple[int, int]:
+        """Give up cached pages that nobody uses.
+
+        Returns:
+            Pages that are free now, and those that are in use and stay.
+
+        Raises:
+            Refused: the eviction gives up none that it has not chosen, or there is no such page.
+        """
+        pages, page = self._pages, message.page
+        if not pages.may_drop:
+            raise Refused("the eviction in use gives up no page that it has not chosen itself")
+        if page is not None and not pages.is_known(page):
+            raise Refused(f"page {page} is not cached")
+        chosen = pages.known_of(message.tenant) if page is None else pages.behind(page)
+        kept, before = sum(map(pages.is_held, chosen)), pages.num_free
+        evict = partial(self._placement.prefixes.evict, chosen)
+        self._lives.recovery.fenced(evict, redo=True)
+        return pages.num_free - before, kept
+
+    # All of it is whole, or not begun, when a strategy raises.
+
+    def _park(self, sequence: Sequence) -> None:
+        """Take a sequence out of the batch, or out of the scheduler's line.
+
+        Raises:
+            InFlight: a step that has not landed computes it.
+        """
+        slot, queue = sequence.slot, self._queue
+        if slot in queue.parked:
+            return
+        if sequence.row >= 0:
+            if queue.in_flight[slot]:
+                raise InFlight
+            victim = self._placement.choose(np.array([slot], np.int32))
+            self._placement.put_out(sequence, victim.mode)
+        inherited, sequence.inherited = sequence.inherited, []
+        self._pages.give_back(inherited[::-1])
+        queue.park(slot)
+        self._placement.held.left(slot)
+        self._strategies.plan.dequeue(slot)
+
+    def _unpark(self, sequence: Sequence) -> None:
+        """It waits again: before others of its class if it has run."""
+        self._queue.unpark(sequence.slot)
+        try:
+            self._enqueue(sequence)
+        finally:
+            self._placement.waits(sequence)
+
+    def _move(self, sequence: Sequence) -> None:
+        """It is of another class, or first in its own."""
+        slot, queue = sequence.slot, self._queue
+        queue.view.priority[slot] = sequence.priority
+        queue.view.deadline[slot] = sequence.deadline
+        if sequence.is_urgent:
+            queue.urge(slot)
+        if slot in queue.waiting:
+            self._strategies.plan.dequeue(slot)
+            self._enqueue(sequence)
+
+    def _enqueue(self, sequence: Sequence) -> None:
+        is_first = sequence.was_admitted or sequence.is_urgent
+        self._strategies.plan.enqueue(sequence.slot, self._queue.view, front=is_first)
+
+    def _forget_ended(self) -> None:
+        self._held = {i for i in self._held if self._lives.find(i) is not None}

@@ -56,7 +56,10 @@ class Operating:
         self._coming: set[int] = set()  # of those, who is not parked yet
 
     def hold(self, sequence_ids: Many[int]) -> None:
-        """Let sequences make no progress from the next step on; unknown ids are ignored."""
+        """Let sequences make no progress from the next step on; unknown ids are ignored.
+
+        Whoever waits for the prompt that one of them computes waits with it.
+        """
         self._forget_ended()
         new = {i for i in sequence_ids if self._lives.find(i) is not None} - self._held
         self._held |= new

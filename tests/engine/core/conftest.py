@@ -68,7 +68,7 @@ class Harness:
 
     def submit(self, prompt: Sequence[int], n: int = 1, **fields: Any) -> list[int]:
         """Queue a request; fields of ``Submit`` or of ``SamplingParams``."""
-        keys = ("salt", "priority", "tenant", "retention", "weight", "deadline")
+        keys = ("salt", "priority", "tenant", "retention", "weight", "deadline", "is_held")
         outer = {k: fields.pop(k) for k in keys if k in fields}
         fields.setdefault("temperature", 0.0)
         ids = list(range(self._next, self._next + n))

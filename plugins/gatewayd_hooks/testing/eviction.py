@@ -21,7 +21,7 @@ _EVENTS = st.lists(
 )
 _ORIGINS = st.lists(
     st.tuples(
-        st.sampled_from(["come", "come", "release", "release", "reuse", "again", "pin", "victim"]),
+        st.sampled_from(["come", "come", "release", "release", "reuse", "again", "pin", "drop", "victim"]),
         st.integers(0, 1000),
         st.integers(0, 100),
         st.sampled_from([0.0, 1e-6, 3600.0]),
@@ -133,10 +133,11 @@ class EvictionConformance:
     def test_whatever_it_is_told_of_pages_each_is_given_up_once(
         self, events: Sequence[tuple[str, int, int, float]]
     ) -> None:
-        """Prefixes come, are used again, wanted longer, pinned, and given up in any order."""
+        """Prefixes come, are used again, wanted longer, pinned, given up and dropped in any order."""
         free, held, cached = list(range(_PAGES)), list[int](), set[int]()
         with self.opened() as strategy:
             told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            drop = getattr(strategy, "drop", None)
             for event, which, priority, seconds in events:
                 if event == "come" and free:
                     page = free.pop(which % len(free))
@@ -160,6 +161,11 @@ class EvictionConformance:
                     held.append(page)
                 elif event == "pin" and pin is not None:
                     pin(which % _PAGES, seconds)
+                elif event == "drop" and cached and drop is not None:
+                    page = sorted(cached)[which % len(cached)]
+                    drop(page)
+                    cached.remove(page)
+                    free.append(page)
                 elif event == "victim" and cached:
                     page = strategy.victim()
                     assert page in cached, f"page {page} may not be evicted"
@@ -189,6 +195,32 @@ class EvictionConformance:
                 strategy.release(page)
             first = {strategy.victim() for _ in range(4)}
             assert first & set(order[-2:]), "a pin ends when its page is given up"
+
+    def test_what_was_dropped_starts_afresh(self) -> None:
+        with self.opened() as strategy:
+            told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
+            drop = getattr(strategy, "drop", None)
+            if drop is None:
+                return
+            for page in (0, 1, 2):
+                if told is not None:
+                    told(page, PageOrigin(-1, 0))
+            for _ in range(5):
+                strategy.release(0)
+                strategy.reuse(0)
+            for page in (0, 1, 2):
+                strategy.release(page)
+            if pin is not None:
+                pin(0, 3600.0)
+            drop(0)
+            assert len(strategy) == 2
+            if told is not None:
+                told(0, PageOrigin(-1, 0))
+            for page in (2, 1):
+                strategy.reuse(page)
+            for page in (0, 1, 2):
+                strategy.release(page)
+            assert strategy.victim() == 0, "neither its uses nor its pin are remembered"
 
     def test_taking_a_pin_back_spares_what_others_begin_with(self) -> None:
         with self.opened() as strategy:

@@ -59,6 +59,7 @@ def held_at(engine: Harness, step: int, **fields: Any) -> list[list[int]]:
         assert not engine.core.has_work, "the engine may sleep"
     engine.core.release(ids)
     engine.run()
+    assert engine.core.stats.faults == 0
     return told(engine, ids)
 
 

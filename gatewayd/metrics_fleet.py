@@ -52,7 +52,7 @@ class FleetCollector(Collector):
         waiting = self._gauge("vllm:num_requests_waiting", "Sequences that wait.")
         reasons = self._gauge(
             "vllm:num_requests_waiting_by_reason",
-            "Sequences that wait for room, for a sibling's prompt, or for an engine.",
+            "Sequences that wait for room, a sibling's prompt, an operator, or an engine.",
             "reason",
         )
         usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
@@ -64,8 +64,10 @@ class FleetCollector(Collector):
             key, stats = [self._model_name, str(replica.index)], replica.stats
             running.add_metric(key, stats.num_running)
             waiting.add_metric(key, stats.num_waiting)
-            reasons.add_metric([*key, "capacity"], stats.num_waiting - stats.num_deferred)
+            capacity = stats.num_waiting - stats.num_deferred - stats.num_held
+            reasons.add_metric([*key, "capacity"], capacity)
             reasons.add_metric([*key, "deferred"], stats.num_deferred)
+            reasons.add_metric([*key, "held"], stats.num_held)
             states = {
                 "free": stats.free_pages,
                 "cached": stats.cached_pages,

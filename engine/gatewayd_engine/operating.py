@@ -123,7 +123,11 @@ class Operating:
             raise Refused("the eviction in use gives up no page that it has not chosen itself")
         if page is not None and not pages.is_known(page):
             raise Refused(f"page {page} is not cached")
-        chosen = pages.known_of(message.tenant) if page is None else pages.behind(page)
+        if page is not None:
+            chosen = pages.behind(page)
+        else:
+            whose = message.tenant
+            chosen = pages.known_of(None if whose is None else self._queue.number_of(whose))
         kept, before = sum(map(pages.is_held, chosen)), pages.num_free
         evict = partial(self._placement.prefixes.evict, chosen)
         self._lives.recovery.fenced(evict, redo=True)

@@ -196,7 +196,7 @@ class Prefixes:
         priority, seconds = sequence.retention
         parent = before if isinstance(before, int) else -1
         self._pages.learn(
-            page, PageOrigin(parent, full, sequence.salt, priority, seconds, sequence.tenant)
+            page, PageOrigin(parent, full, sequence.salt, priority, seconds)
         )
 
     def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
@@ -217,7 +217,7 @@ class Prefixes:
             parent = before[depth - 1] if 0 < depth <= len(before) else -1
             self._pages.learn(
                 pages[depth],
-                PageOrigin(parent, depth, sequence.salt, priority, seconds, sequence.tenant),
+                PageOrigin(parent, depth, sequence.salt, priority, seconds),
             )
 
     def retain(self, sequence: Sequence, shared: list[int]) -> None:

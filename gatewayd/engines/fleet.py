@@ -19,6 +19,7 @@ from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
+from gatewayd.engines.operating import EngineOperating
 from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
@@ -36,7 +37,15 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
-from gatewayd_engine.messages import ModelInfo, Pinned, StepOutput, Swapped, TenantQuota
+from gatewayd_engine.messages import (
+    Bump,
+    Evicted,
+    ModelInfo,
+    Pinned,
+    StepOutput,
+    Swapped,
+    TenantQuota,
+)
 from gatewayd_hooks.admission import AdmissionRequest
 from gatewayd_hooks.routing import RouteRequest
 
@@ -57,6 +66,7 @@ class EngineFleet:
         deadlines: seconds to the first token that are wanted, by ``Priority``, for requests that
             bring none.
         pins: what the engines' prefix caches keep.
+        operating: what an operator does to requests and cached pages.
     """
 
     def __init__(
@@ -74,6 +84,7 @@ class EngineFleet:
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
         self.swaps = EngineSwaps(self._replicas)
         self.pins = EnginePins(self._replicas)
+        self.operating = EngineOperating(self._replicas, self.backlog, lambda: self.deadlines)
         self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
         self._pending: list[Job] = []  # in order of arrival
         self._sequences = itertools.count(1)
@@ -148,11 +159,12 @@ class EngineFleet:
         """
         self._check_open()
         self.backlog.check(len(request.prompt))
-        if request.deadline is None:
+        has_deadline = request.deadline is not None
+        if not has_deadline:
             request = replace(request, deadline=self.deadlines[request.priority])
         on_began = self._admit(request, len(sinks))
         job = Job.make(next(self._numbers), request, sinks)
-        job.on_began = on_began
+        job.on_began, job.has_deadline = on_began, has_deadline
         self.backlog.enter(job)
         self._place(job)
         return JobHandle(self, job)
@@ -274,10 +286,15 @@ class EngineFleet:
         """See ``ReplicaOwner``."""
         self.pins.answered(event)
 
+    def on_evicted(self, replica: Replica, event: Evicted) -> None:
+        """See ``ReplicaOwner``."""
+        self.operating.answered(event)
+
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
         self.swaps.lost(replica)
         self.pins.lost(replica)
+        self.operating.lost(replica)
         jobs = self._flights[replica.index].lose()
         self._suspicion.blame(jobs)
         kept = [job for job in jobs if self._survives(job)]
@@ -335,6 +352,8 @@ class EngineFleet:
         replica = self._replicas[index]
         try:
             replica.send(submit_of(job))
+            if job.is_urgent:
+                replica.send(Bump([choice.sequence for choice in job.choices]))
         except FrameError as error:
             self.backlog.leave(job)
             raise InvalidRequest(f"the request is too large: {error}") from error

@@ -76,6 +76,9 @@ class Job:
         deaths: of these, the losses that it may have caused.
         replica: index of the replica that has it; None while it is pending.
         last_replica: index of the replica that has it or had it last; None if none had it yet.
+        is_held: whether an operator lets it make no progress.
+        is_urgent: whether an operator has put it first in its class.
+        has_deadline: whether its deadline is its own, and not that of its class.
         on_began: told once how long after its arrival its first token came; None if nobody asks.
     """
 
@@ -89,6 +92,9 @@ class Job:
     deaths: int = 0
     replica: int | None = None
     last_replica: int | None = None
+    is_held: bool = False
+    is_urgent: bool = False
+    has_deadline: bool = False
     on_began: Callable[[float], None] | None = None
 
     @classmethod

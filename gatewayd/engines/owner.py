@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from gatewayd_engine.messages import Pinned, StepOutput, Swapped
+from gatewayd_engine.messages import Evicted, Pinned, StepOutput, Swapped
 
 if TYPE_CHECKING:
     from gatewayd.engines.replica import Replica
@@ -24,6 +24,9 @@ class ReplicaOwner(Protocol):
 
     def on_pinned(self, replica: Replica, event: Pinned) -> None:
         """It has pinned what is cached of a prompt, or cannot."""
+
+    def on_evicted(self, replica: Replica, event: Evicted) -> None:
+        """It has given up cached pages, or refuses to."""
 
     def on_lost(self, replica: Replica, reason: str) -> None:
         """It serves no longer; called once for each ``on_ready``."""

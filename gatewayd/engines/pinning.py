@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -27,6 +27,20 @@ class EnginePins:
         self._replicas = replicas
         self._asking: Asking[Pinned] = Asking()
 
+    async def pin_page(self, engine: int, page: int, seconds: float) -> int:
+        """Pin a cached page and those before it for a time; with 0, let go of it.
+
+        Returns:
+            Tokens up to its end; 0 if it is not cached.
+
+        Raises:
+            PinRefused: the eviction in use knows no pins.
+            EngineUnavailable: the engine does not serve.
+        """
+        serving = [r for r in self._replicas if r.index == engine and r.can_serve]
+        pinned = await self._ask(serving, lambda number: Pin(number, b"", seconds, page=page))
+        return pinned[engine]
+
     async def pin(self, prompt: Sequence[int], seconds: float) -> dict[int, int]:
         """Pin what is cached of a prompt for a time; with 0, let go of it.
 
@@ -43,7 +57,12 @@ class EnginePins:
         """
         ids = np.array(prompt, np.int32).tobytes()
         serving = [replica for replica in self._replicas if replica.can_serve]
-        answers = await self._asking.ask_all(serving, lambda number: Pin(number, ids, seconds))
+        return await self._ask(serving, lambda number: Pin(number, ids, seconds))
+
+    async def _ask(
+        self, serving: Sequence[Replica], question: Callable[[int], Pin]
+    ) -> dict[int, int]:
+        answers = await self._asking.ask_all(serving, question)
         told = {replica.index: answer for replica, answer in answers if answer is not None}
         if not told:
             raise EngineUnavailable("no engine is ready; try again", retry_after=2)

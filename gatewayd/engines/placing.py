@@ -39,4 +39,5 @@ def submit_of(job: Job) -> Submit:
         retention=request.retention,
         weight=request.weight,
         deadline=request.deadline,
+        is_held=job.is_held,
     )

@@ -32,6 +32,7 @@ from gatewayd_engine.messages import (
     Command,
     EngineStats,
     Event,
+    Evicted,
     Fatal,
     Loading,
     ModelInfo,
@@ -256,6 +257,8 @@ class Replica:
             self._owner.on_swapped(self, event)
         elif isinstance(event, Pinned):
             self._owner.on_pinned(self, event)
+        elif isinstance(event, Evicted):
+            self._owner.on_evicted(self, event)
         else:
             self._on_fatal(event)
 

@@ -44,8 +44,8 @@ class Suspicion:
             self._trial = job
 
     def end_trial(self) -> bool:
-        """End the trial if its job was admitted; returns whether one ended."""
-        if self._trial is None or self._trial.is_waiting:
+        """End the trial if its job was admitted, or is held; returns whether one ended."""
+        if self._trial is None or (self._trial.is_waiting and not self._trial.is_held):
             return False
         self._trial = None
         return True

@@ -28,6 +28,7 @@ CAUSES: Mapping[str, str] = {
     "leader": "it waited for another that computed the beginning they share",
     "tier": "it waited for pages from a KV tier",
     "preempted": "it had given way to others, and waited again",
+    "held": "an operator held it",
     "prefill": "its prompt was computed",
     "recompute": "what it had lost by giving way was computed again",
     "decode": "its tokens were generated",

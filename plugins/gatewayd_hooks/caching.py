@@ -53,7 +53,6 @@ class PageOrigin:
         priority: from 0, given up first, to 100; ``NORMAL_PRIORITY`` unless a request says
             otherwise, the highest of those that want it.
         seconds: after its last use for which a higher priority counts.
-        tenant: whose requests it came from; empty without tenants. New in 1.8.
     """
 
     parent: int
@@ -61,7 +60,6 @@ class PageOrigin:
     salt: bytes = b""
     priority: int = NORMAL_PRIORITY
     seconds: float = 0.0
-    tenant: str = ""
 
 
 class PrefixCacheStrategy(Strategy, Protocol[TrailT]):

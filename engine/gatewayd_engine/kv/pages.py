@@ -274,15 +274,15 @@ class Pages:
         """Where a known page stands."""
         return self._origins[page]
 
-    def known_of(self, tenant: str | None) -> list[int]:
+    def known_of(self, tenant: int | None) -> list[int]:
         """Pages that the prefix cache maps to, the ends of prefixes first.
 
         Args:
-            tenant: whose; None for everybody's.
+            tenant: who took them; None for everybody.
         """
-        origins = enumerate(self._origins)
-        whose = [p for p, o in origins if tenant is None or (o is not None and o.tenant == tenant)]
-        return sorted((p for p in whose if self._known[p]), key=self._depth, reverse=True)
+        known = [page for page in range(self.num_pages) if self._known[page]]
+        whose = [page for page in known if tenant in (None, self._owners[page])]
+        return sorted(whose, key=self._depth, reverse=True)
 
     def behind(self, page: int) -> list[int]:
         """A known page and those that go on from it, the ends of prefixes first."""

@@ -21,7 +21,9 @@ _EVENTS = st.lists(
 )
 _ORIGINS = st.lists(
     st.tuples(
-        st.sampled_from(["come", "come", "release", "release", "reuse", "again", "pin", "drop", "victim"]),
+        st.sampled_from(
+            ["come", "come", "release", "release", "reuse", "again", "pin", "drop", "victim"]
+        ),
         st.integers(0, 1000),
         st.integers(0, 100),
         st.sampled_from([0.0, 1e-6, 3600.0]),
@@ -133,7 +135,7 @@ class EvictionConformance:
     def test_whatever_it_is_told_of_pages_each_is_given_up_once(
         self, events: Sequence[tuple[str, int, int, float]]
     ) -> None:
-        """Prefixes come, are used again, wanted longer, pinned, given up and dropped in any order."""
+        """Prefixes come, are used again, wanted longer, pinned, dropped, given up in any order."""
         free, held, cached = list(range(_PAGES)), list[int](), set[int]()
         with self.opened() as strategy:
             told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)

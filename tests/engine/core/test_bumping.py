@@ -116,7 +116,7 @@ def test_a_sibling_that_waits_for_the_prompt_changes_its_class_too(make_engine: 
     while len(engine.core._queue) < 2:
         engine.step()
     view = engine.core._queue.view
-    slots = [engine.core._queue.find(i).slot for i in ids]
+    slots = [sequence.slot for sequence in engine.core._queue]
     assert view.priority[slots].tolist() == [Priority.REALTIME] * 2
     assert np.isfinite(view.deadline[slots]).all()
     engine.run()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import Evict, Pin
 from gatewayd_engine.submission import Refused
 from gatewayd_evict_lru.strategy import Lru
+from gatewayd_hooks.caching import Match
 from tests.engine.core.conftest import Harness, MakeEngine
 from tests.engine.core.tiering import host
 
@@ -24,7 +27,7 @@ def evict(engine: Harness, page: int | None = None, tenant: str | None = None) -
     return found
 
 
-def answer(engine: Harness, prompt: list[int], **fields: object) -> int:
+def answer(engine: Harness, prompt: list[int], **fields: Any) -> int:
     """Serve a prompt; how many tokens of it were cached."""
     (one,) = engine.submit(prompt, max_tokens=1, **fields)
     found = engine.run()[one].admitted
@@ -38,7 +41,8 @@ def page_of(engine: Harness, prompt: list[int], at: int, salt: bytes = b"") -> i
     assert plan.begin is not None
     assert plan.match is not None
     found = plan.match(plan.begin(np.array(prompt, np.int32), salt))
-    return int(list(getattr(found, "pages", found))[at])
+    pages = found.pages if isinstance(found, Match) else found
+    return int(pages[at])
 
 
 @pytest.mark.parametrize("cache", ["hash", "radix"])

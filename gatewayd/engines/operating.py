@@ -1,0 +1,105 @@
+"""What an operator does to requests and cached pages, wherever the engines have them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gatewayd.engines.asking import Asking
+from gatewayd.engines.backlog import Backlog
+from gatewayd.engines.job import Job
+from gatewayd.engines.replica import Replica
+from gatewayd.errors import EngineUnavailable
+from gatewayd_engine.messages import Bump, Command, Evict, Evicted, Hold, Release
+
+
+class EvictionRefused(Exception):
+    """Nothing is given up; the sentence says why."""
+
+
+class EngineOperating:
+    """Tells the engine that has a job; one that no engine has brings its state with it.
+
+    Args:
+        replicas: all of them.
+        backlog: counts jobs by class.
+        deadlines: seconds to the first token that are wanted, by ``Priority``.
+    """
+
+    def __init__(
+        self,
+        replicas: Sequence[Replica],
+        backlog: Backlog,
+        deadlines: Callable[[], Sequence[float | None]],
+    ) -> None:
+        self._replicas = replicas
+        self._backlog = backlog
+        self._deadlines = deadlines
+        self._asking: Asking[Evicted] = Asking()
+
+    def hold(self, job: Job) -> None:
+        """Let a job make no progress until it is released."""
+        job.is_held = True
+        self._tell(job, Hold)
+
+    def release(self, job: Job) -> None:
+        """Let it go on."""
+        job.is_held = False
+        self._tell(job, Release)
+
+    def bump(self, job: Job, priority: int | None) -> None:
+        """Change the class of a job, or put it first in the one it has.
+
+        It then has the class's target for its first token, unless it brought one of its own.
+        """
+        if priority is None:
+            job.is_urgent = True
+            self._tell(job, Bump)
+            return
+        request, is_waiting = job.request, job.is_waiting
+        deadline = request.deadline if job.has_deadline else self._deadlines()[priority]
+        self._backlog.leave(job)
+        job.request = replace(request, priority=priority, deadline=deadline)
+        if is_waiting:
+            self._backlog.enter(job)
+        self._tell(job, lambda sequences: Bump(sequences, priority, deadline))
+
+    def _tell(self, job: Job, command: Callable[[list[int]], Command]) -> None:
+        if job.replica is not None:
+            sequences = [choice.sequence for choice in job.choices if not choice.is_over]
+            self._replicas[job.replica].send(command(sequences))
+
+    async def evict(
+        self, engine: int | None, page: int | None = None, tenant: str | None = None
+    ) -> dict[int, Evicted]:
+        """Give up cached pages that no sequence uses.
+
+        Args:
+            engine: of which; None for all that serve.
+            page: this one and those behind it; None for those of a tenant.
+            tenant: whose; None for everybody's.
+
+        Returns:
+            What each engine says, by its number.
+
+        Raises:
+            EvictionRefused: an engine gives up none.
+            EngineUnavailable: none serves.
+        """
+        serving = [r for r in self._replicas if r.can_serve and engine in (None, r.index)]
+        answers = await self._asking.ask_all(serving, lambda number: Evict(number, page, tenant))
+        told = {replica.index: answer for replica, answer in answers if answer is not None}
+        if not told:
+            raise EngineUnavailable("no engine is ready; try again", retry_after=2)
+        for answer in told.values():
+            if answer.error:
+                raise EvictionRefused(answer.error)
+        return told
+
+    def answered(self, event: Evicted) -> None:
+        """An engine has given up pages, or refuses."""
+        self._asking.answered(event.number, event)
+
+    def lost(self, replica: Replica) -> None:
+        """An engine is gone: it answers nothing any more."""
+        self._asking.lost(replica)

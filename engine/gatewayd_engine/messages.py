@@ -206,17 +206,7 @@ class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
 
 
 Command = (
-    Submit
-    | Abort
-    | Hold
-    | Release
-    | Bump
-    | Evict
-    | Shutdown
-    | Swap
-    | SetLimits
-    | SetQuotas
-    | Pin
+    Submit | Abort | Hold | Release | Bump | Evict | Shutdown | Swap | SetLimits | SetQuotas | Pin
 )
 
 

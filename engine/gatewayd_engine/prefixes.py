@@ -195,9 +195,7 @@ class Prefixes:
         self._matched.clear()
         priority, seconds = sequence.retention
         parent = before if isinstance(before, int) else -1
-        self._pages.learn(
-            page, PageOrigin(parent, full, sequence.salt, priority, seconds)
-        )
+        self._pages.learn(page, PageOrigin(parent, full, sequence.salt, priority, seconds))
 
     def _tell_origins(self, sequence: Sequence, end: int, known: set[int]) -> None:
         """Tell where pages stand that the cache now maps to, among the first ones of a sequence."""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.messages import Bump, Evict
+from gatewayd_engine.messages import Amount, Bump, Evict, TenantQuota
 from tests.engine.core.conftest import Harness, MakeEngine, build
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -157,6 +157,10 @@ def test_whatever_an_operator_does_answers_are_their_own(
             eviction=StrategyChoice(rng.choice(["lru", "retention", "cost"])),
             prefix_cache=StrategyChoice(rng.choice(["hash", "radix"])),
         )
+        if seed % 2:
+            engine.core.bound(
+                [TenantQuota("a", floor=Amount(12)), TenantQuota("b", ceiling=Amount(36))]
+            )
         model = Model(engine, rng)
         for _ in range(120):
             model.act()

@@ -7,15 +7,15 @@ from typing import Annotated
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from gatewayd.tenants.quotas import PATTERN
-
+PAGES = r"^([1-9][0-9]{0,8}|(100|[0-9]{1,2}(\.[0-9]{1,3})?)%)$"
+"""Of an amount of the KV cache; JSON's numbers would not say which of the two they are."""
 _MOST = 10**15
 """Of what is counted: sums of it stay far from what SQLite's integers hold."""
 
 Count = Annotated[int, Meta(ge=1, le=10**9)]
 Amount = Annotated[int, Meta(ge=0, le=_MOST)]
 PerMillion = Annotated[int, Meta(ge=0, le=10**12)]
-Pages = Annotated[str, Meta(pattern=PATTERN)]
+Pages = Annotated[str, Meta(pattern=PAGES)]
 Weight = Annotated[float, Meta(ge=0.01, le=100.0)]
 Seconds = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 Overlap = Annotated[int, Meta(ge=0, le=7 * 86_400)]

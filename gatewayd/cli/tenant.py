@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.table import Table
 
+from gatewayd.admin.wire_tenants import PAGES
 from gatewayd.cli.common import AsJson, ConfigFile, console, fail, print_json, whole
 from gatewayd.cli.operating import act
 from gatewayd.cli.swap import Socket
-from gatewayd.tenants.quotas import PATTERN
 
 app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and weights.")
 
@@ -169,7 +169,7 @@ def _terms(
         if text in _NONE:
             terms[name] = None
         elif text is not None:
-            if not re.match(PATTERN, text):
+            if not re.match(PAGES, text):
                 fail(f"{text} is neither a number of pages, nor a share such as 12.5%, nor none", 2)
             terms[name] = text
     if budget_money is not None:

@@ -8,9 +8,6 @@ from sqlalchemy import Row
 
 from gatewayd_engine.messages import Amount, TenantQuota
 
-PATTERN = r"^([1-9][0-9]{0,8}|(100|[0-9]{1,2}(\.[0-9]{1,3})?)%)$"
-"""Of an amount; JSON's numbers would not say which of the two they are."""
-
 
 def amount_of(text: str) -> Amount:
     """Read an amount that is of that form."""

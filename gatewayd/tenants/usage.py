@@ -22,7 +22,7 @@ _SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "micros")
 def summed(
     connection: Connection, *, by: str = "tenant", tenant: str | None = None, since: int = 0
 ) -> list[dict[str, Any]]:
-    """Sums of requests.
+    """Sums of requests, and when the last of them came.
 
     Args:
         connection: to read with.
@@ -37,7 +37,8 @@ def summed(
         raise InvalidRequest(f"by is {by[:32]!r}; it must be one of {', '.join(BY)}", param="by")
     group: Sequence[Column[Any]] = _BY[by]
     sums = [func.sum(usage.c[name]).label(name) for name in _SUMS]
-    query = select(*group, func.count().label("requests"), *sums)
+    last = func.max(usage.c.created_at).label("last_at")
+    query = select(*group, func.count().label("requests"), *sums, last)
     query = query.where(usage.c.created_at >= since).group_by(*group).order_by(*group)
     if tenant is not None:
         query = query.where(usage.c.tenant == tenant)

@@ -179,6 +179,7 @@ def test_an_operator_acts_on_a_running_daemon(start_daemon: Any, tmp_path: Path)
     assert complete(rotated["secret"]) == 429
     (used,) = ask("GET", "/admin/usage?by=key")
     assert (used["tenant"], used["key_id"], used["requests"]) == ("a", made["key"], 2)
+    assert abs(time.time() - used["last_at"]) < 60
     ask("DELETE", f"/admin/keys/{made['key']}")
     assert complete(rotated["secret"]) == 401
     found = ask("GET", "/admin/audit")

@@ -57,6 +57,11 @@ async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
     raise AssertionError("it never came")
 
 
+def said(console: Console) -> list[str]:
+    """What messages have come up."""
+    return [each.message for each in console._notifications]
+
+
 def text_of(console: Console) -> str:
     """The screen as text, without the blanks at the ends of lines."""
     strips = console.screen._compositor.render_strips()

@@ -26,6 +26,7 @@ class FakeDaemon:
         raw: is streamed instead, if it is not None.
         calls: method, route and body of each but the stream.
         answers: status and body by method and route; else 200 and ``{}``.
+        prefixed: the same, by how routes begin.
     """
 
     def __init__(self, path: str) -> None:
@@ -48,6 +49,7 @@ class FakeDaemon:
             error = {"error": {"message": "no such request has ended"}}
             self.answers["GET", f"/admin/requests/run-{number:04}"] = 404, error
             self.answers["GET", f"/admin/requests/wait-{number:04}"] = 404, error
+        self.prefixed: dict[tuple[str, str], tuple[int, Any]] = {}
         self.intervals: list[str] = []
         self.cut = False
 
@@ -66,10 +68,16 @@ class FakeDaemon:
                 break
         route = f"{unquote(path)}?{query}" if query else unquote(path)
         self.calls.append((scope["method"], route, msgspec.json.decode(body) if body else None))
-        status, answer = self.answers.get((scope["method"], route), (200, {}))
+        status, answer = self._answer(scope["method"], route)
         head = [(b"content-type", b"application/json")]
         await send({"type": "http.response.start", "status": status, "headers": head})
         await send({"type": "http.response.body", "body": msgspec.json.encode(answer)})
+
+    def _answer(self, method: str, route: str) -> tuple[int, Any]:
+        for (asked, begin), answer in self.prefixed.items():
+            if method == asked and route.startswith(begin):
+                return answer
+        return self.answers.get((method, route), (200, {}))
 
     async def _stream(self, query: str, send: Any) -> None:
         self.intervals.append(query)

@@ -199,7 +199,7 @@ def _type_of(kind: Any) -> Any:  # noqa: ANN401 - a type with its bounds
     """What ``inspect`` has taken apart, put together."""
     bounds = {
         name: value
-        for name in ("ge", "gt", "le", "lt", "min_length", "max_length")
+        for name in ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
         if (value := getattr(kind, name, None)) is not None
     }
     match kind:
@@ -230,6 +230,8 @@ def _hint(name: str, kind: Any) -> str:  # noqa: ANN401 - msgspec's types
             return "words with blanks between them"
         case inspect.LiteralType():
             return f"one of {', '.join(map(str, kind.values))}"
+    if name.startswith("kv_"):
+        return "pages such as 128, or a share of all such as 12.5%"
     most = getattr(kind, "max_length", None)
     return f"text of at most {most} letters" if most else "text"
 

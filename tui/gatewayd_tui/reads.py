@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 import msgspec
 
 from gatewayd.admin.wire import Explanation
+from gatewayd.admin.wire_snapshot import Prefixes
 from gatewayd_tui.client import Refused, Source
 
 _LISTED = 50
+_PAGES = 200
+USED_DAYS = 30
+"""Of their use, for which keys are looked up."""
 FormT = TypeVar("FormT")
 
 
@@ -29,6 +33,68 @@ class Ended(msgspec.Struct, frozen=True):
 
 class _EndedList(msgspec.Struct, frozen=True):
     requests: list[Ended]
+
+
+class Key(msgspec.Struct, frozen=True):
+    """A row of ``GET /admin/keys``; times are Unix times.
+
+    Attributes:
+        key: its id, which it begins with after ``gw_``.
+        old_until: until then the secret before the last rotation is good, too.
+        last_at: when it was used last, within ``USED_DAYS``; not from that answer.
+    """
+
+    key: str
+    tenant: str
+    name: str
+    scopes: list[str]
+    created_at: int
+    expires_at: int | None = None
+    revoked_at: int | None = None
+    old_until: int | None = None
+    last_at: int | None = None
+
+
+class _Used(msgspec.Struct, frozen=True):
+    key_id: str | None
+    last_at: int
+
+
+async def keys(source: Source, now: float) -> list[Key]:
+    """All keys, with their last use; never a secret.
+
+    Raises:
+        Lost, Refused: there is no such answer.
+    """
+    rows = _as(await source.call("GET", "/admin/keys"), list[Key])
+    since = int(now) - USED_DAYS * 86_400
+    used = _as(await source.call("GET", f"/admin/usage?by=key&since={since}"), list[_Used])
+    last = {row.key_id: row.last_at for row in used}
+    return [msgspec.structs.replace(row, last_at=last.get(row.key)) for row in rows]
+
+
+async def terms_of(source: Source, tenant: str) -> dict[str, Any]:
+    """What a tenant may, as it stands in the store.
+
+    Raises:
+        Lost, Refused: there is no such tenant, or no answer.
+    """
+    rows = _as(await source.call("GET", "/admin/tenants"), list[dict[str, Any]])
+    for row in rows:
+        if row.get("tenant") == tenant:
+            return row
+    raise Refused(f"there is no tenant {tenant} any more")
+
+
+async def prefixes(source: Source, engine: int, parent: int | None) -> Prefixes:
+    """The cached pages behind one; of None, those that prompts begin with.
+
+    Raises:
+        Lost, Refused: there is no such answer.
+    """
+    page = "" if parent is None else parent
+    route = f"/admin/prefixes?engine={engine}&parent={page}&limit={_PAGES}"
+    return _as(await source.call("GET", route), Prefixes)
 
 
 async def requests(source: Source, order: str) -> list[Ended]:

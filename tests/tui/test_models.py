@@ -1,0 +1,72 @@
+"""The model and its engines, at a real socket."""
+
+from __future__ import annotations
+
+import pytest
+
+from gatewayd_tui.screens.models import weight_bytes
+from tests.tui.conftest import Watching, text_of, until
+from tests.tui.fake_daemon import FakeDaemon
+from tests.tui.samples import engine, snapshot
+
+
+@pytest.mark.parametrize(
+    ("dtype", "parameters", "size"),
+    [
+        ("float32", 10, 40.0),
+        ("bfloat16", 10, 20.0),
+        ("float8_e4m3fn", 10, 10.0),
+        ("int4", 10, 5.0),
+        ("strange", 10, None),
+        ("float32", 0, None),
+    ],
+)
+def test_weights_are_as_large_as_their_type(
+    dtype: str, parameters: int, size: float | None
+) -> None:
+    assert weight_bytes(engine(dtype=dtype, num_parameters=parameters)) == size
+
+
+async def test_the_model_is_told_by_an_engine_that_has_it(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    lost = engine(
+        index=1,
+        state="starting",
+        detail="reading weights 40 %",
+        pid=None,
+        num_parameters=0,
+        dtype="",
+        device="",
+    )
+    daemon.snapshot = snapshot(engines=[lost, engine()])
+    async with watching(size=(80, 24), start="models") as (console, _):
+        shown = text_of(console)
+        assert "tiny   1 of 2 engines are ready" in shown
+        assert "30M parameters as float32, 114.4 MiB, context 2048 tokens" in shown
+        assert "◌ starting" in shown
+        assert "reading weig" in shown
+
+
+async def test_before_any_engine_has_it_nothing_is_made_up(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    daemon.snapshot = snapshot(engines=[engine(num_parameters=0, state="starting")])
+    async with watching(start="models") as (console, _):
+        assert "its sizes are known when an engine has loaded it" in text_of(console)
+
+
+@pytest.mark.parametrize(("keys", "verb"), [("l", "load"), ("u y", "unload")])
+async def test_loading_is_a_call_and_unloading_one_after_a_question(
+    daemon: FakeDaemon, watching: Watching, keys: str, verb: str
+) -> None:
+    async with watching(start="models") as (console, pilot):
+        first, *rest = keys.split()
+        await pilot.press(first)
+        await pilot.pause()
+        if rest:
+            assert "unload model tiny: its requests end" in text_of(console)
+            assert daemon.calls == []
+        await pilot.press(*rest)
+        await until(pilot, lambda: daemon.calls)
+    assert daemon.calls == [("POST", f"/admin/models/tiny/{verb}", None)]

@@ -1,0 +1,214 @@
+"""The tree of cached prefixes. A node's children are asked for when it is opened, and only then."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+from rich.text import Text
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.widgets import Static, Tree
+from textual.widgets.tree import TreeNode
+
+from gatewayd.admin.wire_snapshot import PrefixView
+from gatewayd_tui import reads
+from gatewayd_tui.changes import Change, changing, evict_page, pin_page
+from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.figures import count
+from gatewayd_tui.questions import questions
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.form import Form
+
+_ORDERS = ("size", "saved tokens")
+Place = tuple[int, int | None]
+"""An engine and a page of it; None is what prompts begin with."""
+Node = TreeNode[PrefixView | Place | None]
+
+
+class Pin(msgspec.Struct, frozen=True):
+    """What is asked before a page is pinned.
+
+    Attributes:
+        seconds: for which it is kept, from now on.
+    """
+
+    seconds: Annotated[int, Meta(ge=1, le=7 * 86_400)] = 600
+
+
+def saved(row: PrefixView) -> int:
+    """Prompt tokens that nobody had to compute, because of this page."""
+    return row.tokens * (row.hits or 0)
+
+
+def place_of(data: PrefixView | Place | None) -> Place | None:
+    """Which children a node has."""
+    return (data.engine, data.page) if isinstance(data, PrefixView) else data
+
+
+class PrefixesScreen(ConsoleScreen):
+    """See above. It stands still until it is asked for news: each question costs engine time."""
+
+    NAME = "prefixes"
+    KEY = "5"
+    TITLE = "Prefixes"
+
+    BINDINGS = [
+        Binding("o", "order", "Order", id="prefixes.order", tooltip="By size, or saved tokens"),
+        Binding("r", "renew", "Look again", id="prefixes.renew", tooltip="Ask for the tree anew"),
+        Binding("i", "pin", "Pin", id="prefixes.pin", tooltip="Keep a page and all before it"),
+        Binding("u", "unpin", "Unpin", id="prefixes.unpin", tooltip="Keep it no longer"),
+        Binding("x", "evict", "Evict", id="prefixes.evict", tooltip="Give up a page and below"),
+        Binding("j", "tree('cursor_down')", "Down", show=False, id="prefixes.down"),
+        Binding("k", "tree('cursor_up')", "Up", show=False, id="prefixes.up"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._order = _ORDERS[0]
+        self._engines: list[int] = []
+        self._daemon: int | None = None
+        self._at = 0.0
+        self._open: set[Place | None] = set()
+
+    def body(self) -> ComposeResult:
+        """How old it is, and the tree."""
+        yield Static(id="prefixes-title")
+        tree: Tree[PrefixView | Place | None] = Tree("prefixes", None)
+        tree.show_root = False
+        yield tree
+
+    @property
+    def tree(self) -> Tree[PrefixView | Place | None]:  # type: ignore[override]
+        """The widget."""
+        return self.query_one(Tree)
+
+    def show(self, state: State) -> None:
+        """A branch for each engine; another daemon or other engines make the tree anew."""
+        assert state.snapshot is not None  # noqa: S101 - as the base says
+        engines = [engine.index for engine in state.snapshot.engines]
+        if (engines, state.snapshot.daemon.pid) != (self._engines, self._daemon):
+            self._engines, self._daemon = engines, state.snapshot.daemon.pid
+            self.action_renew()
+
+    def on_tree_node_expanded(self, event: Tree.NodeExpanded[PrefixView | Place | None]) -> None:
+        """Ask for what is in it, when it has not been asked for."""
+        self._open.add(place_of(event.node.data))
+        if not event.node.children:
+            self.fill(event.node)
+
+    def on_tree_node_collapsed(self, event: Tree.NodeCollapsed[PrefixView | Place | None]) -> None:
+        """It is not opened again when the tree is made anew."""
+        self._open.discard(place_of(event.node.data))
+
+    @work(group="prefixes")
+    async def fill(self, node: Node) -> None:
+        """Ask for the children of a node, and put them into it."""
+        place = place_of(node.data)
+        if place is None:
+            return
+        try:
+            found = await reads.prefixes(self.console.source, *place)
+        except (Lost, Refused) as error:
+            node.remove_children()
+            node.add_leaf(Text(f"✖ {error}", "red"), None)
+            return
+        node.remove_children()
+        key = (lambda row: -saved(row)) if self._order == _ORDERS[1] else (lambda row: 0)
+        for row in sorted(found.rows, key=key):
+            if row.children:
+                child = node.add(label(row), row)
+                if place_of(row) in self._open:
+                    child.expand()
+            else:
+                node.add_leaf(label(row), row)
+        if found.more:
+            node.add_leaf(Text(f"… and {found.more} more", "dim"), None)
+        elif not found.rows:
+            node.add_leaf(Text("nothing is cached", "dim"), None)
+        self._at = time.time()
+        self._write_title()
+
+    def action_renew(self) -> None:
+        """Ask anew, for all that is open."""
+        self.tree.clear()
+        for engine in self._engines:
+            node = self.tree.root.add(Text(f"engine {engine}", "bold"), (engine, None))
+            if len(self._engines) == 1 or (engine, None) in self._open:
+                node.expand()
+        self._write_title()
+
+    def action_order(self) -> None:
+        """The other order."""
+        self._order = _ORDERS[1 - _ORDERS.index(self._order)]
+        self.action_renew()
+
+    def action_tree(self, verb: str) -> None:
+        """Move as the arrow keys do."""
+        getattr(self.tree, f"action_{verb}")()
+
+    def chosen(self) -> list[Any]:
+        """The page under the cursor."""
+        node = self.tree.cursor_node
+        return [node.data] if node is not None and isinstance(node.data, PrefixView) else []
+
+    def id_of(self, row: PrefixView) -> str:
+        """Engine and page."""
+        return f"{row.engine}/{row.page}"
+
+    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Look at what became of the branch."""
+        node = self.tree.cursor_node
+        self.fill(node.parent if node is not None and node.parent is not None else self.tree.root)
+        freed = answer.get("pages") if isinstance(answer, dict) else None
+        if freed is not None:
+            self.notify(f"{freed} pages are free now", markup=False)
+
+    @changing
+    @work
+    async def action_pin(self) -> None:
+        """Ask for how long."""
+        rows = self.chosen()
+        if not rows:
+            self.ask([])
+        for row in rows:
+            title = f"Pin page {row.page} of engine {row.engine} and all before it"
+            form = Form(title, questions(Pin, msgspec.to_builtins(Pin())))
+            values = await self.app.push_screen_wait(form)
+            if values is not None:
+                pin = msgspec.convert(values, Pin)
+                self.ask([pin_page(row.engine, row.page, pin.seconds)])
+
+    @changing
+    def action_unpin(self) -> None:
+        """No longer."""
+        self.ask([pin_page(row.engine, row.page, 0) for row in self.chosen()])
+
+    @changing
+    def action_evict(self) -> None:
+        """Give it up, with all behind it."""
+        self.ask([evict_page(row.engine, row.page) for row in self.chosen()])
+
+    def _write_title(self) -> None:
+        asked = time.strftime("%H:%M:%S", time.localtime(self._at)) if self._at else "never"
+        self.query_one("#prefixes-title", Static).update(
+            f"sorted by {self._order}, as of {asked}    tokens  hits  held by  tenant  beginning"
+        )
+
+
+def label(row: PrefixView) -> Text:
+    """A node in one line."""
+    text = Text(no_wrap=True)
+    text.append("◆ " if row.is_pinned else "  ", "bold magenta")
+    text.append(f"{count(row.tokens):>6} ", "bold")
+    text.append(f"{count(row.hits):>5} ")
+    text.append(f"{row.holders:>3} ", "green" if row.holders else "dim")
+    text.append(f"{row.tenant or '-':<10.10} ", "cyan")
+    if row.children:
+        text.append(f"+{count(row.children)} ", "dim")
+    text.append("".join(c if c.isprintable() else "·" for c in row.text) or "(text is not shown)")
+    return text

@@ -1,0 +1,244 @@
+"""Tenants, what they use beside what they may, and their keys."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.content import Content
+from textual.widgets import DataTable
+
+from gatewayd.admin.wire_snapshot import TenantView
+from gatewayd.admin.wire_tenants import KeyBody, RotateBody, TenantBody, Terms
+from gatewayd_tui import reads
+from gatewayd_tui.changes import (
+    Change,
+    change_tenant,
+    changing,
+    create_key,
+    create_tenant,
+    revoke_key,
+    rotate_key,
+)
+from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.figures import count, duration
+from gatewayd_tui.questions import nested, questions, typed
+from gatewayd_tui.reads import Key
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.form import Form
+from gatewayd_tui.widgets.secret import Secret
+from gatewayd_tui.widgets.table import Cell, Column, LiveTable
+
+_NEAR = 0.8
+"""Of a limit: from there on it stands out."""
+
+
+def against(used: float, most: float | None, shown: str = "") -> Cell:
+    """``30/600``, with a mark from 80 % and another from 100 % on."""
+    text = shown or f"{count(used)}/{count(most)}"
+    if most is None or used < _NEAR * most:
+        return text
+    return (f"{text}!", "bold red") if used >= most else (f"{text}^", "yellow")
+
+
+def _money(row: TenantView) -> Cell:
+    most = "-" if row.most_micros is None else typed("most_micros", row.most_micros)
+    shown = f"{typed('used_micros', row.used_micros)}/{most}"
+    return against(row.used_micros, row.most_micros, shown)
+
+
+def _requests(row: TenantView) -> Cell:
+    return against(row.requests, row.requests_per_minute)
+
+
+def _tokens(row: TenantView) -> Cell:
+    return against(row.tokens, row.tokens_per_minute)
+
+
+def _budget(row: TenantView) -> Cell:
+    return against(row.used_tokens + row.reserved_tokens, row.most_tokens)
+
+
+TENANTS: list[Column[TenantView]] = [
+    Column("tenant", 0, lambda r: r.tenant, lambda r: r.tenant),
+    Column("run", 4, lambda r: count(r.running), lambda r: r.running, True),
+    Column("wait", 4, lambda r: count(r.waiting), lambda r: r.waiting, True),
+    Column("at once", 7, lambda r: against(r.running + r.waiting, r.concurrency), None, True),
+    Column("req/min", 9, _requests, lambda r: r.requests, True),
+    Column("tok/min", 11, _tokens, lambda r: r.tokens, True),
+    Column("budget", 13, _budget, lambda r: r.used_tokens, True),
+    Column("reserved", 8, lambda r: count(r.reserved_tokens), None, True, True),
+    Column("money", 15, _money, lambda r: r.used_micros, True, True),
+    Column("weight", 6, lambda r: f"{r.weight:g}", lambda r: r.weight, True, True),
+    Column("pages", 6, lambda r: count(r.pages), lambda r: r.pages, True),
+]
+
+
+def state_of(key: Key, now: float) -> Cell:
+    """Whether it opens anything."""
+    if key.revoked_at is not None:
+        return "✖ revoked", "red"
+    if key.expires_at is not None and key.expires_at <= now:
+        return "◌ expired", "dim"
+    if key.old_until is not None and key.old_until > now:
+        return "◐ rotating", "yellow"
+    return "● good", "green"
+
+
+def _expiry(key: Key) -> Cell:
+    if key.expires_at is None:
+        return "never"
+    left = key.expires_at - time.time()
+    return f"in {duration(left)}" if left > 0 else f"{duration(-left)} ago"
+
+
+def _last(key: Key) -> Cell:
+    return "-" if key.last_at is None else f"{duration(max(0, time.time() - key.last_at))} ago"
+
+
+KEYS: list[Column[Key]] = [
+    Column("begins with", 16, lambda r: f"gw_{r.key}", lambda r: r.key),
+    Column("name", 12, lambda r: r.name, lambda r: r.name),
+    Column("state", 10, lambda r: state_of(r, time.time())),
+    Column("expires", 10, _expiry, lambda r: r.expires_at or 10**12),
+    Column("last seen", 10, _last, lambda r: -(r.last_at or 0)),
+    Column("scopes", 0, lambda r: " ".join(r.scopes)),
+]
+
+
+class TenantsScreen(ConsoleScreen):
+    """See above. The keys are those of the tenant under the cursor."""
+
+    NAME = "tenants"
+    KEY = "7"
+    TITLE = "Tenants"
+
+    BINDINGS = [
+        Binding("n", "tenant", "Tenant", id="tenants.new", tooltip="Add a tenant"),
+        Binding("m", "limits", "Limits", id="tenants.limits", tooltip="Its limits and budget"),
+        Binding("a", "key", "Key", id="tenants.key", tooltip="Make a key for this tenant"),
+        Binding("o", "rotate", "Rotate", id="tenants.rotate", tooltip="Another secret for a key"),
+        Binding("x", "revoke", "Revoke", id="tenants.revoke", tooltip="End a key"),
+        Binding("tab", "app.focus_next", "Other table", show=False, id="tenants.other"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._found: list[Key] = []
+        self._trouble = ""
+
+    def body(self) -> ComposeResult:
+        """Two tables."""
+        yield LiveTable(TENANTS, self.id_of, id="tenants")
+        yield LiveTable(KEYS, self.id_of, id="keys")
+
+    def id_of(self, row: Any) -> str:  # noqa: ANN401 - a row of either table
+        """The tenant, or the key's id."""
+        return str(row.key if isinstance(row, Key) else row.tenant)
+
+    @property
+    def _tenants(self) -> LiveTable[TenantView]:
+        return self.query_one("#tenants", LiveTable)
+
+    @property
+    def _key_table(self) -> LiveTable[Key]:
+        return self.query_one("#keys", LiveTable)
+
+    def on_screen_resume(self) -> None:
+        """Keys are looked up when somebody comes."""
+        super().on_screen_resume()
+        self.look_up()
+
+    def show(self, state: State) -> None:
+        """The tenants, and the keys that were looked up last."""
+        assert state.snapshot is not None  # noqa: S101 - as the base says
+        self._tenants.put(state.snapshot.tenants)
+        self._tenants.border_title = "tenants" if state.snapshot.tenants else "there is no tenant"
+        self._show_keys()
+
+    @work(exclusive=True, group="keys")
+    async def look_up(self) -> None:
+        """Ask for the keys."""
+        try:
+            self._found = await reads.keys(self.console.source, time.time())
+        except (Lost, Refused) as error:
+            self._found, self._trouble = [], str(error)
+        else:
+            self._trouble = ""
+        self._show_keys()
+
+    @on(DataTable.RowHighlighted, "#tenants")
+    def _show_keys(self) -> None:
+        tenant = self._tenants.current()
+        name = None if tenant is None else tenant.tenant
+        self._key_table.put([key for key in self._found if key.tenant == name])
+        title = self._trouble or ("keys" if name is None else f"keys of {name}")
+        self._key_table.border_title = Content(title)
+
+    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Show a secret, and look up what keys there are now."""
+        secret = answer.get("secret") if isinstance(answer, dict) else None
+        if secret is not None:
+            self.app.push_screen(Secret(f"The secret of key {answer['key']}", secret))
+        self.look_up()
+
+    @changing
+    @work
+    async def action_tenant(self) -> None:
+        """Ask for its name and limits."""
+        form = Form("A new tenant", questions(TenantBody))
+        values = await self.app.push_screen_wait(form)
+        if values:
+            self.ask([create_tenant(nested(TenantBody, values))])
+
+    @changing
+    @work
+    async def action_limits(self) -> None:
+        """Ask for other limits of the tenant under the cursor."""
+        tenant = self._tenants.current()
+        if tenant is None:
+            self.ask([])
+            return
+        try:
+            terms = await reads.terms_of(self.console.source, tenant.tenant)
+        except (Lost, Refused) as error:
+            self.notify(str(error), severity="error", markup=False)
+            return
+        form = Form(f"What tenant {tenant.tenant} may", questions(Terms, terms))
+        values = await self.app.push_screen_wait(form)
+        if values:
+            self.ask([change_tenant(tenant.tenant, values)])
+
+    @changing
+    @work
+    async def action_key(self) -> None:
+        """Ask what for, and make it; its secret is shown once."""
+        tenant = self._tenants.current()
+        asked = questions(KeyBody, None if tenant is None else {"tenant": tenant.tenant})
+        values = await self.app.push_screen_wait(
+            Form("A new key", asked, None if tenant is None else "name")
+        )
+        if values:
+            self.ask([create_key(values)])
+
+    @changing
+    @work
+    async def action_rotate(self) -> None:
+        """Ask for how long the old secret is good, too; the new one is shown once."""
+        key = self._key_table.current()
+        if key is None:
+            self.ask([])
+            return
+        form = Form(f"Another secret for key {key.key}", questions(RotateBody))
+        values = await self.app.push_screen_wait(form)
+        if values is not None:
+            self.ask([rotate_key(key.key, key.tenant, values)])
+
+    @changing
+    def action_revoke(self) -> None:
+        """End keys."""
+        self.ask([revoke_key(key.key, key.tenant) for key in self._key_table.chosen()])

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import signal
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any

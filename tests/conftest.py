@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import ssl
+import sys
 import tempfile
 from pathlib import Path
 
@@ -22,14 +23,23 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ["XDG_STATE_HOME"] = tempfile.mkdtemp(prefix="gatewayd-tests-")
 atexit.register(shutil.rmtree, os.environ["XDG_STATE_HOME"], ignore_errors=True)
 
+# Hundreds of processes are started: none compiles again what the one before has compiled.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Each HTTP client reads the certificates of all authorities, 30 ms; no test uses TLS.
 ssl.create_default_context = functools.cache(ssl.create_default_context)  # type: ignore[assignment]
 
 
+# What is imported stays: whoever collects garbage need not look through it, now or later.
+gc.disable()
+
+
 def pytest_collection_finish() -> None:
-    """What is imported by now stays: whoever collects garbage need not look through it."""
+    """Everything is imported by now."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 def pytest_sessionfinish() -> None:

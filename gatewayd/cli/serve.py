@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from gatewayd.cli.common import ConfigFile, fail, load_config
+from gatewayd.cli.lazy import no_garbage
 from gatewayd.config import Config
 
 
@@ -68,8 +69,9 @@ def serve(
     loaded = load_config(config, flags, needs_secrets=True).config
 
     # Late: the rest of the daemon takes half a second to import.
-    from gatewayd import logs
-    from gatewayd.daemon import Options, StartError, run
+    with no_garbage():
+        from gatewayd import logs
+        from gatewayd.daemon import Options, StartError, run
 
     logs.configure(loaded.log)
     try:

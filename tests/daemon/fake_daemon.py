@@ -11,10 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-import gatewayd.engines.starting as starting
-from gatewayd import logs
-from gatewayd.config_load import load
-from gatewayd.daemon import Options, StartError, run
+from gatewayd.cli.lazy import no_garbage
+
+with no_garbage():
+    import gatewayd.engines.starting as starting
+    from gatewayd import logs
+    from gatewayd.config_load import load
+    from gatewayd.daemon import Options, StartError, run
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 

@@ -227,6 +227,7 @@ def oracle() -> Callable[[Path], Any]:
     """A checkpoint in transformers, float32; greedy continuation of one prompt at a time."""
     import transformers
 
+    @functools.cache
     def load(folder: Path) -> Any:
         auto: Any = transformers.AutoModelForCausalLM
         return auto.from_pretrained(folder, dtype=torch.float32).eval()

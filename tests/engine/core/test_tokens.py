@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -21,21 +22,24 @@ ARCHITECTURES = (
 
 def expected(model: Any, prompts: list[list[int]], new: int, eos: list[int]) -> list[list[int]]:
     """Greedy continuations by transformers: the whole context again for each token, no cache."""
-    answers: list[list[int]] = []
-    for prompt in prompts:
-        with torch.inference_mode():
-            output = model.generate(
-                torch.tensor([prompt]),
-                attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
-                max_new_tokens=new,
-                do_sample=False,
-                eos_token_id=eos,
-                pad_token_id=0,
-            )
-        tokens = output[0, len(prompt) :].tolist()
-        ends = [i for i, token in enumerate(tokens) if token in eos]
-        answers.append(tokens[: ends[0]] if ends else tokens)
-    return answers
+    return [_continued(model, tuple(prompt), new, tuple(eos)) for prompt in prompts]
+
+
+@functools.cache
+def _continued(model: Any, prompt: tuple[int, ...], new: int, eos: tuple[int, ...]) -> list[int]:
+    """One of them; several engines are compared with the same."""
+    with torch.inference_mode():
+        output = model.generate(
+            torch.tensor([prompt]),
+            attention_mask=torch.ones(1, len(prompt), dtype=torch.int64),
+            max_new_tokens=new,
+            do_sample=False,
+            eos_token_id=list(eos),
+            pad_token_id=0,
+        )
+    tokens: list[int] = output[0, len(prompt) :].tolist()
+    ends = [i for i, token in enumerate(tokens) if token in eos]
+    return tokens[: ends[0]] if ends else tokens
 
 
 def compare(

@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
-NEEDLESS = ("schemathesis", "xdist", "xdist.looponfail", "asyncio", "anyio", "rerunfailures", "syrupy")
+NEEDLESS = (
+    "schemathesis",
+    "xdist",
+    "xdist.looponfail",
+    "asyncio",
+    "anyio",
+    "rerunfailures",
+    "syrupy",
+)
 QUICKLY = {"PYTEST_ADDOPTS": " ".join(f"-p no:{name}" for name in NEEDLESS)}
 """Environment of one whose projects use none of these plugins."""

@@ -60,14 +60,6 @@ def test_the_disk_is_found_after_a_restart_and_after_a_kill(
     assert cached == 0
     for other in OTHERS:  # they take the pool's pages, and the host tier's
         complete(daemon, other)
-    assert daemon.stop() == 0
-    daemon = start_daemon(NANO, env=env)
-    again, _, cached = complete(daemon, PROMPT)
-    assert again == text
-    assert cached > num_tokens / 2
-    assert tier_hits(daemon) == {"disk": cached}
-    for other in OTHERS:
-        complete(daemon, other)
     time.sleep(0.2)  # written behind
     killed = daemon.kill_engine()
     deadline = time.monotonic() + 60
@@ -77,7 +69,26 @@ def test_the_disk_is_found_after_a_restart_and_after_a_kill(
     again, _, cached = complete(daemon, PROMPT)
     assert again == text
     assert cached > num_tokens / 2
+    for other in OTHERS:
+        complete(daemon, other)
+    _is_in_use(start_daemon, env)
     assert daemon.stop() == 0
+    daemon = start_daemon(NANO, env=env)
+    again, _, cached = complete(daemon, PROMPT)
+    assert again == text
+    assert cached > num_tokens / 2
+    assert tier_hits(daemon) == {"disk": cached}
+    assert daemon.stop() == 0
+
+
+def _is_in_use(start_daemon: Any, env: dict[str, str]) -> None:
+    """A second daemon on the folder of the first says what keeps it."""
+    second = start_daemon(NANO, env=env, wait=False)
+    deadline = time.monotonic() + 60
+    while not second.said("in use by another process"):
+        assert time.monotonic() < deadline, second.log.read_text()
+        time.sleep(0.05)
+    second.process.kill()
 
 
 def test_two_replicas_keep_their_pages_beside_each_other_and_find_them_again(
@@ -120,16 +131,6 @@ def test_what_is_cached_is_written_at_the_end_and_lost_in_a_kill(
     assert cached > num_tokens - 17
     assert tier_hits(daemon) == {"disk": cached}
     assert daemon.stop() == 0
-
-
-def test_a_folder_in_use_is_named(start_daemon: Any, tmp_path: Path) -> None:
-    env = environment(tmp_path / "kv")
-    start_daemon(NANO, env=env)
-    second = start_daemon(NANO, env=env, wait=False)
-    deadline = time.monotonic() + 60
-    while not second.said("in use by another process"):
-        assert time.monotonic() < deadline, second.log.read_text()
-        time.sleep(0.05)
 
 
 def test_tiers_are_listed_and_their_settings_checked(tmp_path: Path) -> None:

@@ -225,7 +225,7 @@ async def test_restarts_leak_no_descriptor_and_no_thread(make_fleet: Make) -> No
         return len(os.listdir("/proc/self/fd")), threading.active_count()
 
     before = None
-    for restart in range(8):
+    for restart in range(3):
         await setup.generate([1], 2).end()
         before = before or held()
         _kill(setup)

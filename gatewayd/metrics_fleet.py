@@ -95,6 +95,7 @@ class FleetCollector(Collector):
             ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),
             ("gatewayd_engine_steps", "Steps of the engine.", "step"),
             ("gatewayd_engine_computed_tokens", "Tokens computed.", "computed_tokens"),
+            ("gatewayd_engine_busy_seconds", "Seconds in which steps ran.", "busy_seconds"),
             ("gatewayd_strategy_faults", "Strategy faults answered by the default.", "faults"),
         ):
             family = CounterMetricFamily(name, text, labels=["model_name", "engine"])

@@ -19,7 +19,7 @@ from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
-from gatewayd.pipeline_charge import asked_of, owned, spent_of
+from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
@@ -331,8 +331,10 @@ class Generation:
 
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
-        if self._ticket is not None:
-            self._ticket.end(spent_of(self.choices, self.cached_tokens, work, outcome, now))
+        ticket, spent = self._ticket, None
+        if ticket is not None:
+            spent = spent_of(self.choices, self.cached_tokens, work, outcome, now)
+            ticket.leave(spent.tokens)
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]
@@ -348,7 +350,14 @@ class Generation:
             handed=self._handed,
             end=now,
         )
-        self._pipeline.metrics.explained(ledger)
+        explained = self._pipeline.metrics.explained
+
+        def settle(seconds: float) -> None:
+            if ticket is not None and spent is not None:
+                ticket.settle(spent._replace(engine_seconds=seconds))
+            explained(msgspec.structs.replace(ledger, engine_seconds=seconds))
+
+        when_spent(self._handles, settle)
         tell = self._pipeline.observers.finished
         if tell is not nobody:
             first = first_token(self.choices)

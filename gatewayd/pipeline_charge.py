@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from gatewayd.engines.seam import Handle
 from gatewayd.pipeline_account import first_token
 from gatewayd.pipeline_choice import Choice
 from gatewayd.tenants.account import Account
@@ -75,6 +76,20 @@ def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, n
         first_ms=None if first is None else round(1000 * (first - work.arrival)),
         total_ms=round(1000 * (now - work.arrival)),
     )
+
+
+def when_spent(handles: Sequence[Handle], then: Callable[[float], None]) -> None:
+    """Tell the seconds of engines that all prompts of a request took, once they are known."""
+    left, total = len(handles), 0.0
+
+    def told(seconds: float) -> None:
+        nonlocal left, total
+        left, total = left - 1, total + seconds
+        if not left:
+            then(total)
+
+    for handle in handles:
+        handle.when_spent(told)
 
 
 def _salted(tenant: bytes, client: bytes) -> bytes:

@@ -41,6 +41,7 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import StepRunner
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.speculation import Speculation
+from gatewayd_engine.spending import Ended, Spending
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused, check_submission, make_sequences
 from gatewayd_engine.swapping import Swaps
@@ -108,6 +109,7 @@ class EngineCore:
             vocab_size,
             self._runner,
         )
+        self._spending = Spending(self._queue)
         self._landing = Landing(
             self._queue,
             self._rows,
@@ -115,6 +117,7 @@ class EngineCore:
             self._placement,
             self._lives,
             self._speculation,
+            self._spending,
             np.array(eos_token_ids, np.int32),
         )
         self._attribution = Attribution(self._queue, self._placement.held, strategies.ledger)
@@ -184,6 +187,8 @@ class EngineCore:
         Their pages are free when this returns, or when the step that is being computed has landed.
         """
         for sequence_id in sequence_ids:
+            if self._queue.find(sequence_id) is None:
+                self._spending.unknown(sequence_id)
             self._lives.forget(sequence_id)
 
     def release(self, sequence_ids: list[int]) -> None:
@@ -191,6 +196,15 @@ class EngineCore:
         if not self.has_work:
             self._patience.restart()
         self.operating.release(sequence_ids)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether anybody has ended since ``take_ended`` or ``step`` was called."""
+        return self._spending.has_news
+
+    def take_ended(self) -> Ended:
+        """Who has ended since then, and what they took of the engine's time."""
+        return self._spending.take_ended()
 
     def save(self, seconds: float) -> None:
         """Let a later engine find what this one has cached; it computes nothing afterwards.
@@ -267,6 +281,7 @@ class EngineCore:
             swaps=placement.outside.swaps,
             tier_hits=dict(placement.outside.hits),
             num_held=len(queue.parked),
+            busy_seconds=self._spending.seconds,
         )
 
     def check(self) -> None:
@@ -290,7 +305,8 @@ class EngineCore:
         before = self._flight
         if before is None or self._may_overlap():
             batch = self._recovery.fenced(self._next_batch, redo=True)
-            self._flight = None if batch is None or not len(batch) else self._launch(batch)
+            is_none = batch is None or not len(batch)
+            self._flight = None if batch is None or is_none else self._launch(batch, began)
             if before is None and not self._may_overlap():
                 before, self._flight = self._flight, None
         else:
@@ -311,6 +327,7 @@ class EngineCore:
             preempted=preempted + self._placement.take_preempted(),
             finished=self._lives.take_finished(),
             **told._asdict(),
+            **self.take_ended()._asdict(),
         )
 
     def _may_overlap(self) -> bool:
@@ -360,9 +377,9 @@ class EngineCore:
             self._runner.reads_tables,
         )
 
-    def _launch(self, batch: StepBatch) -> Flight:
+    def _launch(self, batch: StepBatch, began: float) -> Flight:
         launched = launch_apart(self._runner.launch, batch)
         self._placement.outside.settle()
         take_off(self._queue, batch)
         self._pages.defers = True
-        return Flight(batch, launched)
+        return Flight(batch, launched, began)

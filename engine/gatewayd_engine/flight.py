@@ -49,6 +49,8 @@ class Flight:
 
     batch: StepBatch
     launched: Launched
+    began: float
+    """When it was planned, seconds of ``time.perf_counter``."""
 
 
 def take_off(queue: Queue, batch: StepBatch) -> None:

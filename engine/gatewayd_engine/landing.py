@@ -20,6 +20,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.speculation import Speculation
+from gatewayd_engine.spending import Spending
 
 _log = logging.getLogger(__name__)
 NO_STATS = EngineStats()
@@ -36,6 +37,7 @@ class Landing:
         placement: told which of them are filled.
         lives: of the sequences.
         speculation: shown what came of its guesses.
+        spending: shares out the time that steps take.
         eos: end tokens of the model.
     """
 
@@ -47,6 +49,7 @@ class Landing:
         placement: Placement,
         lives: Lives,
         speculation: Speculation,
+        spending: Spending,
         eos: NDArray[np.int32],
     ) -> None:
         self._queue = queue
@@ -56,6 +59,7 @@ class Landing:
         self._lives = lives
         self._recovery = lives.recovery
         self._speculation = speculation
+        self._spending = spending
         self._eos = eos
 
     def land(self, flight: Flight, began: float, *, is_last: bool) -> StepOutput:
@@ -67,6 +71,7 @@ class Landing:
             is_last: whether no other has been launched since.
         """
         batch, result = flight.batch, flight.launched.result()
+        self._spending.landed(batch, flight.began, time.perf_counter())
         self._pages.settle()
         self._pages.defers = not is_last
         is_alive = touch_down(self._queue, batch)

@@ -92,7 +92,7 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):
-    """Forget sequences at the next step boundary; unknown ids are ignored. No reply."""
+    """Forget sequences at the next step boundary; ``StepOutput.ended`` names all of them."""
 
     sequences: list[int]
 
@@ -282,6 +282,8 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of ``prefix_hits``, those in a KV tier, by its name."""
     num_held: int = 0
     """Of the waiting, those that an operator holds."""
+    busy_seconds: float = 0.0
+    """In which steps were computed."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):
@@ -356,6 +358,12 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """Share of the tokens of this step that were chunks of prompts."""
     plugin_seconds: float = 0.0
     """Spent in calls of strategies since the step before."""
+    ended: bytes = b""
+    """int64 ids of sequences that have ended in any way, aborted ones too, which may be told of
+    later; shape ``[k]``."""
+    spent: bytes = b""
+    """float64 seconds of the engine's time that each took, by its share of the tokens of steps,
+    shape ``[k]``. Those of all sequences add up to ``EngineStats.busy_seconds``."""
 
 
 class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):

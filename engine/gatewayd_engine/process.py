@@ -117,8 +117,9 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 stream.send(_evict(core, command))
             else:
                 refused += _obey(core, command)
-        if refused:
-            stream.send(StepOutput(stats=core.stats, finished=refused))
+        if refused or (core.has_ended and not core.has_work):
+            ended = core.take_ended()._asdict()
+            stream.send(StepOutput(stats=core.stats, finished=refused, **ended))
         for answer in core.swaps.settle():
             stream.send(answer)
         has_computed, may_step = False, core.has_work and not core.swaps.holds

@@ -30,6 +30,7 @@ class Queue:
         in_flight: of the computed tokens, those whose step has not landed, shape ``[slots]``.
         placeholders: tokens that it has and only the device knows, shape ``[slots]``.
         beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
+        on_remove: told of a sequence that has ended, while it has its slot.
     """
 
     def __init__(
@@ -46,6 +47,7 @@ class Queue:
         self._tenants: dict[str, int] = {}
         self._max_running = max_running
         self._hidden: set[int] = set()
+        self.on_remove: Callable[[Sequence], None] | None = None
         self.waiting: dict[int, None] = {}
         self.parked: dict[int, None] = {}
         self.running: dict[int, None] = {}
@@ -133,6 +135,8 @@ class Queue:
     def remove(self, sequence: Sequence) -> None:
         """The sequence has ended; its slot is free."""
         slot = sequence.slot
+        if self.on_remove is not None:
+            self.on_remove(sequence)
         self.waiting.pop(slot, None)
         self.parked.pop(slot, None)
         if slot in self.view.urgent:

@@ -26,6 +26,7 @@ def explanation(ledger: Ledger) -> Explanation:
         cached_tokens=ledger.cached_tokens,
         completion_tokens=ledger.completion_tokens,
         preemptions=ledger.num_preemptions,
+        engine_ms=1000 * ledger.engine_seconds,
         verdict=verdict(ledger),
         causes={cause: 1000 * seconds for cause, seconds in totals.items()},
         parts=[

@@ -107,6 +107,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         cached_tokens: of these, found in the prefix cache.
         completion_tokens: of all choices.
         preemptions: how often its choices gave way to others.
+        engine_ms: of an engine's time, its share by the tokens of each step.
         verdict: what took most of its time, as a sentence.
         causes: milliseconds by cause, the largest first; they add up to ``ms``.
         parts: the same in the order of time.
@@ -126,6 +127,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     cached_tokens: int
     completion_tokens: int
     preemptions: int
+    engine_ms: float = 0.0
     verdict: str
     causes: dict[str, float]
     parts: list[CausePart]

@@ -70,7 +70,8 @@ def waterfall(found: dict[str, Any]) -> list[str]:
     lines = [
         f"{found['id']}  {found['endpoint']}  {found['priority']}  {found['outcome']}",
         f"{found['prompt_tokens']} prompt tokens ({found['cached_tokens']} cached), "
-        f"{found['completion_tokens']} generated, {found['preemptions']} preemptions",
+        f"{found['completion_tokens']} generated, {found['preemptions']} preemptions, "
+        f"{found['engine_ms']:.1f} ms of an engine",
         "",
     ]
     for part in found["parts"]:

@@ -28,7 +28,7 @@ def usage(
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Add up what tenants have used: requests, tokens and money."""
+    """Add up what tenants have used: requests, tokens, money and engines' time."""
     since = None
     if last is not None:
         since = str(int(time.time()) - seconds_of(last, "--last"))
@@ -39,7 +39,7 @@ def usage(
     names = ["tenant", *([{"key": "key_id"}.get(by, by)] if by != "tenant" else [])]
     table = Table(
         *[whole(name, [str(row[name] or "-") for row in found]) for name in names],
-        *("requests", "prompt", "cached", "generated", "money"),
+        *("requests", "prompt", "cached", "generated", "money", "engine s"),
         box=None,
         pad_edge=False,
     )
@@ -49,6 +49,7 @@ def usage(
             *[str(row[name] or "-") for name in names],
             *[str(row[name]) for name in counts],
             money(row["micros"]),
+            f"{row['engine_seconds']:.3f}",
         )
     console().print(table)
 

@@ -218,6 +218,7 @@ class EngineFleet:
             if job.is_over:
                 self._pending = [other for other in self._pending if other is not job]
                 self.backlog.leave(job)
+                job.settle()
             return
         for choice in choices:
             self._flights[job.replica].drop(choice)
@@ -320,6 +321,7 @@ class EngineFleet:
             job.restart()
         if job.is_over:
             self.backlog.leave(job)
+            job.settle()
             return False
         self.backlog.enter(job)
         return True
@@ -333,6 +335,7 @@ class EngineFleet:
                 self._place(job)
             except InvalidRequest as error:
                 job.fail(error)
+                job.settle()
 
     def _place(self, job: Job) -> None:
         """Send a job to a replica, or keep it until one is ready."""
@@ -372,3 +375,4 @@ class EngineFleet:
         for job in jobs:
             self.backlog.leave(job)
             job.fail(error)
+            job.settle()

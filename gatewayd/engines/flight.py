@@ -52,6 +52,7 @@ class Flight:
         self._backlog = backlog
         self._abort = abort
         self._choices: dict[int, Choice] = {}
+        self._leaving: dict[int, Choice] = {}  # cancelled, and not settled yet
         self._rarely = Rarely()
         self.pace = Pace()
         self.num_waiting = 0
@@ -71,12 +72,16 @@ class Flight:
                 self._choices[choice.sequence] = choice
                 choice.is_queued = True
                 self.num_waiting += 1
+            elif not choice.is_settled:
+                self._leaving[choice.sequence] = choice
         self.queued_tokens += job.prompt_len
 
     def drop(self, choice: Choice) -> None:
         """The choice is over; no effect if this engine does not have it."""
         if self._choices.pop(choice.sequence, None) is None:
             return
+        if not choice.is_settled:
+            self._leaving[choice.sequence] = choice
         if choice.is_queued:
             choice.is_queued = False
             self.num_waiting -= 1
@@ -97,6 +102,9 @@ class Flight:
             choice.is_queued = False
             choice.timeline.lost(now)
         self._choices.clear()
+        leaving, self._leaving = self._leaving, {}
+        for choice in leaving.values():
+            choice.settle()
         self.num_waiting = self.queued_tokens = 0
         return [jobs[number] for number in sorted(jobs)]
 
@@ -110,6 +118,7 @@ class Flight:
         if any(not 0 <= finished.reason < len(FINISH_REASONS) for finished in step.finished):
             raise FrameError("a sequence finished for a reason that does not exist")
         moves = _moves(step) if step.moved else []
+        ended = _ended(step) if step.ended else []
         self.pace.note(step, time.monotonic())
         for sequence, cause, share in moves:
             if choice := self._choices.get(sequence):
@@ -129,6 +138,9 @@ class Flight:
                 self._call(choice, choice.sink.pooled, pooled.count, pooled.vector)
         if runs:
             self._tokens(runs, _by_sequence(step.logprobs))
+        for sequence, seconds in ended:
+            if choice := self._choices.get(sequence) or self._leaving.pop(sequence, None):
+                choice.settle(seconds)
         for finished in step.finished:
             self._finish(finished)
 
@@ -166,6 +178,7 @@ class Flight:
             return
         choice.is_over = True
         choice.timeline.stop(time.monotonic())
+        choice.settle()
         self.drop(choice)
         if finished.reason == ERROR:
             error = self._error(finished, choice.job.request)
@@ -229,6 +242,20 @@ def _moves(step: StepOutput) -> Sequence[tuple[int, int, float]]:
         if max(step.causes) >= len(Cause):
             raise ValueError("a cause that does not exist")
         return list(zip(sequences, step.causes, shares, strict=True))
+    except (TypeError, ValueError) as error:
+        raise FrameError(f"the columns of a step do not fit together: {error}") from error
+
+
+def _ended(step: StepOutput) -> Sequence[tuple[int, float]]:
+    """Sequences that have ended, and the seconds that each took of the engine.
+
+    Raises:
+        FrameError: the columns do not fit together.
+    """
+    try:
+        sequences = memoryview(step.ended).cast("q").tolist()
+        seconds = memoryview(step.spent).cast("d").tolist()
+        return list(zip(sequences, seconds, strict=True))
     except (TypeError, ValueError) as error:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
 

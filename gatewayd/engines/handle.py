@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gatewayd.engines.job import Job
@@ -37,6 +37,11 @@ class JobHandle:
     def replica(self) -> int | None:
         """See ``seam.Handle``."""
         return self.job.last_replica
+
+    def when_spent(self, tell: Callable[[float], None]) -> None:
+        """See ``seam.Handle``."""
+        self.job.on_spent = tell
+        self.job.note_settled()
 
     @property
     def timelines(self) -> Sequence[Timeline]:

@@ -31,6 +31,9 @@ class Choice:
             perhaps not all.
         was_admitted: whether its sink was told that it left the queue.
         is_over: ended or cancelled; its sink is not called any more.
+        spent: seconds that it took of engines, by its share of the tokens of their steps; of one
+            that was lost, nothing.
+        is_settled: whether that is all. One that was cancelled may be in a step yet.
     """
 
     job: Job
@@ -43,6 +46,15 @@ class Choice:
     is_scored: bool = False
     was_admitted: bool = False
     is_over: bool = False
+    spent: float = 0.0
+    is_settled: bool = False
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """It takes nothing of an engine any more, and has taken so much lately."""
+        if not self.is_settled:
+            self.spent += seconds
+            self.is_settled = True
+            self.job.note_settled()
 
     def call(self, method: Callable[..., None], *args: object) -> bool:
         """Call a method of the sink; returns False, and logs, when it raised."""
@@ -80,6 +92,7 @@ class Job:
         is_urgent: whether an operator has put it first in its class.
         has_deadline: whether its deadline is its own, and not that of its class.
         on_began: told once how long after its arrival its first token came; None if nobody asks.
+        on_spent: told once what it took of engines; None if nobody asks.
     """
 
     number: int
@@ -96,6 +109,7 @@ class Job:
     is_urgent: bool = False
     has_deadline: bool = False
     on_began: Callable[[float], None] | None = None
+    on_spent: Callable[[float], None] | None = None
 
     @classmethod
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
@@ -126,6 +140,18 @@ class Job:
         tell, self.on_began = self.on_began, None
         if tell is not None and not self.losses:
             tell(time.monotonic() - self.arrived)
+
+    def settle(self) -> None:
+        """No engine has it: what is over of it takes nothing any more."""
+        for choice in self.choices:
+            if choice.is_over:
+                choice.settle()
+
+    def note_settled(self) -> None:
+        """One of its choices is settled."""
+        if self.on_spent is not None and all(choice.is_settled for choice in self.choices):
+            tell, self.on_spent = self.on_spent, None
+            tell(sum(choice.spent for choice in self.choices))
 
     def fail(self, error: GatewayError) -> None:
         """Fail every choice that goes on."""

@@ -8,7 +8,7 @@ The HTTP side makes an ``EngineRequest`` and one ``TokenSink`` per choice and gi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
@@ -97,6 +97,13 @@ class Handle(Protocol):
     @property
     def replica(self) -> int | None:
         """Index of the replica that has it or had it last; None if none had it yet."""
+
+    def when_spent(self, tell: Callable[[float], None]) -> None:
+        """Tell once how many seconds of an engine it took, by its share of the tokens of steps.
+
+        At once where that is known: its engine says so when a sequence has ended, and when one
+        that was cancelled is out of the last step.
+        """
 
     @property
     def timelines(self) -> Sequence[Timeline]:

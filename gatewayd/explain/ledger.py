@@ -55,6 +55,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         first: when the first token came; None without any.
         last: when the last one did.
         end: when the answer was complete.
+        engine_seconds: that it took of engines, by its share of the tokens of their steps.
     """
 
     request_id: str
@@ -78,6 +79,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     first: float | None
     last: float | None
     end: float
+    engine_seconds: float = 0.0
 
     @property
     def seconds(self) -> float:

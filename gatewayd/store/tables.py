@@ -200,6 +200,8 @@ usage = Table(
     Column("queue_ms", Integer),
     Column("first_ms", Integer),
     Column("total_ms", Integer, nullable=False),
+    # By its share of the tokens of steps.
+    Column("engine_seconds", Float, nullable=False, server_default=text("0")),
     Index(None, "tenant", "created_at"),
     Index(None, "created_at"),
 )

@@ -103,7 +103,7 @@ class Account:
 
 
 class Ticket:
-    """One request that was let in; ``end`` it, or ``give_back`` what never ran."""
+    """One request that was let in: it must ``leave`` and ``settle``, or ``give_back``."""
 
     __slots__ = ("_gate", "_ledger", "_slot", "_taken", "entry")
 
@@ -125,9 +125,12 @@ class Ticket:
         """What may come yet, for the answer's headers."""
         return self._gate.room(queue)
 
-    def end(self, spent: Spent) -> None:
-        """It is over."""
-        self._gate.leave(self._taken, spent.tokens)
+    def leave(self, tokens: int) -> None:
+        """It is over, and has used so many tokens."""
+        self._gate.leave(self._taken, tokens)
+
+    def settle(self, spent: Spent) -> None:
+        """All that it took is known."""
         self._ledger.settle(self.entry, spent)
 
     def give_back(self) -> None:

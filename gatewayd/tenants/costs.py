@@ -68,6 +68,7 @@ class Spent(NamedTuple):
         queue_ms: that it waited at the engine; None if it never ran.
         first_ms: to its first token; None without any.
         total_ms: to its end.
+        engine_seconds: of the engines' time, by its share of the tokens of their steps.
     """
 
     outcome: str
@@ -77,6 +78,7 @@ class Spent(NamedTuple):
     queue_ms: int | None = None
     first_ms: int | None = None
     total_ms: int = 0
+    engine_seconds: float = 0.0
 
     @property
     def tokens(self) -> int:

@@ -16,7 +16,7 @@ _BY = {
     "model": (usage.c.tenant, usage.c.model),
 }
 BY = tuple(_BY)
-_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "micros")
+_SUMS = ("prompt_tokens", "cached_tokens", "completion_tokens", "micros", "engine_seconds")
 
 
 def summed(

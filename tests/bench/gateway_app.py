@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import gc
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,10 @@ class FreeHandle:
     def __init__(self, fleet: FreeFleet, mine: Sequence[Running]) -> None:
         self._fleet = fleet
         self._mine = mine
+
+    def when_spent(self, tell: Callable[[float], None]) -> None:
+        """It took nothing."""
+        tell(0.0)
 
     def cancel(self, choice: int | None = None) -> None:
         """Stop one choice, or all."""

@@ -136,6 +136,9 @@ class FakeEngine:
         elif isinstance(command, Abort):
             gone = set(command.sequences)
             self.running = {k: v for k, v in self.running.items() if k not in gone}
+            ids = array("q", command.sequences)
+            spent = array("d", [0.0] * len(ids)).tobytes()
+            self.stream.send(StepOutput(self._stats(), ended=ids.tobytes(), spent=spent))
             for submit, _ in self.waiting:
                 submit.sequences[:] = [s for s in submit.sequences if s not in gone]
         elif isinstance(command, Shutdown):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,33 @@ async def cached(http: httpx.AsyncClient, key: str, prompt: list[int]) -> int:
     assert status == 200, answer
     found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     return found
+
+
+async def leave_and_stop(http: httpx.AsyncClient, key: str) -> None:
+    """Some that the engine still computes when the gateway has done with them."""
+    body = {"model": "nano", "prompt": [5] * 50, "max_tokens": 400, "ignore_eos": True}
+    for _ in range(4):
+        with contextlib.suppress(httpx.ReadTimeout):
+            await http.post("/v1/completions", json=body, headers=bearer(key), timeout=0.3)
+    stops = body | {"stop": ["e", "a", "o", " "], "n": 2, "temperature": 1.0, "seed": 1}
+    answer = await http.post("/v1/completions", json=stops, headers=bearer(key))
+    assert answer.json()["choices"][0]["finish_reason"] == "stop"
+
+
+async def all_adds_up(http: httpx.AsyncClient, ask: Any) -> None:
+    """What tenants took of the engine is what it was busy."""
+    body = {"tenant": "a", "scopes": ["metrics:read"]}
+    key = (await asyncio.to_thread(ask, "POST", "/admin/keys", body))["secret"]
+    async with asyncio.timeout(10):
+        while True:
+            used = await asyncio.to_thread(ask, "GET", "/admin/usage")
+            metrics = (await http.get("/metrics", headers=bearer(key))).text
+            (busy,) = re.findall(r"^gatewayd_engine_busy_seconds_total{.*} (\S+)$", metrics, re.M)
+            if abs(sum(row["engine_seconds"] for row in used) - float(busy)) < 1e-6:
+                break
+            await asyncio.sleep(0.1)
+    assert float(busy) > 0.1
+    assert sum(row["requests"] for row in used) >= 40
 
 
 async def test_a_floor_keeps_what_is_cached_and_a_ceiling_bounds_a_flood(
@@ -72,4 +101,6 @@ async def test_a_floor_keeps_what_is_cached_and_a_ceiling_bounds_a_flood(
             await asyncio.to_thread(ask, "PATCH", f"/admin/tenants/{name}", gone)
         await flood()
         assert await cached(http, keys["a"], PROMPT) == 0, "nothing is kept any more"
+        await leave_and_stop(http, keys["b"])
+        await all_adds_up(http, ask)
     assert daemon.stop() == 0

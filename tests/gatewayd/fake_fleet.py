@@ -50,6 +50,9 @@ class Job:
         if len(self.cancelled) == len(self.sinks):
             self.gone.set()
 
+    def when_spent(self, tell: Callable[[float], None]) -> None:
+        tell(0.25)
+
     def live(self) -> list[TokenSink]:
         return [sink for at, sink in enumerate(self.sinks) if at not in self.cancelled]
 

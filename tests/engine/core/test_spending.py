@@ -1,0 +1,93 @@
+"""Sequences are told what they took of the engine, and all of it adds up to its busy time."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.runner import Runner
+
+Make = Callable[..., Any]
+
+
+def note(output: Any, spent: dict[int, float]) -> None:
+    ids = np.frombuffer(output.ended, np.int64).tolist()
+    seconds = np.frombuffer(output.spent, np.float64).tolist()
+    for sequence, one in zip(ids, seconds, strict=True):
+        # One that is aborted behind its end is told of again, with nothing.
+        assert sequence not in spent or not one
+        spent[sequence] = spent.get(sequence, 0.0) + one
+
+
+@pytest.mark.parametrize("drafter", [None, StrategyChoice("ngram")])
+def test_what_all_took_adds_up_whoever_is_aborted_or_gives_way(
+    make_engine: Make, folder: Path, depth: bool, drafter: StrategyChoice | None
+) -> None:
+    engine = make_engine(folder, kv_pages=24, max_running=8, drafter=drafter)
+    rng = random.Random(1)
+    spent: dict[int, float] = {}
+    ids: list[int] = []
+    began = time.perf_counter()
+    for step in range(3000):
+        if step < 60 and step % 3 == 0:
+            prompt = [5, step, *(rng.randrange(100, 300) for _ in range(rng.randint(1, 30)))]
+            ids += engine.submit(
+                prompt, n=rng.choice((1, 3)), max_tokens=rng.randint(30, 120), ignore_eos=True
+            )
+        if step % 7 == 3:
+            engine.core.abort([rng.choice(ids)])
+        if not engine.core.has_work and step > 60:
+            break
+        note(engine.step(), spent)
+    seconds = time.perf_counter() - began
+    assert spent.keys() == set(ids)
+    busy = engine.core.stats.busy_seconds
+    assert abs(sum(spent.values()) - busy) < 1e-6
+    assert 0.3 * seconds < busy < seconds
+    assert engine.core.stats.preemptions
+
+
+def test_shares_are_those_of_the_tokens(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A prompt of 96 tokens beside one of 32 takes three quarters of their step."""
+    clock = iter(range(0, 10_000_000, 5))
+    monkeypatch.setattr("gatewayd_engine.core.time.perf_counter", lambda: float(next(clock)))
+    engine = make_engine(folder, prefix_cache=None)
+    (long,) = engine.submit([3] * 96, max_tokens=1, ignore_eos=True)
+    (short,) = engine.submit([4] * 32, max_tokens=1, ignore_eos=True)
+    spent: dict[int, float] = {}
+    note(engine.step(), spent)
+    busy = engine.core.stats.busy_seconds
+    assert busy > 0
+    assert spent == {long: busy * 0.75, short: busy * 0.25}
+
+
+def test_who_is_aborted_in_a_step_that_has_not_landed_pays_for_it(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Runner, "overlaps", True)
+    engine = make_engine(folder)
+    (one,) = engine.submit([3] * 40, max_tokens=50, ignore_eos=True)
+    for _ in range(5):
+        engine.step()
+    engine.core.abort([one])
+    assert not engine.core.has_ended
+    spent: dict[int, float] = {}
+    note(engine.step(), spent)
+    assert spent == {one: pytest.approx(engine.core.stats.busy_seconds, abs=1e-9)}
+
+
+def test_who_never_ran_took_nothing(make_engine: Make, folder: Path) -> None:
+    engine = make_engine(folder)
+    ids = engine.submit([3] * 40, n=2, max_tokens=50)
+    engine.core.abort([*ids, 77])
+    spent = np.frombuffer(engine.core.take_ended().spent, np.float64)
+    assert spent.tolist() == [0.0, 0.0, 0.0]

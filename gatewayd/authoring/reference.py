@@ -14,7 +14,20 @@ from types import ModuleType
 
 from gatewayd.authoring.docstrings import fields_of, markdown, plain
 from gatewayd.authoring.kit import conformance_of
-from gatewayd_hooks import console, events, hookspecs, resources, strategy, waiting
+from gatewayd_hooks import (
+    answers,
+    checking,
+    console,
+    events,
+    gateway,
+    hookspecs,
+    http,
+    refusal,
+    resources,
+    strategy,
+    tables,
+    waiting,
+)
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
@@ -24,6 +37,9 @@ _SHARED = (strategy, resources, events, waiting, console)
 _REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
 """Groups of hooks."""
 _OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
+_OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
+"""What a protocol meets besides."""
+_WITH_FUNCTIONS = (strategy, checking)
 
 
 def rewrite(text: str) -> str:
@@ -100,18 +116,18 @@ def _types() -> Iterator[str]:
     """Every public class of the contract that is no kind's Protocol, with its fields."""
     protocols = {spec.protocol.__name__ for spec in KINDS.values()}
     modules = dict.fromkeys(_module_of(spec.protocol) for spec in KINDS.values())
-    for module in (*_SHARED, *modules):
+    for module in (*_SHARED, *modules, *_OF_PROTOCOLS):
         nodes = [
             node
             for node in _classes(module)
             if not node.name.startswith("_") and node.name not in protocols
         ]
-        if nodes:
+        if nodes or module in _WITH_FUNCTIONS:
             yield f"### `{module.__name__}`"
         for node in nodes:
             yield "\n\n".join([f"`{node.name}`: {plain(ast.get_docstring(node))}", *_table(node)])
-        for function in _tree(module).body if module is strategy else ():
-            if isinstance(function, ast.FunctionDef):
+        for function in _tree(module).body if module in _WITH_FUNCTIONS else ():
+            if isinstance(function, ast.FunctionDef) and not function.name.startswith("_"):
                 yield f"`{_signature(function)}`: {markdown(ast.get_docstring(function))}"
 
 

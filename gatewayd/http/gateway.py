@@ -22,11 +22,11 @@ from gatewayd.http.pooling import pooled
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
 from gatewayd.tenants.principal import Principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
+from gatewayd_hooks.tables import RequestTable
 
 T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)

@@ -26,7 +26,6 @@ from gatewayd.http.departure import departure_of
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
 from gatewayd.http.sampling import tier_of
-from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
@@ -34,6 +33,7 @@ from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.tenants.principal import principal_of
+from gatewayd_hooks.tables import RequestTable
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)

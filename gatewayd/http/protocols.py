@@ -18,6 +18,7 @@ from gatewayd_hooks.errors import LoadFailed, PluginError, told
 from gatewayd_hooks.protocols import Handler
 from gatewayd_hooks.protocols import Route as OneMethod
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.tables import RequestTable
 
 _log = logging.getLogger("gatewayd.http")
 
@@ -44,8 +45,11 @@ class Protocols:
     def operations(self) -> list[Operation]:
         """For ``/openapi.json``."""
         return [
-            Operation(route.method.lower(), route.path, route.summary, is_foreign=True)
-            for _, routes in self._routes
+            Operation(
+                *(route.method.lower(), route.path, route.summary, route.request),
+                owner=mount.name,
+            )
+            for mount, routes in self._routes
             for route in routes
         ]
 
@@ -102,6 +106,8 @@ class Protocols:
             seen.add(name)
             if route.method not in _METHODS:
                 raise LoadFailed(plugin, f"{name}: a method is one of {', '.join(_METHODS)}")
+            if not (route.request is None or _is_table(route.request)):
+                raise LoadFailed(plugin, f"{name}: its request must be a RequestTable")
             if not callable(route.handler):
                 raise LoadFailed(plugin, f"{name} has no handler")
             try:
@@ -160,6 +166,10 @@ def _by_path(routes: Sequence[OneMethod]) -> Mapping[str, Mapping[str, Handler]]
     for route in routes:
         found.setdefault(route.path, {})[route.method] = route.handler
     return found
+
+
+def _is_table(request: object) -> bool:
+    return isinstance(request, type) and issubclass(request, RequestTable)
 
 
 def _literal(path: str) -> tuple[str, ...]:

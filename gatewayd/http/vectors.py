@@ -12,10 +12,11 @@ from gatewayd.http.departure import departure_of
 from gatewayd.http.generate import receive_request
 from gatewayd.http.large import apart
 from gatewayd.http.pooling import Given, Vectors, pooled, pooling_work
-from gatewayd.http.schema.embeddings import MAX_INPUTS, PoolingTable
+from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
 from gatewayd.tenants.principal import Principal, principal_of
+from gatewayd_hooks.fields import MAX_INPUTS
 
 RequestT = TypeVar("RequestT", bound=PoolingTable)
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, delete, insert, select, update
 
 from gatewayd.errors import InvalidRequest, NotFound
-from gatewayd.http.schema.messages import MAX_MESSAGES
 from gatewayd.responses.output import Cuts
 from gatewayd.store.tables import responses
+from gatewayd_hooks.fields import MAX_MESSAGES
 
 RUNNING = ("queued", "in_progress")
 _ITEM = re.compile(r"(?:msg|fc|rs)_([0-9a-f]{32})")

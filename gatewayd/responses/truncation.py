@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
 from gatewayd.errors import ContextLengthExceeded
-from gatewayd.http.schema.messages import MAX_MESSAGES
+from gatewayd_hooks.fields import MAX_MESSAGES
 
 Item = dict[str, Any]
 Made = TypeVar("Made")

@@ -28,6 +28,6 @@ def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
             config_type=AnthropicConfig,
             build=_build,
             summary="Anthropic's Messages API, with tools, streams and counted tokens.",
-            requires_spec=">=1.6,<2",
+            requires_spec=">=1.9,<2",
         )
     ]

@@ -3,151 +3,118 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
-from gatewayd_proto_anthropic.fields import entries, kind_of, mapping, note_others, string, wrong
+from gatewayd_hooks.refusal import Refusal
+from gatewayd_proto_anthropic.content import (
+    AssistantMessage,
+    DocumentBlock,
+    RedactedThinkingBlock,
+    TextBlock,
+    ThinkingBlock,
+    ToolResultBlock,
+    ToolUseBlock,
+    UserMessage,
+)
 from gatewayd_proto_anthropic.places import Turn
+from gatewayd_proto_anthropic.tables import PromptTable
 
 Message = dict[str, Any]
 _Placed = tuple[Message, Turn]
 
-_MESSAGE = frozenset(("role", "content"))
-_BLOCKS = {
-    kind: frozenset(("type", "cache_control", *names))
-    for kind, names in {
-        "text": ("text",),
-        "document": ("source",),
-        "tool_use": ("id", "name", "input"),
-        "tool_result": ("tool_use_id", "content", "is_error"),
-        "thinking": ("thinking", "signature"),
-    }.items()
-}
-"""Fields of blocks that act, or are hints to a cache."""
 
-
-def messages_of(fields: dict[str, Any], ignored: list[str]) -> tuple[list[Message], list[Turn]]:
+def messages_of(asked: PromptTable) -> tuple[list[Message], list[Turn]]:
     """The system prompt and the conversation.
-
-    Args:
-        fields: of the request.
-        ignored: gets the places of what is left out.
 
     Returns:
         The messages, and where each stood.
 
     Raises:
-        Refusal: something in them is wrong, or not text.
+        Refusal: it ends where nothing can be said.
     """
     found: list[_Placed] = []
-    if fields.get("system") is not None:
-        text = text_of(fields["system"], "system", ignored)
-        found.append(({"role": "system", "content": text}, Turn("system")))
-    if "messages" not in fields:
-        wrong("messages", "is required", code="missing_required_parameter")
-    role = None
-    for place, message in entries(fields["messages"], "messages"):
-        role = message.get("role")
-        content = message.get("content")
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
-        if role == "user":
-            found += _user(blocks, place, ignored)
-        elif role == "assistant":
-            found.append(_assistant(blocks, place, ignored))
-        elif role == "system":
-            text = text_of(content, f"{place}.content", ignored)
-            found.append(({"role": "system", "content": text}, Turn(place)))
+    if asked.system is not None:
+        found.append(({"role": "system", "content": _text_of(asked.system)}, Turn("system")))
+    for at, message in enumerate(asked.messages):
+        place = f"messages[{at}]"
+        if isinstance(message, UserMessage):
+            found += _user(message, place)
+        elif isinstance(message, AssistantMessage):
+            found.append(_assistant(message, place))
         else:
-            wrong(f"{place}.role", 'must be "user" or "assistant"')
-        note_others(message, _MESSAGE, place, ignored)
-    if role is None:
-        wrong("messages", "is empty; it needs at least one message")
+            text = _text_of(message.content)
+            found.append(({"role": "system", "content": text}, Turn(place)))
     if found[-1][0].get("tool_calls"):
-        wrong("messages", "ends with calls of tools: their results come next")
+        sentence = "messages ends with calls of tools: their results come next"
+        raise Refusal(400, sentence, param="messages")
     combined = _combined(found)
     return [message for message, _ in combined], [turn for _, turn in combined]
 
 
-def text_of(value: object, place: str, ignored: list[str]) -> str:
-    """A string, or blocks of text, which are joined by line breaks.
-
-    Raises:
-        Refusal: it is neither.
-    """
-    if isinstance(value, str):
-        return value
-    if not isinstance(value, list):
-        wrong(place, f"must be a string or a list, not {kind_of(value)}", code="invalid_type")
-    return "\n".join([_text(block, where, ignored) for where, block in entries(value, place)])
+def _text_of(content: str | Sequence[TextBlock | DocumentBlock] | None) -> str:
+    """A string, or blocks of text, which are joined by line breaks."""
+    if isinstance(content, str):
+        return content
+    return "\n".join([_text(block) for block in content or ()])
 
 
-def _text(block: dict[str, Any], place: str, ignored: list[str]) -> str:
-    kind = block.get("type")
-    if isinstance(kind, str):
-        note_others(block, _BLOCKS.get(kind, _BLOCKS["text"]), place, ignored)
-    if kind == "text":
-        return string(block.get("text"), f"{place}.text")
-    if kind == "document":
-        source = mapping(block.get("source"), f"{place}.source")
-        if source.get("type") == "text":
-            return string(source.get("data"), f"{place}.source.data")
-    if kind in ("image", "document"):
-        wrong(place, f"is of type {kind}, which this model cannot read: send text", code="no_text")
-    if not isinstance(kind, str):
-        wrong(f"{place}.type", f"must be a string, not {kind_of(kind)}", code="invalid_type")
-    wrong(place, f"is of type {kind[:64]!r}, which cannot stand here; send text")
+def _text(block: TextBlock | DocumentBlock) -> str:
+    return block.source.data if isinstance(block, DocumentBlock) else block.text
 
 
-def _user(blocks: object, place: str, ignored: list[str]) -> list[_Placed]:
+def _user(message: UserMessage, place: str) -> list[_Placed]:
     """Results of tools are messages of their own, in order with the text between them."""
+    if isinstance(message.content, str):
+        return [({"role": "user", "content": message.content}, Turn(place))]
     found: list[_Placed] = []
     texts: list[str] = []
-    for where, block in entries(blocks, f"{place}.content"):
-        if block.get("type") != "tool_result":
-            texts.append(_text(block, where, ignored))
+    for at, block in enumerate(message.content):
+        if not isinstance(block, ToolResultBlock):
+            texts.append(_text(block))
             continue
         if texts:
             found.append(({"role": "user", "content": "\n".join(texts)}, Turn(place)))
             texts = []
-        note_others(block, _BLOCKS["tool_result"], where, ignored)
-        content = block.get("content")
-        text = "" if content is None else text_of(content, f"{where}.content", ignored)
-        if block.get("is_error"):
-            text = f"Error: {text}"
-        call = string(block.get("tool_use_id"), f"{where}.tool_use_id")
-        found.append(({"role": "tool", "tool_call_id": call, "content": text}, Turn(where)))
+        text = _text_of(block.content)
+        found.append(
+            (
+                {
+                    "role": "tool",
+                    "tool_call_id": block.tool_use_id,
+                    "content": f"Error: {text}" if block.is_error else text,
+                },
+                Turn(f"{place}.content[{at}]"),
+            )
+        )
     if texts or not found:
         found.append(({"role": "user", "content": "\n".join(texts)}, Turn(place)))
     return found
 
 
-def _assistant(blocks: object, place: str, ignored: list[str]) -> _Placed:
+def _assistant(message: AssistantMessage, place: str) -> _Placed:
+    if isinstance(message.content, str):
+        return {"role": "assistant", "content": message.content}, Turn(place)
     texts, thoughts, calls, places = [], [], [], []
-    for where, block in entries(blocks, f"{place}.content"):
-        kind = block.get("type")
-        if kind in ("thinking", "tool_use"):
-            note_others(block, _BLOCKS[kind], where, ignored)
-        match kind:
-            case "thinking":
-                thoughts.append(string(block.get("thinking"), f"{where}.thinking"))
-            case "redacted_thinking":
-                ignored.append(where)
-            case "tool_use":
-                arguments = mapping(block.get("input", {}), f"{where}.input")
-                function = {
-                    "name": string(block.get("name"), f"{where}.name"),
-                    "arguments": json.dumps(arguments, ensure_ascii=False),
-                }
-                call = string(block.get("id"), f"{where}.id")
-                calls.append({"id": call, "type": "function", "function": function})
-                places.append(where)
+    for at, block in enumerate(message.content):
+        match block:
+            case ThinkingBlock():
+                thoughts.append(block.thinking)
+            case RedactedThinkingBlock():
+                pass
+            case ToolUseBlock():
+                arguments = json.dumps(block.input, ensure_ascii=False)
+                function = {"name": block.name, "arguments": arguments}
+                calls.append({"id": block.id, "type": "function", "function": function})
+                places.append(f"{place}.content[{at}]")
             case _:
-                texts.append(_text(block, where, ignored))
-    message: Message = {"role": "assistant", "content": "\n".join(texts)}
+                texts.append(_text(block))
+    said: Message = {"role": "assistant", "content": "\n".join(texts)}
     if thoughts:
-        message["reasoning_content"] = "\n".join(thoughts)
+        said["reasoning_content"] = "\n".join(thoughts)
     if calls:
-        message["tool_calls"] = calls
-    return message, Turn(place, places)
+        said["tool_calls"] = calls
+    return said, Turn(place, places)
 
 
 def _combined(messages: list[_Placed]) -> list[_Placed]:

@@ -22,6 +22,7 @@ from gatewayd_proto_anthropic.blocks import blocks_of
 from gatewayd_proto_anthropic.events import PING, Events, event, message_id, stop_of, usage_of
 from gatewayd_proto_anthropic.places import RENAMED
 from gatewayd_proto_anthropic.requests import Asked, asked_of
+from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources
@@ -77,8 +78,14 @@ class Anthropic:
             )
 
         return [
-            Route("POST", "/v1/messages", create, "Answer a conversation (Anthropic)"),
-            Route("POST", "/v1/messages/count_tokens", count, "Count its tokens (Anthropic)"),
+            Route(
+                *("POST", "/v1/messages", create, "Answer a conversation (Anthropic)"),
+                request=MessagesRequest,
+            ),
+            Route(
+                *("POST", "/v1/messages/count_tokens", count, "Count its tokens (Anthropic)"),
+                request=CountRequest,
+            ),
         ]
 
     def error(self, refusal: Refusal, request_id: str) -> HttpResponse:

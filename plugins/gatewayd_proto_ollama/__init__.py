@@ -28,6 +28,6 @@ def gatewayd_protocols() -> Sequence[StrategyInfo[ProtocolStrategy]]:
             config_type=OllamaConfig,
             build=_build,
             summary="Ollama's API: chat, generate, embed, and what is said of models.",
-            requires_spec=">=1.6,<2",
+            requires_spec=">=1.9,<2",
         )
     ]

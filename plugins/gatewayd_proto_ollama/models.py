@@ -17,13 +17,13 @@ _NEVER = "2318-01-01T00:00:00Z"
 """When a model is unloaded that stays, as Ollama says it."""
 
 
-def resolve(gateway: Gateway, name: object) -> str:
+def resolve(gateway: Gateway, name: str | None) -> str:
     """The served name; ``:latest`` may be left out or added.
 
     Raises:
         Refusal: it is not served.
     """
-    if not isinstance(name, str) or not name:
+    if not name:
         raise Refusal(400, "model is required", param="model", code="missing_required_parameter")
     for one in (name, name.removesuffix(":latest"), f"{name}:latest"):
         if one in gateway.models:

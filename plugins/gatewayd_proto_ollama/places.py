@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from gatewayd_hooks.protocols import Refusal
@@ -14,7 +14,7 @@ _FORM = re.compile(r"response_format(?:\.json_schema)?(?:\.schema)?(.*)", re.DOT
 
 
 @contextmanager
-def told(asked: Asked) -> Iterator[None]:
+def told(place_of: Callable[[str], str]) -> Iterator[None]:
     """Refusals from within have the client's places.
 
     Raises:
@@ -23,22 +23,37 @@ def told(asked: Asked) -> Iterator[None]:
     try:
         yield
     except Refusal as refusal:
-        if refusal.param is None or (place := _place(asked, refusal.param)) == refusal.param:
+        if refusal.param is None or (place := place_of(refusal.param)) == refusal.param:
             raise
         raise refusal.at(place) from refusal
 
 
-def _place(asked: Asked, param: str) -> str:
-    if asked.turns:
-        if found := _MESSAGE.fullmatch(param):
-            return asked.turns[int(found[1])]
-        if param == "messages":
-            return asked.turns[-1]
-    if found := _FORM.fullmatch(param):
-        return f"format{found[1]}"
-    if param.startswith("messages[") and param.endswith(".reasoning_content"):
-        return param.removesuffix("reasoning_content") + "thinking"
-    for theirs, ours in RENAMED.items():
-        if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
-            return ours + param[len(theirs) :]
-    return param
+def places(asked: Asked) -> Callable[[str], str]:
+    """Those of a request for an answer."""
+    by_name = renamed(RENAMED)
+
+    def place_of(param: str) -> str:
+        if asked.turns:
+            if found := _MESSAGE.fullmatch(param):
+                return asked.turns[int(found[1])]
+            if param == "messages":
+                return asked.turns[-1]
+        if found := _FORM.fullmatch(param):
+            return f"format{found[1]}"
+        if param.startswith("messages[") and param.endswith(".reasoning_content"):
+            return param.removesuffix("reasoning_content") + "thinking"
+        return by_name(param)
+
+    return place_of
+
+
+def renamed(names: Mapping[str, str]) -> Callable[[str], str]:
+    """Those of fields that have other names here, with all that is in them."""
+
+    def place_of(param: str) -> str:
+        for theirs, ours in names.items():
+            if param == theirs or param.startswith((f"{theirs}.", f"{theirs}[")):
+                return ours + param[len(theirs) :]
+        return param
+
+    return place_of

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from gatewayd_hooks.checking import check
 from gatewayd_hooks.parsing import Part
 from gatewayd_hooks.protocols import (
     ChatAnswer,
@@ -21,8 +23,15 @@ from gatewayd_hooks.protocols import (
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig
-from gatewayd_proto_ollama.places import told
+from gatewayd_proto_ollama.places import places, told
 from gatewayd_proto_ollama.requests import RENAMED, Asked, chat_of, generate_of
+from gatewayd_proto_ollama.tables import (
+    ChatRequest,
+    EmbeddingsRequest,
+    EmbedRequest,
+    GenerateRequest,
+    ShowRequest,
+)
 from gatewayd_proto_ollama.vectors import embedding, embedding_one
 
 if TYPE_CHECKING:
@@ -45,24 +54,32 @@ class Ollama:
 
     def routes(self, gateway: Gateway) -> Sequence[Route]:
         """Answers, models, and that it runs."""
-
-        async def show(request: HttpRequest) -> HttpResponse:
-            wanted = await gateway.read(request, lambda f: f.get("model") or f.get("name"))
-            name = models.resolve(gateway, wanted)
-            return _json(models.shown(gateway, name))
-
         return [
-            Route("POST", "/api/chat", _answering(gateway, is_chat=True), "Chat (Ollama)"),
-            Route("POST", "/api/generate", _answering(gateway, is_chat=False), "Answer (Ollama)"),
-            Route("POST", "/api/embed", embedding(gateway), "Texts to vectors (Ollama)"),
-            Route("POST", "/api/embeddings", embedding_one(gateway), "A text to a vector (Ollama)"),
+            Route(
+                *("POST", "/api/chat", _answering(gateway, is_chat=True), "Chat (Ollama)"),
+                request=ChatRequest,
+            ),
+            Route(
+                *("POST", "/api/generate", _answering(gateway, is_chat=False), "Answer (Ollama)"),
+                request=GenerateRequest,
+            ),
+            Route(
+                *("POST", "/api/embed", embedding(gateway), "Texts to vectors (Ollama)"),
+                request=EmbedRequest,
+            ),
+            Route(
+                *("POST", "/api/embeddings", embedding_one(gateway)),
+                "A text to a vector (Ollama)",
+                request=EmbeddingsRequest,
+            ),
             Route("GET", "/api/tags", _telling(lambda: models.tags(gateway)), "Models (Ollama)"),
-            Route("POST", "/api/show", show, "Describe a model (Ollama)"),
+            Route(
+                *("POST", "/api/show", _showing(gateway), "Describe a model (Ollama)"),
+                request=ShowRequest,
+            ),
             Route("GET", "/api/ps", _telling(lambda: models.running(gateway)), "Loaded (Ollama)"),
             Route(
-                "GET",
-                "/api/version",
-                _telling(lambda: {"version": self._version}),
+                *("GET", "/api/version", _telling(lambda: {"version": self._version})),
                 "The version of its API (Ollama)",
             ),
             Route("GET", "/", _runs, "That it runs (Ollama)"),
@@ -89,6 +106,15 @@ def _telling(tell: Callable[[], dict[str, Any]]) -> Handler:
     return telling
 
 
+def _showing(gateway: Gateway) -> Handler:
+    async def showing(request: HttpRequest) -> HttpResponse:
+        asked, ignored = await gateway.read(request, partial(check, ShowRequest))
+        name = models.resolve(gateway, asked.model or asked.name)
+        return HttpResponse(_encode(models.shown(gateway, name)), ignored=ignored)
+
+    return showing
+
+
 def _json(value: dict[str, Any]) -> HttpResponse:
     return HttpResponse(_encode(value))
 
@@ -96,12 +122,12 @@ def _json(value: dict[str, Any]) -> HttpResponse:
 def _answering(gateway: Gateway, *, is_chat: bool) -> Handler:
     def read(fields: dict[str, Any]) -> tuple[Asked, str]:
         """The request, and the model as it was named."""
-        name = models.resolve(gateway, fields.get("model"))
-        if is_chat:
-            return chat_of(fields, name), fields["model"]
         model = gateway.model
         can_chat = model is None or bool(model.chat_template)
-        return generate_of(fields, name, can_chat=can_chat), fields["model"]
+        asked = chat_of(fields) if is_chat else generate_of(fields, can_chat=can_chat)
+        name = asked.body["model"]
+        asked.body["model"] = models.resolve(gateway, name)
+        return asked, name
 
     async def answered(request: HttpRequest) -> HttpResponse:
         asked, model = await gateway.read(request, read)
@@ -129,7 +155,7 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAn
     """Ask the gateway; ``num_predict`` over what the context has left is a bound and no wish."""
     begin = gateway.generate if asked.is_raw else gateway.chat
     try:
-        with told(asked):
+        with told(places(asked)):
             return await begin(asked.body, request)
     except Refusal as refusal:
         if (refusal.code, refusal.param) != (
@@ -138,7 +164,7 @@ async def _begin(gateway: Gateway, asked: Asked, request: HttpRequest) -> ChatAn
         ):
             raise
     body = {name: value for name, value in asked.body.items() if name != "max_tokens"}
-    with told(asked):
+    with told(places(asked)):
         return await begin(body, request)
 
 
@@ -146,7 +172,7 @@ async def _stream(answer: ChatAnswer, lines: Lines, asked: Asked) -> AsyncIterat
     """One piece for all that has come since the last one was taken."""
     reader = Reader()
     try:
-        with told(asked):
+        with told(places(asked)):
             async for delta in answer:
                 is_last = delta.finish_reason is not None
                 said = reader.take(delta.parts, is_last=is_last)
@@ -164,7 +190,7 @@ async def _whole(answer: ChatAnswer, lines: Lines, asked: Asked) -> bytes:
     parts: list[Part] = []
     logprobs: list[dict[str, Any]] = []
     last = Delta(0, ())
-    with told(asked):
+    with told(places(asked)):
         async for last in answer:
             parts += last.parts
             logprobs += last.logprobs

@@ -6,16 +6,19 @@ from typing import Any
 
 import msgspec
 
+from gatewayd_hooks.checking import check
 from gatewayd_hooks.protocols import Embeddings, Gateway, Handler, HttpRequest, HttpResponse
 from gatewayd_proto_ollama import models
-from gatewayd_proto_ollama.requests import wrong
+from gatewayd_proto_ollama.places import renamed, told
+from gatewayd_proto_ollama.tables import EmbeddingsRequest, EmbedRequest
 
 Fields = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _NANO = 1_000_000_000
-_EMBED = frozenset(("model", "input", "truncate", "dimensions"))
-_EMBEDDINGS = frozenset(("model", "prompt"))
+_EMBED = {"truncate_prompt_tokens": "truncate"}
+_EMBEDDINGS = {"input": "prompt"}
+"""What the bodies for the gateway have, and what it is called here."""
 
 
 def embedding(gateway: Gateway) -> Handler:
@@ -23,18 +26,14 @@ def embedding(gateway: Gateway) -> Handler:
 
     def read(fields: Fields) -> tuple[Fields, str, list[str]]:
         """The body, the model as it was named, and what is ignored."""
-        name = models.resolve(gateway, fields.get("model"))
-        body: Fields = {"model": name, "input": fields.get("input") or []}
-        truncate = fields.get("truncate")
-        if truncate is not None and not isinstance(truncate, bool):
-            wrong("truncate", "must be true or false", code="invalid_type")
-        if truncate is not False:
+        asked, ignored = check(EmbedRequest, fields)
+        name = models.resolve(gateway, asked.model)
+        body: Fields = {"model": name, "input": asked.input or []}
+        if asked.truncate is not False:
             body["truncate_prompt_tokens"] = -1
-        if fields.get("dimensions"):
-            body["dimensions"] = fields["dimensions"]
-        if body["input"] != []:
-            _check_texts(body["input"])
-        return body, fields["model"], _ignored(fields, _EMBED)
+        if asked.dimensions:
+            body["dimensions"] = asked.dimensions
+        return body, asked.model, ignored
 
     async def answered(request: HttpRequest) -> HttpResponse:
         body, model, ignored = await gateway.read(request, read)
@@ -42,8 +41,9 @@ def embedding(gateway: Gateway) -> Handler:
         if body["input"] == []:
             models.loaded(gateway)
         else:
-            shown |= _told(await gateway.embed(body, request))
-        return HttpResponse(_encode(shown), ignored=ignored)
+            with told(renamed(_EMBED)):
+                shown |= _told(await gateway.embed(body, request))
+        return HttpResponse(_encode(shown), ignored=ignored, names=_EMBED)
 
     return answered
 
@@ -53,32 +53,23 @@ def embedding_one(gateway: Gateway) -> Handler:
 
     def read(fields: Fields) -> tuple[str, str, list[str]]:
         """The model, the text, and what is ignored."""
-        name = models.resolve(gateway, fields.get("model"))
-        prompt = fields.get("prompt") or ""
-        if prompt and not isinstance(prompt, str):
-            wrong("prompt", "must be a string", code="invalid_type")
-        return name, prompt or "", _ignored(fields, _EMBEDDINGS)
+        asked, ignored = check(EmbeddingsRequest, fields)
+        name = models.resolve(gateway, asked.model)
+        return name, asked.prompt or "", ignored
 
     async def answered(request: HttpRequest) -> HttpResponse:
         name, prompt, ignored = await gateway.read(request, read)
         vector: list[float] = []
         if prompt:
             body: Fields = {"model": name, "input": prompt, "normalize": False}
-            told = await gateway.embed({**body, "truncate_prompt_tokens": -1}, request)
-            vector = list(told.vectors[0])
+            with told(renamed(_EMBEDDINGS)):
+                found = await gateway.embed({**body, "truncate_prompt_tokens": -1}, request)
+            vector = list(found.vectors[0])
         else:
             models.loaded(gateway)
-        return HttpResponse(_encode({"embedding": vector}), ignored=ignored)
+        return HttpResponse(_encode({"embedding": vector}), ignored=ignored, names=_EMBEDDINGS)
 
     return answered
-
-
-def _check_texts(given: object) -> None:
-    """Refuse token ids, which this API does not have."""
-    if isinstance(given, str):
-        return
-    if not isinstance(given, list) or not all(isinstance(one, str) for one in given):
-        wrong("input", "must be a string or a list of strings", code="invalid_type")
 
 
 def _told(found: Embeddings) -> Fields:
@@ -88,7 +79,3 @@ def _told(found: Embeddings) -> Fields:
         "load_duration": round(found.timing.queue * _NANO),
         "prompt_eval_count": found.usage.prompt_tokens,
     }
-
-
-def _ignored(fields: Fields, known: frozenset[str]) -> list[str]:
-    return [name for name, value in fields.items() if name not in known and value is not None]

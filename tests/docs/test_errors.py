@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gatewayd import errors
 from gatewayd.errors import GatewayError
+from gatewayd_hooks import checking
 from tests.docs.project import ROOT, document, modules
 
 ROW = re.compile(r"^\| (\d{3}) \| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
@@ -23,6 +25,7 @@ KINDS = {
 def raised() -> Iterator[tuple[int, str]]:
     """Status and code of every error: a class's own, and those given where it is raised."""
     yield from ((kind.status, kind.code) for kind in KINDS.values())
+    yield from refused()
     for path, tree in modules().items():
         if ROOT / "gatewayd" not in path.parents:
             continue
@@ -32,6 +35,16 @@ def raised() -> Iterator[tuple[int, str]]:
                     for given in (k.value for k in keywords if k.arg == "code"):
                         assert isinstance(given, ast.Constant), f"{path}:{node.lineno}"
                         yield KINDS[name].status, str(given.value)
+
+
+def refused() -> Iterator[tuple[int, str]]:
+    """The same of what the tables of fields refuse."""
+    tree = modules()[Path(checking.__file__)]
+    for node in ast.walk(tree):
+        match node:
+            case ast.Call(func=ast.Name(id="Refusal"), args=[ast.Constant(value=status), *_]):
+                codes = [k.value for k in node.keywords if k.arg == "code"]
+                yield from ((int(str(status)), ast.literal_eval(code)) for code in codes)
 
 
 def documented() -> list[tuple[int, str]]:

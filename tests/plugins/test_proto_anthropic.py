@@ -184,7 +184,7 @@ def test_what_is_not_acted_on_is_named() -> None:
     )
     assert sorted(told.ignored) == [
         "container",
-        "messages[1].content[0]",
+        "messages[1].content[0].data",
         "thinking.budget_tokens",
         "tools[0].defer_loading",
     ]
@@ -200,8 +200,9 @@ def test_what_is_not_acted_on_is_named() -> None:
         ({"messages": []}, "messages"),
         ({"messages": [7]}, "messages[0]"),
         ({"messages": [{"role": "robot", "content": "x"}]}, "messages[0].role"),
-        (turns([{"type": "image", "source": {}}]), "messages[0].content[0]"),
-        (turns([{"type": "document", "source": {"type": "url"}}]), "messages[0].content[0]"),
+        (turns([{"type": "image", "source": {}}]), "messages[0].content[0].type"),
+        (turns([{"type": "document", "source": {"type": "url"}}]),
+         "messages[0].content[0].source.type"),
         (turns([{"type": "text"}]), "messages[0].content[0].text"),
         (turns([{"type": "tool_result"}]), "messages[0].content[0].tool_use_id"),
         (turns("a", [{"type": "tool_use", "id": "i", "name": "n", "input": 3}], "b"),

@@ -23,15 +23,16 @@ from gatewayd_proto_ollama.requests import chat_of, generate_of
 from gatewayd_proto_ollama.strategy import Ollama
 
 HI = {"role": "user", "content": "hi"}
+LOOK = {"function": {"name": "look"}}
 
 
 def chat(**fields: Any) -> dict[str, Any]:
-    return chat_of({"model": "nano", "messages": [HI], **fields}, "nano").body
+    return chat_of({"model": "nano", "messages": [HI], **fields}).body
 
 
 def generate(**fields: Any) -> dict[str, Any]:
     fields = {"model": "nano", "prompt": "hi", **fields}
-    return generate_of(fields, "nano", can_chat=True).body
+    return generate_of(fields, can_chat=True).body
 
 
 def call(gateway: FakeGateway, route: str, **fields: Any) -> HttpResponse:
@@ -105,13 +106,14 @@ def test_the_most_likely_token_alone_may_be_asked_for_by_top_p() -> None:
 
 def test_what_is_not_acted_on_is_named() -> None:
     fields = {
+        "model": "nano",
         "messages": [HI],
         "keep_alive": "5m",
         "truncate": None,
         "think": "high",
         "options": {"num_ctx": 4096, "mirostat": 0, "seed": None},
     }
-    asked = chat_of(fields, "nano")
+    asked = chat_of(fields)
     assert asked.ignored == ["keep_alive", "options.num_ctx", "options.mirostat"]
 
 
@@ -172,7 +174,7 @@ def test_a_prompt_is_a_chat_unless_it_is_raw() -> None:
     raw = generate(raw=True, logprobs=True, top_logprobs=3)
     assert raw == {"model": "nano", "stream": True, "prompt": "hi", "logprobs": 3}
     fields = {"model": "nano", "prompt": "hi", "system": "s"}
-    bare = generate_of(fields, "nano", can_chat=False)
+    bare = generate_of(fields, can_chat=False)
     assert (bare.is_raw, bare.ignored) == (True, ["system"])
 
 
@@ -265,7 +267,7 @@ def test_calls_of_tools_are_told_when_they_are_complete(stream: bool) -> None:
         ToolCall(0, "look"), Arguments(0, '{"a"'), Arguments(0, ":1}"), ToolCall(1, "wait"),
         finish_reason="tool_calls",
     )  # fmt: skip
-    found = lines(call(gateway, "POST /api/chat", messages=[HI], stream=stream, tools=[{}]))
+    found = lines(call(gateway, "POST /api/chat", messages=[HI], stream=stream, tools=[LOOK]))
     messages = [ollama.ChatResponse.model_validate(line).message for line in found]
     calls = [one.function for message in messages for one in message.tool_calls or ()]
     assert [(one.name, one.arguments) for one in calls] == [("look", {"a": 1}), ("wait", {})]
@@ -326,7 +328,7 @@ def test_no_text_has_no_vector_and_loads_the_model(route: str, none: dict[str, A
 @pytest.mark.parametrize(
     ("route", "fields", "param"),
     [
-        ("embed", {"input": [5, 6]}, "input"),
+        ("embed", {"input": [5, 6]}, "input[0]"),
         ("embed", {"input": {"a": "b"}}, "input"),
         ("embed", {"input": "a", "truncate": 1}, "truncate"),
         ("embeddings", {"prompt": ["a"]}, "prompt"),
@@ -397,6 +399,24 @@ def test_a_refusal_names_the_place_that_was_written(theirs: str, ours: str) -> N
     with pytest.raises(Refusal) as caught:
         call(gateway, "POST /api/generate", prompt="a", system="b")
     assert (caught.value.param, caught.value.message) == (ours, f"{ours}: no")
+
+
+@pytest.mark.parametrize(
+    ("route", "fields", "theirs", "ours"),
+    [
+        ("embeddings", {"prompt": "a"}, "input", "prompt"),
+        ("embed", {"input": "a"}, "input[0]", "input[0]"),
+        ("embed", {"input": "a"}, "truncate_prompt_tokens", "truncate"),
+    ],
+)
+def test_a_refusal_of_a_text_has_the_name_that_was_sent(
+    route: str, fields: dict[str, Any], theirs: str, ours: str
+) -> None:
+    gateway = FakeGateway()
+    gateway.refusal = Refusal(400, f"{theirs} is too long", param=theirs)
+    with pytest.raises(Refusal) as caught:
+        call(gateway, f"POST /api/{route}", **fields)
+    assert (caught.value.param, caught.value.message) == (ours, f"{ours} is too long")
 
 
 SCRIPT: Sequence[Part] = (

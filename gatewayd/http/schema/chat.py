@@ -2,31 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import (
-    MAX_LOGPROBS,
-    MAX_METADATA,
-    Costs,
-    Finite,
-    Ignored,
-    MaxTokens,
-    Noted,
-    Unsupported,
-    at_most,
-)
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.messages import Messages
 from gatewayd.http.schema.structured import StructuredTable
-from gatewayd.http.schema.tools import (
-    MAX_TOOLS,
-    FunctionChoice,
-    FunctionSpec,
-    ToolChoice,
-    ToolSpec,
-)
+from gatewayd.http.schema.tools import FunctionChoice, FunctionSpec, ToolChoice, ToolSpec
+from gatewayd_hooks.fields import MAX_METADATA, MAX_TOOLS, Effort, Finite, MaxTokens, NumLogprobs
+from gatewayd_hooks.tables import Costs, Ignored, Noted, Unsupported, at_most
 
 _TEXT_ONLY = "answers are text"
 MAX_ARGUMENTS = 16
@@ -41,7 +26,6 @@ TemplateArguments = Annotated[
     | None,
     at_most(MAX_ARGUMENTS),
 ]
-Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
 Tools = Annotated[list[ToolSpec], Field(fail_fast=True, max_length=MAX_TOOLS)]
 
 
@@ -60,7 +44,7 @@ class ChatRequest(GenerationTable, StructuredTable):
         bool | None, Field(description="Give the log-probability of each token.")
     ] = None
     top_logprobs: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        NumLogprobs | None,
         Costs("a sort of the vocabulary for each token"),
         Field(description="Alternatives for each token; needs `logprobs`."),
     ] = None

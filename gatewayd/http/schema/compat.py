@@ -5,8 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gatewayd.http.schema.fields import RequestTable, Unsupported, cost_of, support_of
-from gatewayd.http.schema.openapi import OPERATIONS, Operation, support_name
+from gatewayd.http.schema.openapi import OPERATIONS, Operation
+from gatewayd_hooks.tables import (
+    RequestTable,
+    Unsupported,
+    cost_of,
+    inner_table,
+    support_name,
+    support_of,
+)
 
 _KEPT = ("type", "anyOf", "enum", "items", "additionalProperties", "$ref")
 _BOUNDS = (
@@ -66,4 +73,6 @@ def _field(
         told["meaning"] = meaning
     if cost := cost_of(table, name):
         told["cost"] = cost
+    if inner := inner_table(table, name):
+        told["fields"] = _fields(inner)
     return told

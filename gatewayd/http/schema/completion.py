@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import MAX_CHOICES, MAX_LOGPROBS, MAX_PROMPTS, Costs, Unsupported
 from gatewayd.http.schema.generation import GenerationTable
-from gatewayd.http.schema.nulls import OrNull
 from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 from gatewayd.http.schema.structured import StructuredTable
+from gatewayd_hooks.fields import MAX_CHOICES, MAX_PROMPTS, NumLogprobs
+from gatewayd_hooks.tables import Costs, OrNull, Unsupported
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -32,7 +32,7 @@ class CompletionRequest(GenerationTable, StructuredTable):
         Field(description="Put the prompt before the answer."),
     ] = None
     logprobs: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        NumLogprobs | None,
         Costs("a sort of the vocabulary for each token"),
         Field(description="Alternatives for each token; 0 for the chosen one alone."),
     ] = None

@@ -6,17 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from gatewayd.http.schema.fields import (
+from gatewayd_hooks.fields import (
+    MAX_ID,
+    MAX_MESSAGES,
     CacheSalt,
     Model,
-    Noted,
     Priority,
     PriorityNumber,
-    RequestTable,
     ServiceTier,
 )
-from gatewayd.http.schema.messages import MAX_ID, MAX_MESSAGES
-from gatewayd.http.schema.nulls import OrNull
+from gatewayd_hooks.tables import Noted, OrNull, RequestTable
 
 MAX_QUESTIONS = 400
 MAX_LABELS = 255

@@ -6,11 +6,20 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from gatewayd.http.schema.fields import RequestTable, Unsupported, cost_of, support_of
-from gatewayd.http.schema.openapi import TABLES, support_name
+from gatewayd.http.schema.built_in import built_in_tables
+from gatewayd.http.schema.openapi import TABLES
+from gatewayd_hooks.tables import (
+    RequestTable,
+    Unsupported,
+    cost_of,
+    inner_table,
+    support_name,
+    support_of,
+)
 
 _BOUNDS = (
     ("minimum", "\u2265 {}"),
@@ -25,10 +34,14 @@ _BOUNDS = (
 
 
 def field_table(table: type[RequestTable]) -> str:
-    """A Markdown table: one row for each field."""
+    """A Markdown table: one row for each field, and for those of one that is a table itself."""
+    rows = ["| field | type and bounds | support | meaning |", "| --- | --- | --- | --- |"]
+    return "\n".join([*rows, *_rows(table, "")])
+
+
+def _rows(table: type[RequestTable], place: str) -> Iterator[str]:
     schema = table.model_json_schema()
     required = schema.get("required", [])
-    rows = ["| field | type and bounds | support | meaning |", "| --- | --- | --- | --- |"]
     for name, field in schema["properties"].items():
         mark = support_of(table, name)
         meaning = mark.reason if isinstance(mark, Unsupported) else field.get("description", "")
@@ -36,8 +49,9 @@ def field_table(table: type[RequestTable]) -> str:
             meaning += f" Costs {cost}."
         kind = "" if isinstance(mark, Unsupported) else _type(field)
         support = support_name(table, name) + (", required" if name in required else "")
-        rows.append(f"| `{name}` | {kind} | {support} | {meaning} |")
-    return "\n".join(rows)
+        yield f"| `{place}{name}` | {kind} | {support} | {meaning} |"
+        if inner := inner_table(table, name):
+            yield from _rows(inner, f"{place}{name}.")
 
 
 def rewrite(text: str) -> str:
@@ -46,10 +60,11 @@ def rewrite(text: str) -> str:
     Raises:
         ValueError: a marker is missing.
     """
-    for table in TABLES:
-        head, begin, rest = text.partition(f"<!-- fields: {table.__name__} -->\n")
+    tables = {table.__name__: table for table in TABLES}
+    for name, table in (tables | built_in_tables()).items():
+        head, begin, rest = text.partition(f"<!-- fields: {name} -->\n")
         if not begin:
-            raise ValueError(f"the document has no place for {table.__name__}")
+            raise ValueError(f"the document has no place for {name}")
         _, end, tail = rest.partition("<!-- end -->")
         text = head + begin + field_table(table) + "\n" + end + tail
     return text
@@ -64,6 +79,8 @@ def _type(schema: dict[str, Any]) -> str:
         return str(schema["$ref"]).rsplit("/", 1)[-1]
     if "enum" in schema:
         return ", ".join(f"`{value}`" for value in schema["enum"])
+    if "const" in schema:
+        return f"`{schema['const']}`"
     kind = str(schema.get("type", "any"))
     if kind == "array":
         kind = f"list of ({_type(schema['items'])})"

@@ -6,22 +6,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import (
+from gatewayd.http.schema.prompts import Ids, OneOrSeveral
+from gatewayd_hooks.fields import (
+    MAX_INPUTS,
     MAX_INT,
     CacheSalt,
-    Costs,
     Model,
-    Noted,
     Priority,
     PriorityNumber,
-    RequestTable,
     ServiceTier,
-    Unsupported,
 )
-from gatewayd.http.schema.nulls import OrNull
-from gatewayd.http.schema.prompts import Ids, OneOrSeveral
-
-MAX_INPUTS = 2048
+from gatewayd_hooks.tables import Costs, Noted, OrNull, RequestTable, Unsupported
 
 InputText = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[InputText], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]

@@ -6,31 +6,32 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import (
+from gatewayd_hooks.fields import (
     MAX_BIASES,
     MAX_EXTRA_ARGS,
-    MAX_LOGPROBS,
-    MAX_SEED,
     MAX_STOPS,
     CacheSalt,
-    Costs,
     Count,
     ExtraName,
     ExtraValue,
     Finite,
     MaxTokens,
     Model,
-    Noted,
+    NumLogprobs,
+    Penalty,
     Priority,
     PriorityNumber,
-    RequestTable,
+    RepetitionPenalty,
+    Seed,
     ServiceTier,
+    Share,
     StopString,
+    StopStrings,
+    Temperature,
     TokenId,
-    Unsupported,
-    at_most,
+    TopK,
 )
-from gatewayd.http.schema.nulls import OrNull
+from gatewayd_hooks.tables import Costs, Noted, OrNull, RequestTable, Unsupported, at_most
 
 
 class StreamOptions(RequestTable):
@@ -72,33 +73,33 @@ class GenerationTable(RequestTable):
     stream: Annotated[bool | None, Field(description="Answer with server-sent events.")] = None
     stream_options: Annotated[StreamOptions | None, Field(description="Only with `stream`.")] = None
     temperature: Annotated[
-        Annotated[Finite, Field(ge=0, le=2)] | None,
+        Temperature | None,
         Field(description="0 always takes the most likely token; acts before top-k, top-p, min-p."),
     ] = None
     top_p: Annotated[
-        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Share | None,
         Field(description="Sample among the most likely tokens of this mass; 0: the first alone."),
     ] = None
     top_k: Annotated[
-        Annotated[int, Field(ge=-1, le=2**31 - 1)] | None,
+        TopK | None,
         Field(description="Sample among this many tokens; 0 or -1 for all."),
     ] = None
     min_p: Annotated[
-        Annotated[Finite, Field(ge=0, le=1)] | None,
+        Share | None,
         Field(description="Least probability as a share of the largest."),
     ] = None
     frequency_penalty: Annotated[
-        Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Penalty | None,
         Costs("a pass over the vocabulary for each token"),
         Field(description="Per occurrence of a token in the answer."),
     ] = None
     presence_penalty: Annotated[
-        Annotated[Finite, Field(ge=-2, le=2)] | None,
+        Penalty | None,
         Costs("a pass over the vocabulary for each token"),
         Field(description="Once for a token in the answer."),
     ] = None
     repetition_penalty: Annotated[
-        Annotated[Finite, Field(gt=0, le=10)] | None,
+        RepetitionPenalty | None,
         Costs("a pass over the vocabulary for each token"),
         Field(description="Divides likely, multiplies unlikely tokens of prompt and answer."),
     ] = None
@@ -111,11 +112,11 @@ class GenerationTable(RequestTable):
         Field(description="Token id to addend."),
     ] = None
     seed: Annotated[
-        Annotated[int, Field(ge=-MAX_SEED - 1, le=MAX_SEED)] | None,
+        Seed | None,
         Field(description="Repeats the answer, whatever else the engine computes."),
     ] = None
     stop: Annotated[
-        StopString | Annotated[list[StopString], Field(max_length=MAX_STOPS)] | None,
+        StopString | StopStrings | None,
         Costs("text is searched token by token"),
         Field(description="Strings that end the answer."),
     ] = None
@@ -129,7 +130,7 @@ class GenerationTable(RequestTable):
         Field(description="Parameters for logits processors that are plugins, by name."),
     ] = None
     prompt_logprobs: Annotated[
-        Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None,
+        NumLogprobs | None,
         Costs("the whole prompt, none of it from the cache, and its logits"),
         Field(
             description="Alternatives for each prompt token, told in `prompt_logprobs`; not with "

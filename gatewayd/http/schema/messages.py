@@ -5,20 +5,10 @@ from __future__ import annotations
 import json
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
-from gatewayd.http.schema.fields import RequestTable
-from gatewayd.http.schema.nulls import OrNull
-
-MAX_MESSAGES = 4096
-MAX_CALLS = 128
-MAX_ENTRIES = 32_768
-"""Parts and calls of all messages: a few bytes each, and a whole second of the interpreter where
-there are hundreds of thousands."""
-MAX_ID = 256
-
-CallName = Annotated[str, Field(min_length=1, max_length=256)]
+from gatewayd_hooks.fields import MAX_CALLS, MAX_MESSAGES, MAX_PARTS, CallId, CallName, few_entries
+from gatewayd_hooks.tables import OrNull, RequestTable
 
 
 class TextPart(RequestTable):
@@ -48,7 +38,7 @@ class CalledFunction(RequestTable):
 class MessageToolCall(RequestTable):
     """A call that an earlier answer made."""
 
-    id: Annotated[str, Field(min_length=1, max_length=MAX_ID)]
+    id: CallId
     type: Annotated[Literal["function"], OrNull()] = "function"
     function: CalledFunction
 
@@ -72,7 +62,7 @@ class Message(RequestTable):
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: Annotated[
-        str | Annotated[list[TextPart], Field(fail_fast=True, max_length=1024)] | None,
+        str | Annotated[list[TextPart], Field(fail_fast=True, max_length=MAX_PARTS)] | None,
         Field(description="A string, or parts of text that are joined; null beside calls."),
     ] = None
     refusal: Annotated[str | None, Field(description="Words with which the assistant refused.")] = (
@@ -87,7 +77,7 @@ class Message(RequestTable):
         Field(description="Calls that the assistant made."),
     ] = None
     tool_call_id: Annotated[
-        Annotated[str, Field(min_length=1, max_length=MAX_ID)] | None,
+        CallId | None,
         Field(description="The call that a `tool` answers."),
     ] = None
     function_call: Annotated[
@@ -169,30 +159,10 @@ class Message(RequestTable):
         ]
 
 
-def _check_entries(value: object) -> object:
-    """Refuse a conversation of too many small things before they are looked at one by one."""
-    if not isinstance(value, list):
-        return value
-    entries = 0
-    for message in value:
-        if isinstance(message, dict):
-            for name in ("content", "tool_calls"):
-                some = message.get(name)
-                if isinstance(some, list):
-                    entries += len(some)
-    if entries > MAX_ENTRIES:
-        raise PydanticCustomError(
-            "too_many_entries",
-            "{entries} parts and calls; the maximum of all messages is {most}: join texts",
-            {"entries": entries, "most": MAX_ENTRIES},
-        )
-    return value
-
-
 Messages = Annotated[
     list[Message],
     Field(fail_fast=True, min_length=1, max_length=MAX_MESSAGES),
-    BeforeValidator(_check_entries),
+    few_entries(),
 ]
 
 

@@ -13,17 +13,11 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.decisions import DecisionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.http.schema.fields import (
-    Ignored,
-    Noted,
-    RequestTable,
-    Unsupported,
-    support_of,
-)
 from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.schema.watermark import DetectRequest
+from gatewayd_hooks.tables import RequestTable
 
 
 class Operation(NamedTuple):
@@ -35,8 +29,8 @@ class Operation(NamedTuple):
     request: type[RequestTable] | None = None
     streams: bool = False
     content: str = "application/json"
-    is_foreign: bool = False
-    """Of another API, whose forms are not described here."""
+    owner: str = ""
+    """The protocol whose it is: its answers and errors have a form of their own."""
     query: dict[str, dict[str, Any]] = {}
     """Parameters behind the question mark, and their schemas."""
     form: dict[str, Any] | None = None
@@ -86,6 +80,9 @@ TABLES: tuple[type[RequestTable], ...] = (
     InputTokensRequest,
 )
 
+_References = dict[type[RequestTable], dict[str, Any]]
+_Schemas = dict[str, dict[str, Any]]
+
 _REF = "#/components/schemas/{model}"
 _PUBLIC = ("/livez", "/readyz", "/health")
 _STATUSES = {
@@ -100,18 +97,6 @@ _STATUSES = {
 }
 
 
-def support_name(table: type[RequestTable], field: str) -> str:
-    """``served``, ``noted``, ``ignored`` or ``refused``."""
-    match support_of(table, field):
-        case Noted():
-            return "noted"
-        case Ignored():
-            return "ignored"
-        case Unsupported():
-            return "refused"
-    return "served"
-
-
 def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
     """The whole OpenAPI 3.1 document.
 
@@ -119,17 +104,16 @@ def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
         version: of the daemon.
         more: operations of other APIs.
     """
-    _, definitions = models_json_schema(
-        [(table, "validation") for table in TABLES], ref_template=_REF
-    )
-    schemas: dict[str, Any] = definitions["$defs"]
-    for table in TABLES:
-        for name, schema in schemas[table.__name__]["properties"].items():
-            schema["x-gateway-support"] = support_name(table, name)
+    operations = (*OPERATIONS, *more)
+    references, schemas = _schemas(TABLES, "")
+    for owner in dict.fromkeys(each.owner for each in more if each.owner):
+        asked = [each.request for each in more if each.owner == owner and each.request is not None]
+        theirs, described = _schemas(tuple(dict.fromkeys(asked)), f"{owner}.")
+        references, schemas = references | theirs, schemas | described
     schemas["Error"] = _error_schema()
     paths: dict[str, Any] = {}
-    for operation in (*OPERATIONS, *more):
-        paths.setdefault(operation.path, {})[operation.method] = _operation(operation)
+    for operation in operations:
+        paths.setdefault(operation.path, {})[operation.method] = _operation(operation, references)
     return {
         "openapi": "3.1.0",
         "info": {"title": "gatewayd", "version": version},
@@ -145,8 +129,20 @@ def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
     }
 
 
-def _operation(operation: Operation) -> dict[str, Any]:
-    content: dict[str, Any] = {"*/*" if operation.is_foreign else operation.content: {"schema": {}}}
+def _schemas(tables: Sequence[type[RequestTable]], prefix: str) -> tuple[_References, _Schemas]:
+    """Schemas of some tables and of all within them, whose names begin with a prefix."""
+    found, definitions = models_json_schema(
+        [(table, "validation") for table in tables],
+        ref_template=_REF.format(model=f"{prefix}{{model}}"),
+    )
+    references = {table: schema for (table, _), schema in found.items()}
+    named = {f"{prefix}{name}": schema for name, schema in definitions.get("$defs", {}).items()}
+    return references, named  # type: ignore[return-value]
+
+
+def _operation(operation: Operation, references: _References) -> dict[str, Any]:
+    is_foreign = bool(operation.owner)
+    content: dict[str, Any] = {"*/*" if is_foreign else operation.content: {"schema": {}}}
     if operation.streams:
         content["text/event-stream"] = {"schema": {"type": "string"}}
     described: dict[str, Any] = {
@@ -154,7 +150,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         "operationId": operation.method + operation.path.translate(_TO_NAME),
         "responses": {"200": {"description": "Served", "content": content}},
     }
-    if operation.is_foreign:
+    if is_foreign:
         described["responses"]["default"] = {"description": "An error in this API's form"}
         if operation.method in ("post", "delete"):
             described["requestBody"] = {"content": {"application/json": {"schema": {}}}}
@@ -162,7 +158,7 @@ def _operation(operation: Operation) -> dict[str, Any]:
         {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
         for name in re.findall(r"{(\w+)", operation.path)
     ]
-    if described["parameters"] and not operation.is_foreign:
+    if described["parameters"] and not is_foreign:
         described["responses"].update({status: _error(status) for status in ("404", "503")})
     if operation.method in ("post", "delete") and described["parameters"]:
         described["responses"]["409"] = _error("409")
@@ -180,10 +176,10 @@ def _operation(operation: Operation) -> dict[str, Any]:
     if operation.form is not None:
         body = {"multipart/form-data": {"schema": operation.form}}
     elif operation.request is not None:
-        reference = {"$ref": _REF.format(model=operation.request.__name__)}
-        body = {"application/json": {"schema": reference}}
+        body = {"application/json": {"schema": references[operation.request]}}
     if body is not None:
         described["requestBody"] = {"required": True, "content": body}
+    if body is not None and not is_foreign:
         described["responses"].update({status: _error(status) for status in _STATUSES})
     return described
 

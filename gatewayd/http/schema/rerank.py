@@ -6,8 +6,9 @@ from typing import Annotated
 
 from pydantic import Discriminator, Field, Tag
 
-from gatewayd.http.schema.embeddings import MAX_INPUTS, InputText, PoolingTable, Texts
-from gatewayd.http.schema.fields import MAX_INT, RequestTable
+from gatewayd.http.schema.embeddings import InputText, PoolingTable, Texts
+from gatewayd_hooks.fields import MAX_INPUTS, MAX_INT
+from gatewayd_hooks.tables import RequestTable
 
 
 class DocumentText(RequestTable):

@@ -7,24 +7,20 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gatewayd.http.schema.batches import Metadata
-from gatewayd.http.schema.fields import (
+from gatewayd_hooks.fields import (
     MAX_LOGPROBS,
+    MAX_MESSAGES,
     MAX_METADATA,
-    Acts,
+    MAX_TOOLS,
     CacheSalt,
+    Effort,
     Finite,
-    Ignored,
     Model,
-    Noted,
-    RequestTable,
+    Schema,
     ServiceTier,
-    Unsupported,
-    at_most,
+    ToolName,
 )
-from gatewayd.http.schema.messages import MAX_MESSAGES
-from gatewayd.http.schema.nulls import OrNull
-from gatewayd.http.schema.structured import Schema
-from gatewayd.http.schema.tools import MAX_TOOLS, ToolName
+from gatewayd_hooks.tables import Acts, Ignored, Noted, OrNull, RequestTable, Unsupported, at_most
 
 LOGPROBS = "message.output_text.logprobs"
 """What an answer may include."""
@@ -119,7 +115,7 @@ class TextOptions(RequestTable):
 class ReasoningOptions(RequestTable):
     """How much is thought."""
 
-    effort: Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"] | None = None
+    effort: Effort | None = None
     summary: Annotated[Any, Noted()] = None
     generate_summary: Annotated[Any, Noted()] = None
 

@@ -6,13 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd.http.schema.fields import Costs, Ignored, RequestTable, Unsupported
-from gatewayd.http.schema.nulls import OrNull
+from gatewayd_hooks.fields import Schema
+from gatewayd_hooks.tables import Costs, Ignored, OrNull, RequestTable, Unsupported
 
 MAX_CHOICE_STRINGS = 4096
 MAX_GRAMMAR_CHARS = 1 << 20
 
-Schema = dict[str, Any]
 Text = Annotated[str, Field(min_length=1, max_length=MAX_GRAMMAR_CHARS)]
 Choices = Annotated[
     list[Annotated[str, Field(min_length=1)]],

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from gatewayd.http.schema.chat import Effort, TemplateArguments, Tools
-from gatewayd.http.schema.fields import Model, RequestTable, TokenIds, Unsupported
+from gatewayd.http.schema.chat import TemplateArguments, Tools
 from gatewayd.http.schema.messages import Messages
-from gatewayd.http.schema.nulls import OrNull
 from gatewayd.http.schema.tools import ToolChoice
+from gatewayd_hooks.fields import Effort, Model, TokenIds
+from gatewayd_hooks.tables import OrNull, RequestTable, Unsupported
 
 
 class TokenizeRequest(RequestTable):

@@ -6,12 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gatewayd.http.schema.fields import RequestTable
-
-MAX_TOOLS = 128
-_NAME = r"^[A-Za-z0-9_.:/-]{1,128}$"
-
-ToolName = Annotated[str, Field(pattern=_NAME)]
+from gatewayd_hooks.fields import MAX_TOOLS, ToolName
+from gatewayd_hooks.tables import RequestTable
 
 
 class FunctionSpec(RequestTable):

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gatewayd_hooks.checking import check
 from gatewayd_hooks.protocols import (
     HttpRequest,
     HttpResponse,
@@ -19,6 +21,7 @@ from gatewayd_hooks.protocols import (
     Route,
 )
 from gatewayd_hooks.resources import GatewayResources
+from gatewayd_hooks.tables import RequestTable
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 
@@ -36,6 +39,12 @@ _BODIES = st.binary(max_size=40) | st.dictionaries(
     _JSON | st.sampled_from(["nano", True, [{"role": "user", "content": "hi"}]]),
     max_size=6,
 ).map(msgspec.json.encode)
+
+_LEAST = {"model": "nano"}
+_VALUES: tuple[Any, ...] = (
+    *(None, True, -1, 3, 10**30, 1.5, "", "x", [], [7], ["x"], [{}], {}),
+    {"asks": "for something"},
+)
 
 
 class ProtocolConformance:
@@ -101,6 +110,37 @@ class ProtocolConformance:
             for route in protocol.routes(gateway):
                 _ = asyncio.run(_outcome(route, request(route.method, route.path, body)))
 
+    def test_its_tables_say_what_is_refused(self) -> None:
+        """By the place that they name."""
+        for expected, told in self._variants():
+            if isinstance(expected, Refusal):
+                assert isinstance(told, Refusal), f"it takes what its table refuses: {expected}"
+                assert (told.status // 100, told.param) == (4, expected.param)
+
+    def test_its_tables_say_what_is_ignored(self) -> None:
+        """What is not acted on is named, also what no table knows."""
+        for expected, told in self._variants():
+            if not isinstance(expected, Refusal) and isinstance(told, HttpResponse):
+                assert set(expected) <= {*told.ignored}, "it hides what it ignores"
+
+    def _variants(self) -> list[tuple[list[str] | Refusal, HttpResponse | Refusal]]:
+        """What tables and handlers say, with all kinds of values for each field of each table."""
+        asked = [one for one in self.conversations() if one.body.startswith(b"{")]
+        own = {(one.method, one.path): one.json() for one in asked}
+
+        async def told() -> list[tuple[list[str] | Refusal, HttpResponse | Refusal]]:
+            return [
+                (_expected(table, body), await _told(route, body))
+                for route in protocol.routes(FakeGateway())
+                if (table := route.request) is not None
+                for name in ("unknown_to_all", *sorted(table.known))
+                for value in _VALUES
+                for body in [{**own.get((route.method, route.path), _LEAST), name: value}]
+            ]
+
+        with self.opened() as protocol:
+            return asyncio.run(told())
+
     def test_conversations_are_answered(self) -> None:
         for asked in self._conversations():
             with self.opened() as protocol:
@@ -159,6 +199,25 @@ async def _outcome(route: Route, asked: HttpRequest) -> tuple[int, bytes]:
     assert 400 <= refusal.status < 600
     assert refusal.message
     return refusal.status, found
+
+
+def _expected(table: type[RequestTable], body: dict[str, Any]) -> list[str] | Refusal:
+    try:
+        return check(table, body)[1]
+    except Refusal as refusal:
+        return refusal
+
+
+async def _told(route: Route, body: dict[str, Any]) -> HttpResponse | Refusal:
+    """What a handler answers at once."""
+    try:
+        response = await route.handler(request(route.method, route.path, msgspec.json.encode(body)))
+        close = getattr(response.body, "aclose", None)
+        if close is not None:
+            await close()
+    except Refusal as refusal:
+        return refusal
+    return response
 
 
 async def _leave(route: Route, asked: HttpRequest) -> None:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pytest
 
 from gatewayd_hooks.protocols import HttpRequest, HttpResponse, Refusal
 from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.tables import RequestTable, Unsupported
 from gatewayd_hooks.testing.fake_gateway import request
 from gatewayd_hooks.testing.protocols import ProtocolConformance
 
@@ -117,9 +119,33 @@ def one_route_twice(protocol: Any) -> None:
     protocol.routes = lambda gateway: [*routes(gateway), routes(gateway)[0]]
 
 
+def takes_more_than_its_table(protocol: Any) -> None:
+    class Narrow(RequestTable):
+        """In which nothing may be streamed."""
+
+        model: str
+        stream: Annotated[Any, Unsupported("lines are not written")] = None
+
+    routes = protocol.routes
+    protocol.routes = lambda gateway: [
+        route._replace(request=Narrow) if route.path == "/api/chat" else route
+        for route in routes(gateway)
+    ]
+
+
+def drops_fields_in_silence(protocol: Any) -> None:
+    async def change(handler: Any, asked: HttpRequest) -> HttpResponse:
+        response: HttpResponse = await handler(asked)
+        return replace(response, ignored=())
+
+    replaced(protocol, change)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
+        takes_more_than_its_table,
+        drops_fields_in_silence,
         raises_a_key_error,
         hides_what_failed,
         asks_nobody,
@@ -147,6 +173,6 @@ def test_the_protocol_of_the_guide_is_a_sound_one() -> None:
             return [request("POST", "/telegram", b"Why?")]
 
     tests = [name for name in dir(Telegrams) if name.startswith("test_")]
-    assert len(tests) == 8
+    assert len(tests) == 10
     for name in tests:
         getattr(Telegrams(), name)()

@@ -14,8 +14,8 @@ from gatewayd.errors import GatewayError
 from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
-from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from gatewayd_hooks.tables import RequestTable
 
 SIZE = 2 << 20
 TURN = [{"role": "user", "content": "a"}]

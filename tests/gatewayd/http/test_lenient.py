@@ -12,7 +12,6 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.decisions import DecisionItem
 from gatewayd.http.schema.embeddings import EmbeddingRequest
-from gatewayd.http.schema.fields import RequestTable
 from gatewayd.http.schema.generation import KvRetention
 from gatewayd.http.schema.messages import Message, MessageToolCall
 from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
@@ -20,6 +19,7 @@ from gatewayd.http.schema.responses import InputItem, ResponseRequest
 from gatewayd.http.schema.structured import StructuredOutputs, TagStructure
 from gatewayd.http.schema.tokenize import TokenizeRequest
 from gatewayd.text.model import TextModel
+from gatewayd_hooks.tables import RequestTable
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 

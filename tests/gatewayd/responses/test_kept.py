@@ -15,9 +15,9 @@ from pydantic import TypeAdapter
 from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
-from gatewayd.http.schema.messages import MAX_MESSAGES
 from gatewayd.responses import records
 from gatewayd.text.model import TextModel
+from gatewayd_hooks.fields import MAX_MESSAGES
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import Gateway, until

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from gatewayd.http.schema.fields import SHAPES, RequestTable, Shape
+from gatewayd_hooks.tables import SHAPES, Ignored, RequestTable, Shape
 
 MOST_INNER = 64
 """Places within fields that are told: of a long conversation each message could have some."""
@@ -45,7 +45,7 @@ def _is_ignored(table: type[RequestTable], name: str, value: object) -> bool:
 def _inner(request: object, shape: Shape, fields: dict[str, Any]) -> list[str]:
     """Those within the fields of a table; paths are written only for what is found."""
     found: list[str] = []
-    _, inner, acts = shape
+    _, _, inner, acts = shape
     for written, given in fields.items():
         kind = type(given)
         if kind is not list and kind is not dict:
@@ -77,14 +77,18 @@ def _within(value: object, given: object) -> Sequence[str]:
 def _of_table(request: object, shape: Shape, given: object) -> Sequence[str]:
     if type(given) is not dict:
         return ()
-    known, inner, acts = shape
-    if given.keys() <= known:
-        found = []
-    else:
-        strange = [
-            name for name, value in given.items() if name not in known and value not in _NOTHING
-        ]
+    known, ignored, inner, acts = shape
+    found: list[str] = []
+    if not (given.keys() <= known and ignored.keys().isdisjoint(given)):
+        strange = [name for name, value in given.items() if _asks(name, value, known, ignored)]
         found = [f".{name}" for name in strange[:MOST_INNER]]
     if inner or acts:
         found += [f".{path}" for path in _inner(request, shape, given)]
     return found
+
+
+def _asks(name: str, value: object, known: Set[str], ignored: Mapping[str, Ignored]) -> bool:
+    """Whether a field within another asks for something that is not done."""
+    if name in known:
+        return name in ignored and value not in ignored[name].neutral
+    return value not in _NOTHING

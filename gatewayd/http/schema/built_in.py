@@ -1,0 +1,23 @@
+"""Tables of the protocols that are built in, which the documentation shows beside our own."""
+
+from __future__ import annotations
+
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.testing.fake_gateway import FakeGateway
+
+
+def built_in_tables() -> dict[str, type[RequestTable]]:
+    """Each under the name that it has in ``/openapi.json``: ``<protocol>.<table>``."""
+    catalog = Catalog.installed()
+    host = PluginHost(catalog)
+    return {
+        f"{entry.name}.{route.request.__name__}": route.request
+        for entry in catalog.entries
+        if entry.kind == Kind.PROTOCOL and entry.distribution == PROJECT
+        for route in host.strategy(Kind.PROTOCOL, entry.name, {}).routes(FakeGateway())
+        if route.request is not None
+    }

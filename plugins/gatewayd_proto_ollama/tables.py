@@ -1,0 +1,165 @@
+"""The tables of the bodies that Ollama's routes take."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from gatewayd_hooks.fields import (
+    MAX_CALLS,
+    MAX_INPUTS,
+    MAX_INT,
+    MAX_MESSAGES,
+    MAX_TOOLS,
+    CallName,
+    Model,
+    Schema,
+    ToolName,
+    few_entries,
+)
+from gatewayd_hooks.tables import Costs, Ignored, Noted, OrNull, RequestTable, Unsupported
+from gatewayd_proto_ollama.options import AnswerTable, Idle, OrEmpty, Whole
+
+Images = Annotated[Any, Unsupported("this model cannot read images", (None, []))]
+_ID = Annotated[str, Field(max_length=256)]
+
+
+class CalledFunction(RequestTable):
+    """What was called, and with what."""
+
+    name: CallName
+    arguments: Annotated[dict[str, Any], OrNull()] = Field(default_factory=dict)
+    index: Annotated[Any, Noted()] = None
+
+
+class ToolCall(RequestTable):
+    """A call that an earlier answer made."""
+
+    id: Annotated[_ID | None, OrEmpty] = None
+    type: Annotated[Any, Noted()] = None
+    function: CalledFunction
+
+
+class Message(RequestTable):
+    """One turn."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool"]
+    content: str | None = None
+    thinking: Annotated[str | None, Field(description="What the assistant thought.")] = None
+    tool_calls: Annotated[
+        Annotated[list[ToolCall], Field(fail_fast=True, max_length=MAX_CALLS)] | None,
+        Field(description="Calls that the assistant made."),
+    ] = None
+    tool_call_id: Annotated[
+        _ID | None, OrEmpty, Field(description="The call that a `tool` answers.")
+    ] = None
+    tool_name: Annotated[
+        _ID | None, OrEmpty, Field(description="The same by name; without both, the next in order.")
+    ] = None
+    name: Annotated[_ID | None, OrEmpty, Field(description="The same as `tool_name`.")] = None
+    images: Images = None
+
+
+class Function(RequestTable):
+    """A function that the model may call."""
+
+    name: ToolName
+    description: str | None = None
+    parameters: Annotated[Schema | None, Field(description="A JSON schema of the arguments.")] = (
+        None
+    )
+    strict: bool | None = None
+
+
+class Tool(RequestTable):
+    """A tool; only functions are served."""
+
+    type: Annotated[Literal["function"] | None, OrEmpty] = None
+    function: Function
+
+
+class ChatRequest(AnswerTable):
+    """A chat."""
+
+    messages: Annotated[
+        Annotated[list[Message], Field(fail_fast=True, max_length=MAX_MESSAGES), few_entries()]
+        | None,
+        Field(
+            description="The conversation; none asks only whether the model is loaded. What a "
+            "last message of the assistant's begins is continued."
+        ),
+    ] = None
+    tools: Annotated[
+        Annotated[list[Tool], Field(fail_fast=True, max_length=MAX_TOOLS)] | None,
+        Costs("the prompt has them in it"),
+        Field(description="Functions that the model may call."),
+    ] = None
+
+
+class GenerateRequest(AnswerTable):
+    """An answer to a prompt."""
+
+    prompt: Annotated[
+        str | None, Field(description="None, or an empty one, asks whether the model is loaded.")
+    ] = None
+    system: Annotated[str | None, Field(description="The system prompt; not with `raw`.")] = None
+    raw: Annotated[bool | None, Field(description="Without the model's template.")] = None
+    suffix: Annotated[Any, Unsupported("the model does not fill in", (None, ""))] = None
+    template: Annotated[
+        Any, Unsupported("the model's own is used; with raw there is none", (None, ""))
+    ] = None
+    context: Annotated[
+        Any, Unsupported("use /api/chat and send the messages so far", (None, []))
+    ] = None
+    images: Images = None
+    width: Idle = None
+    height: Idle = None
+    steps: Idle = None
+
+
+class VectorTable(RequestTable):
+    """What requests for vectors have in common."""
+
+    model: Model
+    options: Annotated[Any, Ignored((None, {}, []))] = None
+    keep_alive: Annotated[Any, Ignored(), Field(description="The model stays.")] = None
+
+
+class EmbedRequest(VectorTable):
+    """Texts to vectors."""
+
+    input: Annotated[
+        str
+        | Annotated[
+            list[Annotated[str, Field(min_length=1)]],
+            Field(fail_fast=True, max_length=MAX_INPUTS),
+        ]
+        | None,
+        Field(description="A text or texts; none asks only whether the model is loaded."),
+    ] = None
+    truncate: Annotated[
+        bool | None,
+        Field(description="False: refuse texts that do not fit the context. Default: true."),
+    ] = None
+    dimensions: Annotated[
+        Annotated[int, Field(ge=0, le=MAX_INT)] | None,
+        Whole,
+        Field(description="Keep so many numbers of each vector; 0 for all."),
+    ] = None
+
+
+class EmbeddingsRequest(VectorTable):
+    """A text to a vector that is as long as it is."""
+
+    prompt: Annotated[
+        str | None, Field(description="None, or an empty one, asks whether the model is loaded.")
+    ] = None
+
+
+class ShowRequest(RequestTable):
+    """A model to describe."""
+
+    model: Annotated[Model | None, OrEmpty] = None
+    name: Annotated[Model | None, OrEmpty, Field(description="An older form of `model`.")] = None
+    verbose: Annotated[Any, Ignored((None, False))] = None

@@ -59,19 +59,23 @@ def bodies(
     )
 
 
-def loose_bodies(base: Mapping[str, Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """Bodies of a route whose fields are not described: a good one, in which some are anything."""
-    changes = st.dictionaries(st.sampled_from(sorted(base)) | st.text(max_size=8), _ANYTHING)
-    return changes.map(lambda changed: _short({**base, **changed}, set()))
-
-
 def _short(body: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
     for name in left_out:
         body.pop(name, None)
+    return shortened(body)
+
+
+def shortened(body: dict[str, Any]) -> dict[str, Any]:
+    """The same; what it may ask for is a few tokens."""
     for name in _TOKENS:
         asked = body.get(name)
         if isinstance(asked, int) and MOST_TOKENS < asked < 2048:
             body[name] = MOST_TOKENS
+    options = body.get("options")
+    if isinstance(options, dict) and options.get("num_predict", 0) != MOST_TOKENS:
+        asked = options.get("num_predict")
+        if asked is None or (isinstance(asked, int | float) and asked < 2048):
+            body["options"] = {**options, "num_predict": MOST_TOKENS}
     return body
 
 

@@ -17,7 +17,7 @@ from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
-from tests.daemon.request_fuzz import MOST_TOKENS, bodies, loose_bodies
+from tests.daemon.request_fuzz import MOST_TOKENS, bodies, shortened
 
 AT_ONCE = 10
 SECONDS = 30.0
@@ -103,8 +103,8 @@ def requests_of(document: dict[str, Any]) -> st.SearchStrategy[tuple[str, dict[s
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
         if "application/json" in content:
-            schema, base = content["application/json"]["schema"], good_body(path)
-            body = bodies(document, schema["$ref"], base) if schema else loose_bodies(base)
+            reference = content["application/json"]["schema"]["$ref"]
+            body = bodies(document, reference, good_body(path))
             routes.append(st.tuples(st.just(path), body))
     return st.one_of(routes)
 
@@ -173,8 +173,10 @@ def crawl(daemon: Running, examples: int) -> None:
         )
         @given(case=operation.as_strategy())
         def run(case: schemathesis.Case[Any]) -> None:
-            if isinstance(case.body, dict) and "max_tokens" in case.body:
-                case.body["max_tokens"] = MOST_TOKENS
+            if isinstance(case.body, dict):
+                if case.path in ("/api/chat", "/api/generate"):
+                    case.body.setdefault("options", {})
+                case.body = shortened(case.body)
             response = case.call(timeout=SECONDS)
             case.validate_response(
                 response,

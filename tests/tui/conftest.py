@@ -67,3 +67,9 @@ def text_of(console: Console) -> str:
     strips = console.screen._compositor.render_strips()
     lines = ("".join(segment.text for segment in strip).rstrip() for strip in strips)
     return "\n".join(lines) + "\n"
+
+
+def body_of(console: Console) -> str:
+    """The same without the line of screens, which others add to."""
+    lines = text_of(console).splitlines()
+    return "\n".join([lines[0], *lines[2:]])

@@ -25,6 +25,7 @@ class FakeDaemon:
         snapshot: that is streamed, once; then the next when a test gives another.
         raw: is streamed instead, if it is not None.
         calls: method, route and body of each but the stream.
+        raw_paths: of the calls, as they came.
         answers: status and body by method and route; else 200 and ``{}``.
         prefixed: the same, by how routes begin.
     """
@@ -50,6 +51,7 @@ class FakeDaemon:
             self.answers["GET", f"/admin/requests/run-{number:04}"] = 404, error
             self.answers["GET", f"/admin/requests/wait-{number:04}"] = 404, error
         self.prefixed: dict[tuple[str, str], tuple[int, Any]] = {}
+        self.raw_paths: list[str] = []
         self.intervals: list[str] = []
         self.cut = False
 
@@ -67,6 +69,7 @@ class FakeDaemon:
             if not message.get("more_body"):
                 break
         route = f"{unquote(path)}?{query}" if query else unquote(path)
+        self.raw_paths.append(path)
         self.calls.append((scope["method"], route, msgspec.json.decode(body) if body else None))
         status, answer = self._answer(scope["method"], route)
         head = [(b"content-type", b"application/json")]

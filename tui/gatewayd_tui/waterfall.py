@@ -23,15 +23,16 @@ _STYLES = {
 
 
 def picture(found: Explanation, width: int, usual: str = "") -> Text:
-    """What it was, a bar for each part, the causes, and what most of it was."""
+    """What it was, what most of it was, a bar for each part, and the causes."""
     text = Text(no_wrap=True, overflow="ellipsis")
     text.append(f"{found.id}", "bold")
     text.append(f"  {found.endpoint}  {found.tenant or '-'}  {found.priority}  {found.outcome}\n")
     text.append(
         f"{count(found.prompt_tokens)} prompt tokens ({count(found.cached_tokens)} cached), "
         f"{count(found.completion_tokens)} generated, {found.preemptions} preemptions\n"
-        f"ttft {millis(found.ttft_ms)}  per token {millis(found.tpot_ms)}{usual}\n\n"
+        f"ttft {millis(found.ttft_ms)}  per token {millis(found.tpot_ms)}{usual}\n"
     )
+    text.append(f"{found.verdict}\n\n", "bold")
     room = max(10, width - _LABEL - 22)
     for part in found.parts:
         at = "" if part.begin_ms is None else millis(part.begin_ms)
@@ -42,7 +43,6 @@ def picture(found: Explanation, width: int, usual: str = "") -> Text:
     for cause, ms in found.causes.items():
         share = ms / found.ms if found.ms > 0 else 0.0
         text.append(f"{cause:<{_LABEL}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
-    text.append(f"\n{found.verdict}", "bold")
     return text
 
 

@@ -133,7 +133,7 @@ def engines(snapshot: Snapshot) -> Table:
             ),
             f"{bar(held, _BAR)} {percent(held)}",
             f"{engine.num_running}/{engine.max_running}",
-            engine.detail or f"{engine.device} {engine.dtype}, {engine.restarts} restarts",
+            Text(_about(engine)),
         )
     return table
 
@@ -170,6 +170,11 @@ def events(state: State) -> Text:
     for each in shown[-4:]:
         text.append(f"{each.level:<8} {each.message}\n", "not bold")
     return text
+
+
+def _about(engine: EngineView) -> str:
+    where = f"{engine.device} {engine.dtype}, {engine.restarts} restarts"
+    return where if engine.state == "ready" or not engine.detail else engine.detail
 
 
 def _glyph(engine: EngineView) -> str:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
+from functools import partial
 
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
+from gatewayd_tui.app import Console
 from tests.tui import samples
 from tests.tui.conftest import Watching, body_of, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
@@ -21,6 +23,15 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     monkeypatch.undo()
     time.tzset()
+
+
+def has_seen(console: Console, snapshots: int) -> bool:
+    return len(console.shown.history) == snapshots
+
+
+def chosen(console: Console) -> list[str]:
+    page = console.page()
+    return [] if page is None else [row.id for row in page.chosen()]
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
@@ -121,10 +132,9 @@ async def test_the_list_is_asked_for_when_requests_have_ended_and_only_then(
     daemon: FakeDaemon, watching: Watching
 ) -> None:
     async with watching(start="explain") as (console, pilot):
-        for number in (0, 0, 3):
-            before = len(console.shown.history)
+        for place, number in enumerate((0, 0, 3), 2):
             daemon.snapshot = samples.snapshot(number)
-            await until(pilot, lambda n=before: len(console.shown.history) > n)
+            await until(pilot, partial(has_seen, console, place))
         lists = [route for _, route, _ in daemon.calls if "order=" in route]
     assert len(lists) == 2
 
@@ -168,7 +178,7 @@ async def test_a_line_leads_to_its_request(
         if screen == "explain":
             await until(pilot, lambda: f"{line}  /v1" in text_of(console))
         else:
-            await until(pilot, lambda: [r.id for r in console.page().chosen()] == [line])
+            await until(pilot, lambda: chosen(console) == [line])
 
 
 @pytest.mark.parametrize("screen", ["queue", "running", "explain"])

@@ -62,6 +62,18 @@ def said(console: Console) -> list[str]:
     return [each.message for each in console._notifications]
 
 
+async def settled(pilot: Pilot[None], console: Console, words: str) -> str:
+    """The body when some words are on it and it has not changed for a moment."""
+    before = ""
+    for _ in range(300):
+        now = body_of(console)
+        if words in now and now == before:
+            return now
+        before = now
+        await pilot.pause(0.03)
+    raise AssertionError(f"{words} never came, or never stood still")
+
+
 def text_of(console: Console) -> str:
     """The screen as text, without the blanks at the ends of lines."""
     strips = console.screen._compositor.render_strips()

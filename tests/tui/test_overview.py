@@ -8,7 +8,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from gatewayd_tui.messages import SnapshotArrived
 from tests.tui import samples
-from tests.tui.conftest import Watching, body_of, text_of, until
+from tests.tui.conftest import Watching, settled, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 
 
@@ -19,8 +19,7 @@ async def test_the_overview_at_a_glance(
     async with watching(size) as (console, pilot):
         for number in range(1, 12):
             console.on_snapshot_arrived(SnapshotArrived(samples.snapshot(number)))
-        await pilot.pause()
-        assert body_of(console) == snapshot
+        assert await settled(pilot, console, "line 46 of") == snapshot
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from gatewayd_tui.app import Console
 from tests.tui import samples
-from tests.tui.conftest import Watching, body_of, text_of, until
+from tests.tui.conftest import Watching, settled, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 
 
@@ -35,14 +35,15 @@ def chosen(console: Console) -> list[str]:
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)], ids=str)
-@pytest.mark.parametrize("screen", ["queue", "running", "logs", "explain"])
+@pytest.mark.parametrize(
+    ("screen", "last"),
+    [("queue", "wait-0004"), ("running", "run-0002"), ("logs", "line 3"), ("explain", "70 % of")],
+)
 async def test_a_screen_at_a_glance(
-    watching: Watching, snapshot: SnapshotAssertion, screen: str, size: tuple[int, int]
+    watching: Watching, snapshot: SnapshotAssertion, screen: str, last: str, size: tuple[int, int]
 ) -> None:
     async with watching(size, start=screen) as (console, pilot):
-        if screen == "explain":
-            await until(pilot, lambda: "70 % of 1000.0 ms" in text_of(console))
-        assert body_of(console) == snapshot
+        assert await settled(pilot, console, last) == snapshot
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from pydantic import ValidationError
 from gatewayd import launch, logs
 from gatewayd.aside import aside
 from gatewayd.config import Config
+from gatewayd.config_slo import SloTable
 from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
@@ -59,6 +60,7 @@ class Control:
         config: in effect now.
         detector: finds the mark that answers carry from now on; None where they carry none.
         swaps: how many were made, by kind.
+        on_promise: told what classes are promised from now on.
     """
 
     def __init__(self, config: Config, fleet: EngineFleet, plugged: Plugged) -> None:
@@ -71,6 +73,7 @@ class Control:
         self._first = {
             (kind, name): table.settings(name) for kind, name, table in configured(config)
         }
+        self.on_promise: Callable[[SloTable], None] = lambda table: None
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
     async def swap(
@@ -141,6 +144,37 @@ class Control:
         for name, value in changes.items():
             _log.warning("%s is %s from now on, by %s", name, value, who)
 
+    def promise(self, changes: Mapping[str, Mapping[str, Any]], who: str) -> None:
+        """Change what classes are promised.
+
+        Args:
+            changes: by class, targets and objectives; None for no promise.
+            who: asks for it, for the log.
+
+        Raises:
+            Refused: there is no such class or target, or a value is out of its bounds.
+        """
+        tables = self.config.slo.model_dump()
+        for name, values in changes.items():
+            if name not in tables:
+                raise Refused(f"there is no class {name!r}; there is {', '.join(tables)}")
+            tables[name] |= values
+        try:
+            new = SloTable.model_validate(tables)
+        except ValidationError as error:
+            raise Refused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
+        self._promise(new, who)
+
+    def _promise(self, new: SloTable, who: str) -> None:
+        if new == self.config.slo:
+            return
+        self.config = self.config.model_copy(update={"slo": new})
+        self._fleet.deadlines = launch.deadlines(self.config)
+        self.on_promise(new)
+        for name, targets in new.model_dump().items():
+            shown = ", ".join(f"{key} {value}" for key, value in targets.items())
+            _log.warning("class %s is promised %s from now on, by %s", name, shown, who)
+
     async def reload(self, new: Config, who: str) -> None:
         """Come as near to another configuration as can be without a restart.
 
@@ -166,6 +200,7 @@ class Control:
                     await self._swap(kind, table, who)
                 except Refused as refusal:
                     _log.error("[%s] stays as it is: %s", kind.value, refusal)
+        self._promise(new.slo, who)
         now, limits = self.limits(), {n: limit_of(new, table, n) for n, table in LIMITS.items()}
         try:
             self.limit({n: v for n, v in limits.items() if v != now[n]}, who)
@@ -292,7 +327,7 @@ class Control:
 
     def _note_restarts(self, new: Config) -> None:
         """Name what has changed and does not take effect."""
-        hot = {kind.value for kind in SWAPPABLE} | {"log"}
+        hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
         for table in type(self.config).model_fields:
             if table in hot:
                 continue

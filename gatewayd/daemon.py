@@ -21,7 +21,10 @@ from rich.console import Console
 
 from gatewayd import __version__, launch, logs
 from gatewayd.admin.app import build_admin
+from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.prefixes import Prefixes, prefix_routes
+from gatewayd.admin.recording import Record
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshot import Snapshots, Sources
 from gatewayd.admin.snapshot_routes import snapshot_routes
@@ -142,6 +145,7 @@ class Daemon:
             recent=recent,
             slo=config.slo,
         )
+        self._control.on_promise = metrics.slo.promise
         plugged.metrics(metrics.registry)
         key = config.server.api_key
         metrics.registry.register(StoreCollector(self._durable.room))
@@ -199,12 +203,20 @@ class Daemon:
             )
         )
         self._watching = Watching(snapshots.make)
+        record = Record(tenancy)
+        operations = Operations(
+            live, self._fleet, self._control, launch.served_name(config), self._drain, record
+        )
         app = build_admin(
             self._control,
             Pinning(self._text, self._fleet),
             recent,
             tenancy,
-            snapshot_routes(snapshots, self._watching, self._lines),
+            [
+                *snapshot_routes(snapshots, self._watching, self._lines),
+                *operation_routes(operations),
+                *prefix_routes(Prefixes(self._fleet, record)),
+            ],
         )
         self._admin = AdminServer(app, config.admin.socket)
         logs.keep(self._lines)
@@ -316,6 +328,11 @@ class Daemon:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._on_stop, number.name)
         loop.add_signal_handler(signal.SIGHUP, self._reloading.ask)
+
+    def _drain(self, who: str) -> None:
+        """Stop as by a signal, but never at once."""
+        if not self._stop.is_set():
+            self._on_stop(who)
 
     def _on_stop(self, name: str) -> None:
         if self._stop.is_set():

@@ -21,7 +21,10 @@ GatewayError
 │   └── NotAdmitted             503  not_admitted      the admission refuses it, with a reason
 │       └── TenantNotAdmitted      429  tenant_not_admitted  because of what its tenant does
 ├── EngineUnavailable       503  engine_unavailable
-│   └── ServerStopping      503  server_shutdown      also ends a stream that is cut
+│   ├── ServerStopping      503  server_shutdown      also ends a stream that is cut
+│   ├── AdmissionPaused     503  paused               an operator takes no new requests now
+│   └── ModelUnloaded       503  model_unloaded       an operator has ended the engines
+├── RequestCancelled        503  cancelled            by an operator; trying again is not wanted
 ├── StoreUnavailable        503  store_unavailable    its disk is full, read-only or damaged
 ├── StoreFull               507  store_full           what it may take is taken
 ├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
@@ -279,6 +282,26 @@ class ServerStopping(EngineUnavailable):
     """The daemon takes no more, or has cut what did not end in time."""
 
     code = "server_shutdown"
+
+
+class AdmissionPaused(EngineUnavailable):
+    """An operator has paused the admission of new requests."""
+
+    type = "paused"
+    code = "paused"
+
+
+class ModelUnloaded(EngineUnavailable):
+    """An operator has ended the engines, until the model is loaded again."""
+
+    code = "model_unloaded"
+
+
+class RequestCancelled(GatewayError):
+    """An operator has ended the request."""
+
+    status = 503
+    code = "cancelled"
 
 
 class StoreUnavailable(GatewayError):

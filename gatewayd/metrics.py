@@ -99,9 +99,9 @@ class Metrics:
         self.registry.register(gateway)
         self._recent = Recent() if recent is None else recent
         self._causes = CauseCollector()
-        self._slo = SloCollector(SloTable() if slo is None else slo)
+        self.slo = SloCollector(SloTable() if slo is None else slo)
         self.registry.register(self._causes)
-        self.registry.register(self._slo)
+        self.registry.register(self.slo)
         self.answered = gateway.answered
         self.rejected = gateway.rejected
         self.ended = requests.ended
@@ -111,4 +111,4 @@ class Metrics:
         """Keep where a request's time went, and count it."""
         self._recent.add(ledger)
         self._causes.ended(ledger)
-        self._slo.ended(ledger)
+        self.slo.ended(ledger)

@@ -51,11 +51,17 @@ class SloCollector(Collector):
     """Counts, by class and promise; what is spent of the error budget is told by window."""
 
     def __init__(self, table: SloTable, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._windows: dict[tuple[Priority, str], Windows] = {}
+        self.promise(table)
+
+    def promise(self, table: SloTable) -> None:
+        """Judge by these from now on; what was judged before stays as it is."""
         self._targets: dict[Priority, ClassTargets] = {
             priority: getattr(table, priority.name.lower()) for priority in Priority
         }
         self._windows = {
-            (priority, slo): Windows(clock)
+            (priority, slo): self._windows.get((priority, slo)) or Windows(self._clock)
             for priority, targets in self._targets.items()
             for slo in (*SLOS, ALL)
             if slo == ALL or getattr(targets, f"{slo}_ms") is not None

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 from urllib.parse import parse_qs
 
 import msgspec
 from starlette.exceptions import HTTPException
 from starlette.routing import Route, Router
 
+from gatewayd.admin.endpoint import Endpoint, body_of
 from gatewayd.admin.explaining import explanation, row
 from gatewayd.admin.peer import peer_in
 from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.recording import Record
 from gatewayd.admin.tenants import tenant_routes
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import Control, Refused
@@ -25,28 +26,12 @@ from gatewayd.http.asgi import (
     Receive,
     Scope,
     Send,
-    read_json_body,
     send_error,
-    send_json,
 )
 from gatewayd.tenants.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
-_BODY_BYTES = 64 * 1024
 _PROMPT_BYTES = 8 * 1024 * 1024
-BodyT = TypeVar("BodyT")
-Answer = Callable[[Scope, Receive], Awaitable[object]]
-
-
-class Endpoint:
-    """One route; what its handler returns is the answer."""
-
-    def __init__(self, handler: Answer) -> None:
-        self._handler = handler
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
-        await send_json(send, msgspec.to_builtins(await self._handler(scope, receive)))
 
 
 class Admin:
@@ -56,12 +41,14 @@ class Admin:
         control: makes the changes.
         pinning: pins prompts.
         recent: knows where the time of the last requests went.
+        record: puts what is done on record.
     """
 
-    def __init__(self, control: Control, pinning: Pinning, recent: Recent) -> None:
+    def __init__(self, control: Control, pinning: Pinning, recent: Recent, record: Record) -> None:
         self._control = control
         self._pinning = pinning
         self._recent = recent
+        self._record = record
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
         """What is chosen, what each has cost, and the limits."""
@@ -76,7 +63,7 @@ class Admin:
 
     async def swap(self, scope: Scope, receive: Receive) -> object:
         """Fill a slot with another strategy."""
-        body = await _body(scope, receive, SwapBody)
+        body = await body_of(scope, receive, SwapBody)
         kind = scope["path_params"]["kind"]
         if isinstance(body.name, str):
             names, settings = [body.name], {body.name: body.settings} if body.settings else {}
@@ -85,18 +72,26 @@ class Admin:
         if not all(isinstance(values, dict) for values in settings.values()):
             raise InvalidRequest("settings must be a table for each name", param="settings")
         has_state = await self._control.swap(kind, names, settings, str(peer_in(scope)))
+        # Settings may be secrets: only which were given.
+        given = {name: sorted(values) for name, values in settings.items()}
+        await self._record(scope, "strategy.swap", kind, names=names, settings=given)
         return SwapAnswer(kind, names, has_state)
 
     async def limits(self, scope: Scope, receive: Receive) -> object:
         """Change limits."""
-        body = await _body(scope, receive, LimitsBody)
-        self._control.limit(msgspec.to_builtins(body), str(peer_in(scope)))
+        body = await body_of(scope, receive, LimitsBody)
+        changes = msgspec.to_builtins(body)
+        self._control.limit(changes, str(peer_in(scope)))
+        await self._record(scope, "limits.set", ", ".join(changes), **changes)
         return self._control.limits()
 
     async def pin(self, scope: Scope, receive: Receive) -> object:
         """Keep what is cached of a prompt, or let go of it."""
-        body = await _body(scope, receive, PinBody, _PROMPT_BYTES)
-        return await self._pinning.pin(body, str(peer_in(scope)))
+        body = await body_of(scope, receive, PinBody, _PROMPT_BYTES)
+        answer = await self._pinning.pin(body, str(peer_in(scope)))
+        what = f"{answer.prompt_tokens} tokens" if answer.prompt_tokens else "all"
+        await self._record(scope, "pin.set", what, seconds=body.seconds)
+        return answer
 
     async def requests(self, scope: Scope, receive: Receive) -> object:
         """The last requests, the newest first, or the slowest of those that are kept."""
@@ -155,7 +150,7 @@ def build_admin(
     more: Sequence[Route] = (),
 ) -> App:
     """Put the app together, with more routes than those of this file."""
-    admin = Admin(control, pinning, recent)
+    admin = Admin(control, pinning, recent, Record(tenancy))
     routes = Router(
         [
             Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),
@@ -170,12 +165,3 @@ def build_admin(
         redirect_slashes=False,
     )
     return Front(routes)
-
-
-async def _body(
-    scope: Scope, receive: Receive, kind: type[BodyT], most: int = _BODY_BYTES
-) -> BodyT:
-    try:
-        return msgspec.json.decode(await read_json_body(scope, receive, most), type=kind)
-    except msgspec.DecodeError as error:
-        raise InvalidRequest(f"the body is not understood: {error}") from error

@@ -32,13 +32,14 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(self._path)
 
 
-def call(path: str, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
-    """One request to the daemon behind a socket.
+def call(path: str, method: str, route: str, body: object = None, wait: float = 0.0) -> Any:  # noqa: ANN401 - JSON
+    """One request to the daemon behind a socket, which may take so many seconds more than usual.
 
     Raises:
         AdminError: no daemon is there, it lets us not in, or it says no.
     """
     with _connected(path) as connection:
+        connection.timeout = _SECONDS + wait
         content = None if body is None else json.dumps(body)
         headers = {} if body is None else {"content-type": "application/json"}
         connection.request(method, route, content, headers)

@@ -13,7 +13,7 @@ from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
 
 _log = logging.getLogger(__name__)
-_MOST_SECONDS = 7 * 24 * 3600.0
+MOST_SECONDS = 7 * 24 * 3600.0
 """Of a pin: one that is forgotten ends by itself."""
 
 
@@ -35,10 +35,10 @@ class Pinning:
         Raises:
             GatewayError: there is no such prompt, time or model, or pins are not known.
         """
-        if not 0 <= body.seconds <= _MOST_SECONDS:
+        if not 0 <= body.seconds <= MOST_SECONDS:
             raise InvalidRequest(
                 f"seconds is {body.seconds:g}; it must be from 0, which takes a pin back, to "
-                f"{_MOST_SECONDS:g}",
+                f"{MOST_SECONDS:g}",
                 param="seconds",
             )
         model = self._fleet.model

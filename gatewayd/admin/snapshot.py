@@ -119,7 +119,9 @@ class Snapshots:
             pid=os.getpid(),
             url=sources.url,
             model=sources.model,
-            state=state_of(fleet.status(), is_draining=fleet.is_draining, is_ready=fleet.is_ready),
+            state=state_of(
+                fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
+            ),
             uptime_seconds=now - sources.began,
             troubles=fleet.troubles(),
         )

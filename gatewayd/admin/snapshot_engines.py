@@ -50,12 +50,12 @@ def engine_view(replica: ReplicaStatus) -> EngineView:
     )
 
 
-def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, is_ready: bool) -> str:
+def state_of(replicas: Iterable[ReplicaStatus], *, is_draining: bool, condition: str) -> str:
     """Of the daemon, in a word."""
     if is_draining:
         return "draining"
-    if is_ready:
-        return "ready"
+    if condition != "not_ready":
+        return condition
     return "failed" if all(replica.state in _OVER for replica in replicas) else "starting"
 
 

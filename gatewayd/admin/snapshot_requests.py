@@ -15,7 +15,7 @@ from gatewayd.pipeline import Generation
 from gatewayd_engine.causes import Cause
 from gatewayd_hooks.scheduling import Priority
 
-_WITHOUT_ROW = frozenset((Cause.PREEMPTED, NO_ENGINE, SENT))
+_WITHOUT_ROW = frozenset((Cause.PREEMPTED, Cause.HELD, NO_ENGINE, SENT))
 """What an admitted sequence's time goes to while it has no row."""
 _PHASES = {Cause.PREFILL: "prefill", Cause.RECOMPUTE: "prefill", Cause.DECODE: "decode"}
 _HELD_BACK = "held"
@@ -120,7 +120,7 @@ class Rows:
             cause=cause,
             reason=CAUSES[cause],
             slack_ms=self._slack(generation, job),
-            is_held=False,
+            is_held=job.is_held,
         )
 
     def _slack(self, generation: Generation, job: Job) -> float | None:

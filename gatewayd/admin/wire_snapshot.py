@@ -23,7 +23,8 @@ class DaemonView(msgspec.Struct, frozen=True, kw_only=True):
         pid: of the daemon.
         url: where clients go.
         model: its name to clients.
-        state: ``starting``, ``ready``, ``paused`` (admission), ``draining`` or ``failed``.
+        state: ``starting``, ``ready``, ``paused`` (admission), ``unloaded``, ``draining`` or
+            ``failed``.
         uptime_seconds: since it began to listen.
         troubles: what nobody does anything about, a sentence each.
     """

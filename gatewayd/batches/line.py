@@ -50,7 +50,7 @@ async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line)
 def _is_final(code: str | None, answer: Answer) -> bool:
     """Whether what is lacking does not come by itself."""
     is_spent = code == "insufficient_quota" and answer.retry_after is None
-    return is_spent or code == "strategy_unavailable"
+    return is_spent or code in ("strategy_unavailable", "cancelled")
 
 
 def output_line(

@@ -40,6 +40,14 @@ COMMANDS = {
     "explain": LazyCommand(
         "gatewayd.cli.explain", "explain", "Say where the time of a request went."
     ),
+    "request": LazyCommand(
+        "gatewayd.cli.request", "app", "Cancel, hold, release or prefer a request that runs."
+    ),
+    "pause": LazyCommand("gatewayd.cli.admission", "pause", "Take no new requests for a while."),
+    "resume": LazyCommand("gatewayd.cli.admission", "resume", "Take new requests again."),
+    "drain": LazyCommand("gatewayd.cli.admission", "drain", "Let a daemon finish and stop."),
+    "model": LazyCommand("gatewayd.cli.model", "app", "Unload a model from memory, or load it."),
+    "prefix": LazyCommand("gatewayd.cli.prefix", "app", "Give up what a daemon has cached."),
     "pin": LazyCommand("gatewayd.cli.pin", "pin", "Keep a prompt in a running daemon's cache."),
     "tenant": LazyCommand("gatewayd.cli.tenant", "app", "Tenants: their limits and budgets."),
     "key": LazyCommand("gatewayd.cli.key", "app", "Make, list, rotate and revoke API keys."),

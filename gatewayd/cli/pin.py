@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import sys
 from typing import Annotated, Any
 
@@ -10,9 +9,7 @@ import typer
 
 from gatewayd.cli.common import ConfigFile, fail
 from gatewayd.cli.swap import Socket, ask
-
-_MOST_DAYS = 7
-_UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
+from gatewayd.cli.times import seconds_of
 
 
 def pin(
@@ -36,7 +33,7 @@ def pin(
         fail("give the text to pin, or --off", 2)
     if text == "-":
         text = sys.stdin.read()
-    body: dict[str, Any] = {"seconds": 0 if off else _seconds(time)}
+    body: dict[str, Any] = {"seconds": 0 if off else seconds_of("--for", time)}
     if text is not None and system:
         body["messages"] = [{"role": "system", "content": text}]
     elif text is not None:
@@ -47,13 +44,3 @@ def pin(
         return
     for engine, tokens in answer["pinned_tokens"].items():
         typer.echo(f"engine {engine}: {tokens} of {answer['prompt_tokens']} tokens are pinned")
-
-
-def _seconds(text: str) -> float:
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)([smhd]?)", text)
-    if found is None or not float(found[1]):
-        fail(f"--for {text} is not a time such as 90s, 10m, 2h or 1d", 2)
-    seconds = float(found[1]) * _UNITS[found[2]]
-    if seconds > _MOST_DAYS * _UNITS["d"]:
-        fail(f"--for {text} is too long: at most {_MOST_DAYS}d", 2)
-    return seconds

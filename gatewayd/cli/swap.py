@@ -88,14 +88,19 @@ def swap(
 
 
 def ask(
-    config: Path | None, socket: Path | None, method: str, route: str, body: object = None
+    config: Path | None,
+    socket: Path | None,
+    method: str,
+    route: str,
+    body: object = None,
+    wait: float = 0.0,
 ) -> Any:  # noqa: ANN401 - JSON
-    """Call a running daemon; a refusal ends the command."""
+    """Call a running daemon, which may take so many seconds more; a refusal ends the command."""
     path = str(socket) if socket is not None else load_config(config).config.admin.socket
     if path is None:
         fail("no daemon to ask: give --socket, or set [admin] socket")
     try:
-        return call(path, method, route, body)
+        return call(path, method, route, body, wait)
     except AdminError as error:
         fail(str(error))
 

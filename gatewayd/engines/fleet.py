@@ -7,6 +7,7 @@ whose clients have seen tokens and sends all others again, in order of arrival.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 import time
@@ -20,6 +21,7 @@ from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
 from gatewayd.engines.operating import EngineOperating
+from gatewayd.engines.pause import Pause
 from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
@@ -34,6 +36,7 @@ from gatewayd.errors import (
     EngineUnavailable,
     GatewayError,
     InvalidRequest,
+    ModelUnloaded,
     ServerStopping,
 )
 from gatewayd_engine.frames import FrameError
@@ -53,6 +56,10 @@ _log = logging.getLogger(__name__)
 
 MAX_DEATHS = 5
 _STOPPING = "the daemon is stopping; try again later"
+_UNLOADED = "the model is unloaded; an operator has to load it"
+_RELOAD_SECONDS = 30.0
+"""After which to try again, as nobody knows."""
+_POLL_SECONDS = 0.05
 
 
 class EngineFleet:
@@ -67,6 +74,7 @@ class EngineFleet:
             bring none.
         pins: what the engines' prefix caches keep.
         operating: what an operator does to requests and cached pages.
+        pause: whether new requests are taken.
     """
 
     def __init__(
@@ -91,7 +99,10 @@ class EngineFleet:
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
         self._suspicion = Suspicion()
+        self.pause = Pause()
         self._is_draining = False
+        self._is_loaded = asyncio.Event()  # not unloaded by an operator
+        self._is_loaded.set()
         self._was_ready = asyncio.Event()
         self._is_settled = asyncio.Event()  # ready once, or nothing to wait for
 
@@ -146,6 +157,35 @@ class EngineFleet:
             replica.stop(save_seconds)
         await asyncio.gather(*self._tasks)
 
+    async def unload(self, seconds: float) -> None:
+        """End the engines and take no requests until ``load``; their memory is free then.
+
+        Args:
+            seconds: that requests have which are at the engines; those that wait for an engine
+                fail at once. What is left of them engines may use to write what is found again.
+        """
+        self._is_loaded.clear()
+        self._is_settled.set()
+        error = ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
+        pending, self._pending = self._pending, []
+        self._fail(pending, error)
+        deadline = time.monotonic() + seconds
+        while self.num_unfinished and time.monotonic() < deadline:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._is_loaded.wait(), _POLL_SECONDS)
+                return  # it was loaded again
+        self._fail_all(error)
+        left = max(0.0, deadline - time.monotonic())
+        await asyncio.gather(*(replica.unload(left) for replica in self._replicas))
+
+    def load(self) -> None:
+        """Start engines again that were unloaded; requests wait for them from now on."""
+        self._is_loaded.set()
+        if self.model is None and not self._is_draining:
+            self._is_settled.clear()
+        for replica in self._replicas:
+            replica.load()
+
     def hurry(self) -> None:
         """Let engines that end write no longer what later ones find again."""
         for replica in self._replicas:
@@ -196,6 +236,9 @@ class EngineFleet:
     def _check_open(self) -> None:
         if self._is_draining:
             raise ServerStopping(_STOPPING)
+        if not self._is_loaded.is_set():
+            raise ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
+        self.pause.check()
         if all(replica.is_over for replica in self._replicas):
             raise EngineUnavailable(f"no engine serves: {self._replicas[-1].detail}")
 
@@ -241,7 +284,18 @@ class EngineFleet:
     @property
     def is_ready(self) -> bool:
         """See ``seam.Fleet``."""
-        return not self._is_draining and any(r.is_responsive for r in self._replicas)
+        return self.condition == "ready"
+
+    @property
+    def condition(self) -> str:
+        """See ``seam.Fleet``."""
+        if self._is_draining:
+            return "not_ready"
+        if not self._is_loaded.is_set():
+            return "unloaded"
+        if not any(replica.is_responsive for replica in self._replicas):
+            return "not_ready"
+        return "paused" if self.pause.is_on else "ready"
 
     @property
     def is_draining(self) -> bool:
@@ -372,6 +426,9 @@ class EngineFleet:
         self._pending.clear()
         for flight in self._flights:
             jobs += flight.lose()
+        self._fail(jobs, error)
+
+    def _fail(self, jobs: Sequence[Job], error: GatewayError) -> None:
         for job in jobs:
             self.backlog.leave(job)
             job.fail(error)

@@ -8,6 +8,7 @@ when the engine has been silent for too long.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 
 from gatewayd.engines.owner import ReplicaOwner
@@ -73,7 +74,10 @@ class Replica:
         self._loss: asyncio.Future[str] | None = None
         self.pulse = Pulse(launch.patience)
         self._is_final = False  # the engine has said that no restart will help
-        self._stop = asyncio.Event()
+        self._is_stopping = False
+        self._is_wanted = True
+        self._stirred = asyncio.Event()  # one of these two has changed
+        self._is_gone = asyncio.Event()  # unloaded, and its memory is free
         self._save_seconds = 0.0
 
     @property
@@ -155,14 +159,19 @@ class Replica:
         try:
             await self._run()
         finally:
+            self._is_gone.set()
             self.setup.close()
 
     async def _run(self) -> None:
         setbacks = Setbacks()
-        while not self._stop.is_set():
+        while not self._is_stopping:
+            if not self._is_wanted:
+                await self._rest()
+                setbacks = Setbacks()
+                continue
             reason, uptime = await self._live()
-            if self._stop.is_set():
-                break
+            if self._is_stopping or not self._is_wanted:
+                continue
             self.restarts += 1
             setbacks.note(uptime)
             self.detail = reason
@@ -180,8 +189,42 @@ class Replica:
     def stop(self, save_seconds: float) -> None:
         """Ask the engine to end; ``run`` returns when it has saved for at most so long."""
         self._save_seconds = save_seconds
-        self._stop.set()
+        self._is_stopping = True
+        self._stirred.set()
         self._lose("stopped")
+
+    async def unload(self, save_seconds: float) -> None:
+        """End the engine, and start none until ``load``; returns when its memory is free.
+
+        Args:
+            save_seconds: for which it may write what a later one finds again.
+        """
+        if not self._is_wanted or self.is_over:
+            return
+        self._save_seconds = save_seconds
+        self._is_wanted = False
+        self._is_gone.clear()
+        self._stirred.set()
+        self._lose("unloaded")
+        if not self.is_over:
+            self.state, self.detail = ReplicaState.UNLOADED, "its engine ends"
+        await self._is_gone.wait()
+
+    def load(self) -> None:
+        """Start an engine again."""
+        if not self._is_wanted:
+            self._is_wanted = True
+            self._stirred.set()
+
+    async def _rest(self) -> None:
+        """Have no engine, until one is wanted again or there is to be none."""
+        self.state, self.detail = ReplicaState.UNLOADED, "unloaded by an operator"
+        self.stats = EngineStats()
+        self._is_gone.set()
+        while not (self._is_wanted or self._is_stopping):
+            self._stirred.clear()
+            await self._stirred.wait()
+        self.state = ReplicaState.STARTING
 
     def hurry(self) -> None:
         """Let an engine that ends write no longer."""
@@ -219,7 +262,7 @@ class Replica:
                 is_hung = True
                 self._lose(f"gave no sign of life for {self.pulse.silence:.0f} s")
         uptime = self.pulse.uptime if self.pulse.has_served else None
-        if self._stop.is_set():
+        if self._ends:
             client.send(Shutdown(self._save_seconds))
         reason = loss.result()
         will = self._last_will(is_hung=is_hung)
@@ -293,20 +336,26 @@ class Replica:
             return
         self._loss.set_result(reason)
         if self.can_serve:
-            is_stopping = self._stop.is_set()
+            is_stopping = self._is_stopping
             self.state = ReplicaState.STOPPED if is_stopping else ReplicaState.RESTARTING
             self._owner.on_lost(self, reason)
 
     def _last_will(self, *, is_hung: bool) -> Ending:
         if is_hung:
             return Ending.HUNG
-        if not self._stop.is_set():
+        if not self._ends:
             return Ending.LOST
         # One that still loads reads no command.
         return Ending.ASKED if self.pulse.has_served else Ending.LOADING
 
     async def _sleep(self, seconds: float) -> None:
-        try:
-            await asyncio.wait_for(self._stop.wait(), seconds)
-        except TimeoutError:
-            return
+        """Wait before another start, unless none is wanted any more."""
+        self._stirred.clear()
+        if not self._ends:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stirred.wait(), seconds)
+
+    @property
+    def _ends(self) -> bool:
+        """Whether no engine is wanted."""
+        return self._is_stopping or not self._is_wanted

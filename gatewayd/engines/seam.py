@@ -116,6 +116,7 @@ class ReplicaState(StrEnum):
     STARTING = "starting"
     READY = "ready"
     RESTARTING = "restarting"
+    UNLOADED = "unloaded"
     FAILED = "failed"
     STOPPED = "stopped"
 
@@ -130,7 +131,7 @@ class ReplicaStatus:
         pid: of the engine process; None when there is none.
         uptime_seconds: since it became ready.
         restarts: engines lost so far.
-        detail: progress while starting, or why it failed.
+        detail: progress while starting, or why it failed or is unloaded.
         model: what it serves, once known.
         stats: after its last step.
         strategies: what they have cost since its start, as of a second ago.
@@ -206,3 +207,7 @@ class Fleet(Protocol):
     @property
     def is_ready(self) -> bool:
         """Whether a request sent now would be served now."""
+
+    @property
+    def condition(self) -> str:
+        """``ready``; or why a request would not be: ``paused``, ``unloaded``, ``not_ready``."""

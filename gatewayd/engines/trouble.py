@@ -17,7 +17,7 @@ def trouble_of(replica: Replica) -> str:
     """One sentence; empty if the engine is well, or if it is known that it is not."""
     state, pulse = replica.state, replica.pulse
     patience = pulse.patience
-    if replica.is_over:
+    if replica.is_over or state is ReplicaState.UNLOADED:
         return ""
     if state is not ReplicaState.READY:
         if pulse.silence > patience.load_seconds + _BURY_SECONDS:

@@ -15,6 +15,7 @@ from gatewayd.errors import (
     InvalidRequest,
     PayloadTooLarge,
     RateLimited,
+    RequestCancelled,
     UnsupportedMediaType,
 )
 from gatewayd.explain.causes import RECEIVE
@@ -184,11 +185,17 @@ def error_headers(error: GatewayError) -> list[Header]:
         found.append((b"retry-after-ms", b"%d" % math.ceil(1000 * error.retry_after)))
     if isinstance(error, RateLimited):
         found += [(name.encode(), value.encode()) for name, value in error.headers.items()]
-    elif isinstance(error, InsufficientQuota) and error.retry_after is None:
-        found.append((b"x-should-retry", b"false"))  # OpenAI's clients would, on any 429
+    elif _is_vain(error):
+        found.append((b"x-should-retry", b"false"))  # OpenAI's clients would, on any 429 or 503
     if error.status == 401:
         found.append((b"www-authenticate", b"Bearer"))
     return found
+
+
+def _is_vain(error: GatewayError) -> bool:
+    """Whether trying again is in vain, or not wanted."""
+    is_spent = isinstance(error, InsufficientQuota) and error.retry_after is None
+    return is_spent or isinstance(error, RequestCancelled)
 
 
 def ignored_header(names: Sequence[str]) -> list[Header]:

@@ -33,8 +33,9 @@ class Ready:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer; with ``?verbose=1``, which is not for everybody, in detail."""
-        is_ready = self._services.fleet.is_ready
-        answer: dict[str, Any] = {"status": "ready" if is_ready else "not_ready"}
+        fleet = self._services.fleet
+        is_ready = fleet.is_ready
+        answer: dict[str, Any] = {"status": fleet.condition}
         if wants_details(scope):
             answer.update(self._details())
         await send_json(send, answer, status=200 if is_ready else 503)

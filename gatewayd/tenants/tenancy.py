@@ -76,6 +76,22 @@ class Tenancy:
             await asyncio.to_thread(audit.keep, self._secret, self._head, head)
         return answer
 
+    async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
+        """Put a change on record that was made outside of the store; it is on the disk then.
+
+        Raises:
+            GatewayError: the store cannot be used.
+        """
+
+        def work(connection: Connection) -> audit.Head:
+            desk = Desk(connection, self._secret, self._head, int(time.time()), actor)
+            desk.note(action, target, **detail)
+            return audit.head_of(connection)
+
+        async with self._changing:
+            head = await self._database.write(work)
+            await asyncio.to_thread(audit.keep, self._secret, self._head, head)
+
     async def prune(self, before: float) -> None:
         """Delete usage that is older; what it adds up to stays in the budgets."""
 

@@ -81,6 +81,7 @@ class FreeFleet:
 
     model: ModelInfo | None = MODEL
     is_ready = True
+    condition = "ready"
     num_pending = 0
     room = Room(2048, 2048, 4_000_000, 4_000_000, 0.0)
 

@@ -153,6 +153,10 @@ class FakeFleet:
         self.num_pending = 0
         self.room = Room(10, 7, 1000, 900, 0.012)
 
+    @property
+    def condition(self) -> str:
+        return "ready" if self.is_ready else "not_ready"
+
     async def wait_model(self) -> None:
         while self.model is None:
             await asyncio.sleep(0.005)

@@ -1,0 +1,213 @@
+"""The admin API's routes that act on single requests, on admission, on models and on promises."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from starlette.routing import Route
+
+from gatewayd.admin.endpoint import Endpoint, body_if_any, body_of
+from gatewayd.admin.peer import peer_in
+from gatewayd.admin.recording import Record
+from gatewayd.admin.wire_operations import (
+    BumpBody,
+    PauseBody,
+    RequestAnswer,
+    SloBody,
+    StateAnswer,
+    UnloadBody,
+)
+from gatewayd.control import Control
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.handle import JobHandle
+from gatewayd.engines.job import Job
+from gatewayd.errors import InvalidRequest, ModelNotFound, NotFound, RequestCancelled
+from gatewayd.http.asgi import Receive, Scope
+from gatewayd.pipeline import Generation
+from gatewayd.pipeline_live import Live
+from gatewayd_hooks.scheduling import Priority
+
+_log = logging.getLogger(__name__)
+_MOST_PAUSE = 7 * 24 * 3600.0
+_MOST_UNLOAD = 3600.0
+
+
+class Operations:
+    """The handlers.
+
+    Args:
+        live: the requests that are at the engines.
+        fleet: the engines.
+        control: changes the configuration.
+        model: the name of what is served.
+        drain: finishes and stops; told by whom it is asked for.
+        record: puts what is done on record.
+    """
+
+    def __init__(
+        self,
+        live: Live,
+        fleet: EngineFleet,
+        control: Control,
+        model: str,
+        drain: Callable[[str], None],
+        record: Record,
+    ) -> None:
+        self._live = live
+        self._fleet = fleet
+        self._control = control
+        self._model = model
+        self._drain = drain
+        self._record = record
+
+    # One request
+
+    async def cancel(self, scope: Scope, receive: Receive) -> object:
+        """End a request with an error."""
+        found = self._find(scope)
+        found.fail(RequestCancelled("an operator cancelled this request"))
+        return await self._done(scope, found, "cancel", "cancelled")
+
+    async def hold(self, scope: Scope, receive: Receive) -> object:
+        """Let a request make no progress."""
+        found = self._find(scope)
+        for job in _jobs(found):
+            self._fleet.operating.hold(job)
+        return await self._done(scope, found, "hold", "held")
+
+    async def release(self, scope: Scope, receive: Receive) -> object:
+        """Let it go on."""
+        found = self._find(scope)
+        for job in _jobs(found):
+            self._fleet.operating.release(job)
+        return await self._done(scope, found, "release", "released")
+
+    async def bump(self, scope: Scope, receive: Receive) -> object:
+        """Put a request into another class, or first in its own."""
+        name = (await body_if_any(scope, receive, BumpBody)).priority
+        found = self._find(scope)
+        for job in _jobs(found):
+            self._fleet.operating.bump(job, None if name is None else Priority[name.upper()])
+        return await self._done(scope, found, "bump", "bumped", priority=name)
+
+    def _find(self, scope: Scope) -> Generation:
+        asked = scope["path_params"]["id"]
+        found = self._live.find(asked)
+        if found is None or found.is_done or found.error is not None:
+            raise NotFound(
+                f"no request {asked[:128]!r} is at an engine or waits for one; ids are those of "
+                "the header x-request-id, and one that has ended is found no more"
+            )
+        return found
+
+    async def _done(
+        self, scope: Scope, found: Generation, verb: str, done: str, **detail: str | None
+    ) -> RequestAnswer:
+        tenant = found.work.principal.tenant
+        await self._record(scope, f"request.{verb}", found.answered_id, tenant=tenant, **detail)
+        _log.warning("request %s was %s, by %s", found.work.request_id, done, peer_in(scope))
+        return RequestAnswer(found.answered_id, done)
+
+    # Admission
+
+    async def pause(self, scope: Scope, receive: Receive) -> object:
+        """Take no new requests."""
+        seconds = (await body_if_any(scope, receive, PauseBody)).seconds
+        if seconds is not None and not 0 < seconds <= _MOST_PAUSE:
+            raise InvalidRequest(
+                f"seconds is {seconds:g}; it must be above 0 and at most {_MOST_PAUSE:g}, or null "
+                "to pause until somebody resumes",
+                param="seconds",
+            )
+        self._fleet.pause.begin(seconds)
+        await self._record(scope, "admission.pause", "admission", seconds=seconds)
+        how = "until somebody resumes" if seconds is None else f"for {seconds:g} s"
+        _log.warning("new requests are refused %s, by %s", how, peer_in(scope))
+        return self._state()
+
+    async def resume(self, scope: Scope, receive: Receive) -> object:
+        """Take new requests again."""
+        self._fleet.pause.end()
+        await self._record(scope, "admission.resume", "admission")
+        _log.warning("new requests are taken again, by %s", peer_in(scope))
+        return self._state()
+
+    async def drain(self, scope: Scope, receive: Receive) -> object:
+        """Finish and stop; on record before it begins, as the store is closed by it."""
+        await self._record(scope, "daemon.drain", "daemon")
+        self._drain(f"drain by {peer_in(scope)}")
+        return StateAnswer("draining", self._replicas())
+
+    # Models
+
+    async def unload(self, scope: Scope, receive: Receive) -> object:
+        """End the engines."""
+        seconds = (await body_if_any(scope, receive, UnloadBody)).seconds
+        if not 0 <= seconds <= _MOST_UNLOAD:
+            raise InvalidRequest(
+                f"seconds is {seconds:g}; it must be from 0 to {_MOST_UNLOAD:g}", param="seconds"
+            )
+        self._check_model(scope)
+        _log.warning("%s is unloaded, by %s", self._model, peer_in(scope))
+        await self._fleet.unload(seconds)
+        await self._record(scope, "model.unload", self._model, seconds=seconds)
+        return self._state()
+
+    async def load(self, scope: Scope, receive: Receive) -> object:
+        """Start the engines again; answers before they are ready."""
+        self._check_model(scope)
+        self._fleet.load()
+        await self._record(scope, "model.load", self._model)
+        _log.warning("%s is loaded, by %s", self._model, peer_in(scope))
+        return self._state()
+
+    def _check_model(self, scope: Scope) -> None:
+        name = scope["path_params"]["name"]
+        if name != self._model:
+            raise ModelNotFound(f"there is no model {name[:128]!r}; there is {self._model!r}")
+
+    def _state(self) -> StateAnswer:
+        return StateAnswer(self._fleet.condition, self._replicas())
+
+    def _replicas(self) -> dict[str, str]:
+        return {str(one.index): f"{one.state.value}: {one.detail}" for one in self._fleet.status()}
+
+    # Promises
+
+    async def slo(self, scope: Scope, receive: Receive) -> object:
+        """Change what classes are promised."""
+        changes = await body_of(scope, receive, SloBody)
+        self._control.promise(changes, str(peer_in(scope)))
+        await self._record(scope, "slo.set", ", ".join(changes), **changes)
+        return self._control.config.slo.model_dump()
+
+    async def slo_now(self, scope: Scope, receive: Receive) -> object:
+        """What they are promised."""
+        return self._control.config.slo.model_dump()
+
+
+def _jobs(generation: Generation) -> Iterable[Job]:
+    """Of a request, those of its prompts that are not over."""
+    handles = generation.handles
+    jobs = [handle.job for handle in handles if isinstance(handle, JobHandle)]
+    return [job for job in jobs if not job.is_over]
+
+
+def operation_routes(operations: Operations) -> list[Route]:
+    """All of them."""
+    one, model = "/admin/requests/{id:path}", "/admin/models/{name:path}"
+    routes = [
+        (f"{one}/cancel", "POST", operations.cancel),
+        (f"{one}/hold", "POST", operations.hold),
+        (f"{one}/release", "POST", operations.release),
+        (f"{one}/bump", "POST", operations.bump),
+        ("/admin/pause", "POST", operations.pause),
+        ("/admin/resume", "POST", operations.resume),
+        ("/admin/drain", "POST", operations.drain),
+        (f"{model}/unload", "POST", operations.unload),
+        (f"{model}/load", "POST", operations.load),
+        ("/admin/slo", "PATCH", operations.slo),
+        ("/admin/slo", "GET", operations.slo_now),
+    ]
+    return [Route(path, Endpoint(handler), methods=[method]) for path, method, handler in routes]

@@ -1,0 +1,116 @@
+"""The admin API's routes that pin and give up cached pages."""
+
+from __future__ import annotations
+
+import logging
+
+from starlette.routing import Route
+
+from gatewayd.admin.endpoint import Endpoint, body_of
+from gatewayd.admin.peer import peer_in
+from gatewayd.admin.pinning import MOST_SECONDS
+from gatewayd.admin.recording import Record
+from gatewayd.admin.wire_operations import EvictAnswer, PagePinAnswer, PagePinBody
+from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.operating import EvictionRefused
+from gatewayd.engines.pinning import PinRefused
+from gatewayd.errors import EngineUnavailable, InvalidRequest, NotFound
+from gatewayd.http.asgi import Receive, Scope
+from gatewayd.http.query import query_of
+
+_log = logging.getLogger(__name__)
+
+
+class Prefixes:
+    """The handlers.
+
+    Args:
+        fleet: the engines, each with a cache of its own.
+        record: puts what is done on record.
+    """
+
+    def __init__(self, fleet: EngineFleet, record: Record) -> None:
+        self._fleet = fleet
+        self._record = record
+
+    async def pin(self, scope: Scope, receive: Receive) -> object:
+        """Keep a cached page and those before it, or let go of it."""
+        body = await body_of(scope, receive, PagePinBody)
+        if not 0 <= body.seconds <= MOST_SECONDS:
+            raise InvalidRequest(
+                f"seconds is {body.seconds:g}; it must be from 0, which takes a pin back, to "
+                f"{MOST_SECONDS:g}",
+                param="seconds",
+            )
+        engine, page = self._place(scope)
+        try:
+            tokens = await self._fleet.pins.pin_page(engine, page, body.seconds)
+        except PinRefused as refusal:
+            raise InvalidRequest(str(refusal), param="eviction") from refusal
+        if not tokens:
+            raise _not_cached(engine, page)
+        await self._record(scope, "prefix.pin", f"{engine}/{page}", seconds=body.seconds)
+        return PagePinAnswer(tokens)
+
+    async def evict_page(self, scope: Scope, receive: Receive) -> object:
+        """Give up a cached page and all behind it."""
+        engine, page = self._place(scope)
+        return await self._evict(scope, f"{engine}/{page}", engine=engine, page=page)
+
+    async def evict(self, scope: Scope, receive: Receive) -> object:
+        """Give up all that is cached, or all of a tenant."""
+        tenant = query_of(scope).get("tenant")
+        return await self._evict(scope, "all" if tenant is None else tenant, tenant=tenant)
+
+    async def _evict(
+        self,
+        scope: Scope,
+        target: str,
+        *,
+        engine: int | None = None,
+        page: int | None = None,
+        tenant: str | None = None,
+    ) -> EvictAnswer:
+        try:
+            told = await self._fleet.operating.evict(engine, page, tenant)
+        except EvictionRefused as refusal:
+            if engine is not None and page is not None and "not cached" in str(refusal):
+                raise _not_cached(engine, page) from refusal
+            raise InvalidRequest(str(refusal), param="eviction") from refusal
+        pages = sum(one.pages for one in told.values())
+        in_use = sum(one.kept for one in told.values())
+        await self._record(scope, "prefix.evict", target, pages=pages, in_use=in_use)
+        _log.warning("%d pages of the prefix cache were evicted, by %s", pages, peer_in(scope))
+        return EvictAnswer(pages, in_use)
+
+    def _place(self, scope: Scope) -> tuple[int, int]:
+        """Which engine and page a route names.
+
+        Raises:
+            NotFound: there is no such engine or page.
+            EngineUnavailable: the engine does not serve.
+        """
+        engine, page = scope["path_params"]["engine"], scope["path_params"]["page"]
+        replicas = self._fleet.status()
+        if not 0 <= engine < len(replicas):
+            raise NotFound(f"there is no engine {engine}; there are 0 to {len(replicas) - 1}")
+        model = replicas[engine].model
+        if model is None:
+            raise EngineUnavailable(f"engine {engine} is not loaded yet; try again", retry_after=2)
+        if not 0 <= page < model.num_pages:
+            raise NotFound(f"there is no page {page}; there are 0 to {model.num_pages - 1}")
+        return engine, page
+
+
+def _not_cached(engine: int, page: int) -> NotFound:
+    return NotFound(f"page {page} of engine {engine} is not cached, or no longer")
+
+
+def prefix_routes(prefixes: Prefixes) -> list[Route]:
+    """All of them."""
+    page = "/admin/prefixes/{engine:int}/{page:int}"
+    return [
+        Route(f"{page}/pin", Endpoint(prefixes.pin), methods=["PUT"]),
+        Route(page, Endpoint(prefixes.evict_page), methods=["DELETE"]),
+        Route("/admin/prefixes", Endpoint(prefixes.evict), methods=["DELETE"]),
+    ]

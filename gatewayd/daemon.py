@@ -27,7 +27,7 @@ from gatewayd.admin.prefixes import Prefixes, prefix_routes
 from gatewayd.admin.recording import Record
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshot import Snapshots, Sources
-from gatewayd.admin.snapshot_routes import snapshot_routes
+from gatewayd.admin.snapshot_routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.watching import Watching
 from gatewayd.banner import Welcome, show_loading
 from gatewayd.config import Config
@@ -207,13 +207,14 @@ class Daemon:
         operations = Operations(
             live, self._fleet, self._control, launch.served_name(config), self._drain, record
         )
+        prefixes = PrefixRoute(self._fleet.inspection, self._text.tokenizer.decode)
         app = build_admin(
             self._control,
             Pinning(self._text, self._fleet),
             recent,
             tenancy,
             [
-                *snapshot_routes(snapshots, self._watching, self._lines),
+                *snapshot_routes(snapshots, self._watching, self._lines, prefixes),
                 *operation_routes(operations),
                 *prefix_routes(Prefixes(self._fleet, record)),
             ],

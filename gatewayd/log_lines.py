@@ -10,6 +10,7 @@ from itertools import islice
 
 from gatewayd.admin.wire_snapshot import LogView
 from gatewayd.explain import trail
+from gatewayd.text.printable import printable
 
 MOST = 1000
 _CHARS = 2000
@@ -74,11 +75,7 @@ class LogLines(logging.Handler):
         for secret in self._secrets:
             message = message.replace(secret, _HIDDEN)
         message = _KEYS.sub(rf"\1_{_HIDDEN}", message)
-        message = message[:_CHARS]
-        if message.isprintable():
-            return message
-        # One line of what a terminal can show.
-        return "".join(c if c.isprintable() else " " for c in message)
+        return printable(message, _CHARS)
 
 
 def _request_in(message: str) -> str:

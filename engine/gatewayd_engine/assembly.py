@@ -154,6 +154,7 @@ def assemble(
         max_batch_tokens=config.max_batch_tokens,
         strategies=strategies.names,
         hidden_size=spec.hidden_size,
+        page_bytes=resources.page_bytes,
     )
     return Engine(core, info)
 

@@ -17,9 +17,11 @@ import numpy as np
 from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.bounds import TenantBounds
+from gatewayd_engine.browsing import Browsing
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import Flight, InFlight, take_off
+from gatewayd_engine.inspection import Inspection
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.landing import NO_STATS, Landing
@@ -33,6 +35,7 @@ from gatewayd_engine.messages import (
     Submit,
     TenantQuota,
 )
+from gatewayd_engine.messages_look import Inspect, Looked, Looking
 from gatewayd_engine.operating import Operating
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
@@ -128,6 +131,10 @@ class EngineCore:
             strategies,
             self._lives,
             self._attribution,
+        )
+        self._inspection = Inspection(self._queue, self._pages, self._placement, strategies)
+        self._browsing = Browsing(
+            self._queue, self._pages, self._placement.prefixes, self._inspection
         )
         self._tally = Tally()
         self._patience = Patience()
@@ -240,6 +247,19 @@ class EngineCore:
             pin = partial(prefixes.pin, prompt, message.salt, seconds)
         pinned = self._recovery.fenced(pin, redo=True)
         return 0 if pinned is None else pinned
+
+    def inspect(self, message: Looking) -> Looked:
+        """Say how all sequences and pages are now, or which pages go on from one."""
+
+        def look() -> Looked:
+            if isinstance(message, Inspect):
+                return self._inspection.look(message.number)
+            return self._browsing.look(message)
+
+        found = self._recovery.fenced(look, redo=True)
+        if found is None:
+            raise RuntimeError("nothing was looked at")
+        return found
 
     # Steps
 

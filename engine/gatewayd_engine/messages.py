@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.messages_look import Looked, Looking
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 PROTOCOL_VERSION = 7
@@ -205,9 +206,8 @@ class Pin(msgspec.Struct, tag="pin", array_like=True, frozen=True, gc=False):
     """The last one of what is pinned, instead of a prompt."""
 
 
-Command = (
-    Submit | Abort | Hold | Release | Bump | Evict | Shutdown | Swap | SetLimits | SetQuotas | Pin
-)
+_OfRequests = Submit | Abort | Hold | Release | Bump
+Command = _OfRequests | Evict | Shutdown | Swap | SetLimits | SetQuotas | Pin | Looking
 
 
 class Loading(msgspec.Struct, tag="loading", array_like=True, frozen=True, gc=False):
@@ -235,6 +235,8 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Kind to name of what is bound."""
     hidden_size: int = 0
     """Numbers of a hidden state."""
+    page_bytes: int = 0
+    """Of a page of the KV pool; 0 where nobody knows."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
@@ -425,4 +427,4 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
     message: str
 
 
-Event = Loading | Ready | StepOutput | Swapped | Pinned | Evicted | StrategyReport | Fatal
+Event = Loading | Ready | StepOutput | Swapped | Pinned | Evicted | Looked | StrategyReport | Fatal

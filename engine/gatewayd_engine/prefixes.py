@@ -50,6 +50,9 @@ class Prefixes:
         # not known any more: until then what matched still does, and nothing more.
         self._matched: dict[int, Match] = {}
         self._tails = Tails()
+        # What stands in pages that are known; of tenants nothing is kept.
+        self._tokens = np.zeros((pages.num_pages, page_size), np.int32)
+        self._is_kept = bytearray(pages.num_pages)
         pages.on_forget = self._tails.forget
         self.queries = 0
         self.hits = 0
@@ -193,6 +196,7 @@ class Prefixes:
         self._pages.mark_known([page])
         self._tails.add(before, tokens, page)
         self._matched.clear()
+        self._keep_tokens(sequence, full, part, page)
         priority, seconds = sequence.retention
         parent = before if isinstance(before, int) else -1
         self._pages.learn(page, PageOrigin(parent, full, sequence.salt, priority, seconds))
@@ -213,10 +217,27 @@ class Prefixes:
         priority, seconds = sequence.retention
         for depth in reversed(depths):
             parent = before[depth - 1] if 0 < depth <= len(before) else -1
+            self._keep_tokens(sequence, depth, self._page_size, pages[depth])
             self._pages.learn(
                 pages[depth],
                 PageOrigin(parent, depth, sequence.salt, priority, seconds),
             )
+
+    def _keep_tokens(self, sequence: Sequence, depth: int, count: int, page: int) -> None:
+        """For who browses: what a tenant sends is nobody's business."""
+        is_kept = self._is_kept[page] = not sequence.tenant
+        if is_kept:
+            begin = depth * self._page_size
+            self._tokens[page, :count] = sequence.tokens[begin : begin + count]
+
+    def filled(self, page: int) -> int:
+        """Tokens of a known page that others can share."""
+        size = self._tails.size(page)
+        return self._page_size if size is None else size
+
+    def tokens_in(self, page: int) -> bytes:
+        """Ids that stand in a known page, int32; empty where they are not kept."""
+        return self._tokens[page, : self.filled(page)].tobytes() if self._is_kept[page] else b""
 
     def retain(self, sequence: Sequence, shared: list[int]) -> None:
         """A sequence shares pages, and may want them kept longer than others do."""

@@ -34,6 +34,7 @@ from gatewayd_engine.messages import (
     Submit,
     Swap,
 )
+from gatewayd_engine.messages_look import Browse, Inspect
 from gatewayd_engine.submission import Refused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
@@ -115,6 +116,8 @@ def _loop(stream: EngineSocket, core: EngineCore, watchdog: Watchdog) -> None:
                 stream.send(_pin(core, command))
             elif isinstance(command, Evict):
                 stream.send(_evict(core, command))
+            elif isinstance(command, Inspect | Browse):
+                stream.send(core.inspect(command))
             else:
                 refused += _obey(core, command)
         if refused or (core.has_ended and not core.has_work):
@@ -182,6 +185,6 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
             core.operating.bump(command)
         case SetQuotas():
             return core.bound(command.quotas)
-        case Shutdown() | Pin() | Evict():
+        case Shutdown() | Pin() | Evict() | Inspect() | Browse():
             pass
     return []

@@ -30,6 +30,8 @@ class Queue:
         in_flight: of the computed tokens, those whose step has not landed, shape ``[slots]``.
         placeholders: tokens that it has and only the device knows, shape ``[slots]``.
         beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
+        drafted: tokens that were guessed for each, shape ``[slots]``.
+        accepted: of these, shape ``[slots]``.
         on_remove: told of a sequence that has ended, while it has its slot.
     """
 
@@ -62,6 +64,8 @@ class Queue:
         self.in_flight = np.zeros(slots, np.int32)
         self.placeholders = np.zeros(slots, np.int32)
         self.beginning = np.zeros(slots, np.int64)
+        self.drafted = np.zeros(slots, np.int32)
+        self.accepted = np.zeros(slots, np.int32)
         self.view = QueueView(
             running=np.zeros(0, np.int32),
             num_tokens=np.zeros(slots, np.int32),
@@ -100,6 +104,11 @@ class Queue:
         """The small number that stands for a tenant."""
         return self._tenants.setdefault(tenant, len(self._tenants))
 
+    @property
+    def tenants(self) -> list[str]:
+        """Of everybody who ever had one, by these numbers."""
+        return list(self._tenants)
+
     def add(self, sequence: Sequence) -> int:
         """Give a sequence a slot; it waits from now on."""
         if not self._free:
@@ -125,6 +134,7 @@ class Queue:
         self.row[slot] = -1
         self.ids[slot] = sequence.id
         self.waits[slot] = 0
+        self.drafted[slot] = self.accepted[slot] = 0
         first = sequence.tokens[: view.page_size].tobytes()
         self.beginning[slot] = hash((sequence.salt, first))
         self.waiting[slot] = None
@@ -241,6 +251,8 @@ class Queue:
                     "in_flight",
                     "placeholders",
                     "beginning",
+                    "drafted",
+                    "accepted",
                 ),
             ),
         ):

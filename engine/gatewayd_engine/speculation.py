@@ -266,6 +266,7 @@ class Speculation:
         drafted = np.zeros(len(lines), np.int64) if drafts is None else drafts.counts[lines]
         if drafts is not None:
             self._count(drafted, accepted)
+            self._note(batch, lines, drafted, accepted)
         rows = batch.rows[lines]
         # What was certain is no news to a controller.
         told = (drafted == 0) | (self._asked[rows] > 0)
@@ -284,6 +285,19 @@ class Speculation:
         )
         with blame(Kind.SPEC_CONTROLLER):
             controller.report(report)
+
+    def _note(
+        self,
+        batch: StepBatch,
+        lines: NDArray[np.int64],
+        drafted: NDArray[np.int64],
+        accepted: NDArray[np.int64],
+    ) -> None:
+        """Count for each sequence, which has one line of a step, unless it has ended with it."""
+        queue, slots = self._queue, batch.slots[lines]
+        is_theirs = queue.ids[slots] == batch.sequences[lines]
+        queue.drafted[slots] += np.where(is_theirs, drafted, 0).astype(np.int32)
+        queue.accepted[slots] += np.where(is_theirs, accepted, 0).astype(np.int32)
 
     def _count(self, drafted: NDArray[np.int64], accepted: NDArray[np.int64]) -> None:
         has_any = drafted > 0

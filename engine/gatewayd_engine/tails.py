@@ -63,6 +63,11 @@ class Tails:
         insort(self._behind.setdefault(before, []), tail)
         self._before[page] = before, tail
 
+    def size(self, page: int) -> int | None:
+        """Tokens of a tail; None for what is none."""
+        found = self._before.get(page)
+        return None if found is None else len(found[1].tokens) // np.dtype(np.int32).itemsize
+
     def forget(self, page: int) -> None:
         """A page was given to somebody else: neither it nor what stands behind it is found."""
         if page in self._before:

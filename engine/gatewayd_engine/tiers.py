@@ -148,6 +148,13 @@ class TierChain:
             if hasattr(tier.strategy, "leave"):
                 ending.append(self._ask(tier, [], tier.watched.leave))
 
+    def num_pages(self) -> dict[str, int]:
+        """Pages that each has, by its name."""
+        return {
+            tier.choice.name: int(self._ask(tier, 0, tier.watched.__len__))
+            for tier in list(self._tiers)
+        }
+
     # Faults
 
     def _ask(self, tier: Tier, otherwise: T, call: Callable[..., T], *args: Any) -> T:  # noqa: ANN401

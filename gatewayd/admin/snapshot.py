@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import os
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from prometheus_client import CollectorRegistry
@@ -17,6 +18,7 @@ from prometheus_client import CollectorRegistry
 from gatewayd import __version__
 from gatewayd.admin.snapshot_engines import engine_view, state_of, strategy_view
 from gatewayd.admin.snapshot_latency import LastMinute
+from gatewayd.admin.snapshot_pages import kv_view, looks_of, pages_by_tenant
 from gatewayd.admin.snapshot_requests import Rows
 from gatewayd.admin.snapshot_samples import Collected
 from gatewayd.admin.snapshot_tenants import TenantRows
@@ -27,6 +29,7 @@ from gatewayd.explain.recent import Recent
 from gatewayd.log_lines import LogLines
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
+from gatewayd_engine.messages_look import Inspected
 
 PATIENCE_SECONDS = 0.25
 """For engines and for the store; who says nothing by then has said what was last known."""
@@ -82,16 +85,18 @@ class Snapshots:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> Snapshot:
-        asked = [task for task in (self._tenants.look(),) if task is not None]
-        if asked:
-            await asyncio.wait(asked, timeout=PATIENCE_SECONDS)
-        return self._look()
+        reading = self._tenants.look()
+        said = await self._sources.fleet.inspection.look(PATIENCE_SECONDS)
+        if reading is not None:
+            await asyncio.wait([reading], timeout=PATIENCE_SECONDS)
+        return self._look(said)
 
-    def _look(self) -> Snapshot:
+    def _look(self, said: Mapping[int, Inspected]) -> Snapshot:
         sources, now = self._sources, time.monotonic()
-        rows = Rows(sources.live, {}, now)
+        rows = Rows(sources.live, looks_of(said.values()), now)
+        kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
         collected = Collected(sources.registry.collect())
-        tenants, more_tenants = self._tenants.views(rows, sources.live, {})
+        tenants, more_tenants = self._tenants.views(rows, sources.live, pages_by_tenant(kv))
         return Snapshot(
             number=next(self._numbers),
             unix=time.time(),
@@ -102,7 +107,7 @@ class Snapshots:
             more_waiting=rows.more_waiting,
             running=rows.running,
             more_running=rows.more_running,
-            kv=[],
+            kv=kv,
             slo=collected.slo(),
             tenants=tenants,
             more_tenants=more_tenants,

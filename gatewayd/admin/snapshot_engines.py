@@ -34,7 +34,7 @@ def engine_view(replica: ReplicaStatus) -> EngineView:
         free_pages=stats.free_pages,
         cached_pages=stats.cached_pages,
         held_pages=stats.held_pages,
-        page_bytes=0,
+        page_bytes=model.page_bytes,
         num_running=stats.num_running,
         num_waiting=stats.num_waiting,
         steps=stats.step,

@@ -1,17 +1,20 @@
-"""``GET /admin/snapshot`` and ``GET /admin/stream``."""
+"""``GET /admin/snapshot``, ``GET /admin/stream`` and ``GET /admin/prefixes``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import math
+from collections.abc import Callable, Mapping
 
 import msgspec
 from starlette.routing import Route
 
 from gatewayd.admin.snapshot import Snapshots
+from gatewayd.admin.snapshot_pages import prefixes_of
 from gatewayd.admin.watching import Left, Watcher, Watching
-from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd.admin.wire_snapshot import MOST_ROWS, Snapshot
+from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
 from gatewayd.http.departure import departure_of
@@ -22,6 +25,9 @@ from gatewayd.log_lines import LogLines
 _log = logging.getLogger(__name__)
 
 _FIRST_LINES = 200
+MOST_PREFIXES = 1000
+_MOST_ENGINES = 9999
+_MOST_PAGES = 2**31 - 1
 _SLOWEST, _FASTEST, _USUAL = 60.0, 0.1, 0.5
 _PING_SECONDS = 15.0
 _PING = b": ping\n\n"
@@ -114,9 +120,39 @@ class StreamRoute:
         return self._encoded[1]
 
 
-def snapshot_routes(snapshots: Snapshots, watching: Watching, lines: LogLines) -> list[Route]:
+class PrefixRoute:
+    """The cached pages that go on from one.
+
+    Args:
+        inspection: asks engines.
+        text_of: decodes tokens.
+    """
+
+    def __init__(self, inspection: EngineInspection, text_of: Callable[[list[int]], str]) -> None:
+        self._inspection = inspection
+        self._text_of = text_of
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer."""
+        query = query_of(scope)
+        engine = _number(query, "engine", 0, _MOST_ENGINES)
+        parent = _number(query, "parent", None, _MOST_PAGES)
+        limit = _number(query, "limit", MOST_ROWS, MOST_PREFIXES)
+        if limit == 0:
+            raise InvalidRequest(f"limit is 0; it must be from 1 to {MOST_PREFIXES}", param="limit")
+        said = await self._inspection.browse(
+            engine or 0, -1 if parent is None else parent, limit or MOST_ROWS
+        )
+        found = prefixes_of(engine or 0, parent, said, self._text_of)
+        await send_body(send, _encode(found))
+
+
+def snapshot_routes(
+    snapshots: Snapshots, watching: Watching, lines: LogLines, prefixes: PrefixRoute
+) -> list[Route]:
     """Of what can be looked at."""
     return [
+        route("/admin/prefixes", GET=prefixes),
         route("/admin/snapshot", GET=SnapshotRoute(snapshots, lines)),
         route("/admin/stream", GET=StreamRoute(watching, lines)),
     ]
@@ -134,3 +170,15 @@ def _interval(scope: Scope) -> float:
             param="interval",
         )
     return seconds
+
+
+def _number(query: Mapping[str, str], name: str, default: int | None, most: int) -> int | None:
+    """A number of the query; what is empty or not there is the default."""
+    text = query.get(name, "")
+    if not text:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) < 11 and int(text) <= most):
+        raise InvalidRequest(
+            f"{name} is {text[:32]!r}; it must be a whole number up to {most}", param=name
+        )
+    return int(text)

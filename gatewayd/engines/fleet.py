@@ -19,6 +19,7 @@ from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
+from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.engines.job import Job
 from gatewayd.engines.operating import EngineOperating
 from gatewayd.engines.pause import Pause
@@ -49,6 +50,7 @@ from gatewayd_engine.messages import (
     Swapped,
     TenantQuota,
 )
+from gatewayd_engine.messages_look import Inspected, Looked
 from gatewayd_hooks.admission import AdmissionRequest
 from gatewayd_hooks.routing import RouteRequest
 
@@ -73,6 +75,7 @@ class EngineFleet:
         deadlines: seconds to the first token that are wanted, by ``Priority``, for requests that
             bring none.
         pins: what the engines' prefix caches keep.
+        inspection: how their sequences and pages are.
         operating: what an operator does to requests and cached pages.
         pause: whether new requests are taken.
     """
@@ -92,6 +95,7 @@ class EngineFleet:
         self._replicas = [Replica(index, launch, self) for index in range(num_replicas)]
         self.swaps = EngineSwaps(self._replicas)
         self.pins = EnginePins(self._replicas)
+        self.inspection = EngineInspection(self._replicas)
         self.operating = EngineOperating(self._replicas, self.backlog, lambda: self.deadlines)
         self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
         self._pending: list[Job] = []  # in order of arrival
@@ -345,10 +349,18 @@ class EngineFleet:
         """See ``ReplicaOwner``."""
         self.operating.answered(event)
 
+    def on_inspected(self, replica: Replica, event: Looked) -> None:
+        """See ``ReplicaOwner``."""
+        if isinstance(event, Inspected):
+            self.inspection.answered(replica, event)
+        else:
+            self.inspection.browsed(event)
+
     def on_lost(self, replica: Replica, reason: str) -> None:
         """See ``ReplicaOwner``."""
         self.swaps.lost(replica)
         self.pins.lost(replica)
+        self.inspection.lost(replica)
         self.operating.lost(replica)
         jobs = self._flights[replica.index].lose()
         self._suspicion.blame(jobs)

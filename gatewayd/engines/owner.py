@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from gatewayd_engine.messages import Evicted, Pinned, StepOutput, Swapped
+from gatewayd_engine.messages_look import Looked
 
 if TYPE_CHECKING:
     from gatewayd.engines.replica import Replica
@@ -27,6 +28,9 @@ class ReplicaOwner(Protocol):
 
     def on_evicted(self, replica: Replica, event: Evicted) -> None:
         """It has given up cached pages, or refuses to."""
+
+    def on_inspected(self, replica: Replica, event: Looked) -> None:
+        """It has said how it is, or which pages go on from one."""
 
     def on_lost(self, replica: Replica, reason: str) -> None:
         """It serves no longer; called once for each ``on_ready``."""

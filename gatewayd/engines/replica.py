@@ -47,6 +47,7 @@ from gatewayd_engine.messages import (
     Swapped,
     TenantQuota,
 )
+from gatewayd_engine.messages_look import Looked
 from gatewayd_hooks.execution import EngineCommand
 
 _log = logging.getLogger(__name__)
@@ -302,6 +303,8 @@ class Replica:
             self._owner.on_pinned(self, event)
         elif isinstance(event, Evicted):
             self._owner.on_evicted(self, event)
+        elif isinstance(event, Looked):
+            self._owner.on_inspected(self, event)
         else:
             self._on_fatal(event)
 

@@ -41,6 +41,7 @@ class Retention:
         self._pin_end: list[float] = []  # of the pin that ends at a page
         self._heirs: list[set[int]] = []  # pages that go on from it and are pinned
         self._pinned_until: list[float] = []  # the latest of its own and its heirs'
+        self._pinned: set[int] = set()  # those of which there is a time, over or not
         self._level: list[int] = []
         self._end: list[float] = []  # when its level changes; 0 if it stays
         self._order: list[tuple[int, int, int]] = []  # a heap of level, ticket and page
@@ -58,6 +59,7 @@ class Retention:
         self._pin_end = [0.0] * num_pages
         self._heirs = [set() for _ in range(num_pages)]
         self._pinned_until = [0.0] * num_pages
+        self._pinned = set()
         self._level = [0] * num_pages
         self._end = [0.0] * num_pages
 
@@ -83,6 +85,7 @@ class Retention:
         self._level, self._end, self._order, self._ends = map(list, levels)
         self._pin_end, self._heirs = list(pins[0]), list(map(set, pins[1]))
         self._lineage, self._last_ticket, self._count = lineage, last_ticket, count
+        self._pinned = {page for page, until in enumerate(self._pinned_until) if until}
         return True
 
     def cached(self, page: int, origin: PageOrigin) -> None:
@@ -99,6 +102,11 @@ class Retention:
         self._pin_end[page] = max(until, self._pin_end[page]) if until else 0.0
         self._follow_pins(page)
 
+    def pinned(self) -> list[int]:
+        """Tell which pages are pinned."""
+        now = self._clock()
+        return [page for page in self._pinned if self._pinned_until[page] > now]
+
     def _follow_pins(self, page: int) -> None:
         """A pin that ends at a page has changed: pages before it follow, as far as any does."""
         while page >= 0:
@@ -107,6 +115,7 @@ class Retention:
             if until == self._pinned_until[page]:
                 return
             self._pinned_until[page] = until
+            (self._pinned.add if until else self._pinned.discard)(page)
             if self._ticket[page]:
                 self._rank(page)
             parent = self._lineage.parent(page)
@@ -158,6 +167,7 @@ class Retention:
             self._pin_end[parent] = max(self._pin_end[parent], self._pinned_until[page])
             self._heirs[parent].discard(page)
         self._pin_end[page] = self._pinned_until[page] = 0.0
+        self._pinned.discard(page)
         self._heirs[page].clear()
         self._origin[page] = _PLAIN
         self._count -= 1

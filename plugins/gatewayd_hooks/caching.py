@@ -7,7 +7,7 @@ cache maps tokens to pages; the eviction strategy orders the cached ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -117,7 +117,7 @@ class PrefixCacheStrategy(Strategy, Protocol[TrailT]):
 class EvictionStrategy(Strategy, Protocol):
     """Orders the cached pages that nobody references.
 
-    It may also have the methods of ``KnowsOrigins``, ``Pins`` and ``Drops``.
+    It may also have the methods of ``KnowsOrigins``, ``Pins``, ``TellsPins`` and ``Drops``.
     """
 
     def open(self, resources: EngineResources) -> None:
@@ -170,3 +170,17 @@ class Drops(Protocol):
 
     def drop(self, page: int) -> None:
         """A page that may be evicted is given up now, whatever the order: as after ``victim``."""
+
+
+class TellsPins(Protocol):
+    """An eviction that says which pages are pinned; without it an operator sees none.
+
+    New in 1.8.
+    """
+
+    def pinned(self) -> Collection[int]:
+        """Pages that are pinned now, also those before the ones that ``pin`` was told; any order.
+
+        Held ones may be among them. Asked between two steps, while somebody watches: a few times a
+        second.
+        """

@@ -6,7 +6,7 @@ steps, when a strategy changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -48,6 +48,7 @@ class StepPlan:
         cached: ``KnowsOrigins.cached``; None if the eviction has no such method.
         pin: ``Pins.pin``; None if the eviction has no such method.
         drop: ``Drops.drop``; None if the eviction has no such method.
+        pinned: ``TellsPins.pinned``; None if the eviction has no such method.
         processors: the chain of logits processors, in order.
     """
 
@@ -67,6 +68,7 @@ class StepPlan:
     cached: Callable[[int, PageOrigin], None] | None
     pin: Callable[[int, float], None] | None
     drop: Callable[[int], None] | None
+    pinned: Callable[[], Collection[int]] | None
     processors: tuple[LogitsProcessor, ...]
 
 
@@ -96,5 +98,6 @@ def bind(
         cached=getattr(eviction, "cached", None),
         pin=getattr(eviction, "pin", None),
         drop=getattr(eviction, "drop", None),
+        pinned=getattr(eviction, "pinned", None),
         processors=tuple(processors),
     )

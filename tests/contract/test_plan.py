@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.caching import KnowsOrigins, Pins
+from gatewayd_hooks.caching import Drops, KnowsOrigins, Pins, TellsPins
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.plan import StepPlan, bind
@@ -34,6 +34,8 @@ BOUND = {
 OPTIONAL: dict[str, tuple[Kind, type, str]] = {
     "cached": (Kind.EVICTION, KnowsOrigins, "cached"),
     "pin": (Kind.EVICTION, Pins, "pin"),
+    "pinned": (Kind.EVICTION, TellsPins, "pinned"),
+    "drop": (Kind.EVICTION, Drops, "drop"),
     "learn": (Kind.PREEMPTION, LearnsCosts, "learn"),
 }
 """Fields that are None where a strategy lacks a method."""

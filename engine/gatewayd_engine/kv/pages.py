@@ -7,10 +7,15 @@ prefix cache knows its content and the eviction strategy orders it. After every 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
 
 from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.quotas import NOBODY, Bounds, Quotas
+from gatewayd_engine.kv.standing import Standing
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
@@ -39,6 +44,7 @@ class Pages:
     Attributes:
         on_evict: told of a page before somebody else gets it.
         on_forget: told of a page whose content is not known any more.
+        standing: where known pages stand, and whose they are.
         defers: whether pages that are given back stay held until ``settle``: a step that was
             launched before may write to them, and copies to and from elsewhere do not wait for it.
         quotas: what tenants may have; None while none of them is bounded.
@@ -57,6 +63,7 @@ class Pages:
         "on_evict",
         "on_forget",
         "quotas",
+        "standing",
     )
 
     def __init__(self, num_pages: int, plan: StepPlan) -> None:
@@ -67,13 +74,14 @@ class Pages:
         self.defers = False
         self._deferred: list[list[int]] = []
         self._free = list(range(num_pages - 1, -1, -1))
-        self._refs = [0] * num_pages
+        self._refs = array("i", [0]) * num_pages
         self._known = bytearray(num_pages)
         # Kept for evictions that come later.
         self._origins: list[PageOrigin | None] = [None] * num_pages
-        # By whom each was taken last: for quotas that come later.
-        self._owners = [NOBODY] * num_pages
+        # By whom each was taken last: for quotas that come later, and for who looks.
+        self._owners = array("i", [NOBODY]) * num_pages
         self.quotas: Quotas | None = None
+        self.standing = Standing(num_pages)
 
     @property
     def num_free(self) -> int:
@@ -229,7 +237,7 @@ class Pages:
             self.quotas.count(*self._counted)
 
     @property
-    def _counted(self) -> tuple[list[int], list[int], bytearray]:
+    def _counted(self) -> tuple[Sequence[int], Sequence[int], bytearray]:
         return self._owners, self._refs, self._known
 
     def put_back_aside(self) -> None:
@@ -251,6 +259,18 @@ class Pages:
         """How many sequences hold it."""
         return self._refs[page]
 
+    def holders(self) -> NDArray[np.int32]:
+        """How many sequences hold each, shape ``[num_pages]``; a copy."""
+        return np.array(self._refs, np.int32)
+
+    def owners(self) -> NDArray[np.int32]:
+        """By whom each was taken last, by number, ``NOBODY`` for none; a copy."""
+        return np.array(self._owners, np.int32)
+
+    def known(self) -> NDArray[np.bool_]:
+        """Whether the prefix cache maps to each, shape ``[num_pages]``; a copy."""
+        return np.array(self._known, np.bool_)
+
     def is_held(self, page: int) -> bool:
         """Whether anyone holds it."""
         return self._refs[page] > 0
@@ -266,6 +286,8 @@ class Pages:
 
     def learn(self, page: int, origin: PageOrigin) -> None:
         """A known page that is held stands here; its requests may want it kept longer."""
+        if self._origins[page] is None:
+            self.standing.add(page, origin)
         self._origins[page] = origin
         if self._plan.cached is not None:
             self._plan.cached(page, origin)
@@ -347,7 +369,7 @@ class Pages:
         Raises:
             PageInvariantError: they do not add up.
         """
-        counted = [0] * self.num_pages
+        counted = array("i", [0]) * self.num_pages
         for pages in (*holders, *self._deferred):
             for page in pages:
                 counted[page] += 1

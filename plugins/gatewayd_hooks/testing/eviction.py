@@ -182,6 +182,7 @@ class EvictionConformance:
             told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)
             if pin is None:
                 return
+            pinned = getattr(strategy, "pinned", None)
             for page in range(6):
                 if told is not None:
                     told(page, PageOrigin(page - 1 if page % 3 else -1, page % 3))
@@ -190,9 +191,12 @@ class EvictionConformance:
                 strategy.release(page)
             pin(5, 3600.0)
             pin(5, 0.0)
+            if told is not None and pinned is not None:
+                assert sorted(pinned()) == [0, 1], "it tells what is pinned"
             order = [strategy.victim() for _ in range(6)]
             assert 1 in order[-2:], "pinned"
             assert told is None or set(order[-2:]) == {0, 1}, "and what comes before it"
+            assert pinned is None or not list(pinned()), "and nothing that was given up"
             for page in reversed(order):
                 strategy.release(page)
             first = {strategy.victim() for _ in range(4)}

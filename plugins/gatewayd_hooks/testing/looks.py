@@ -129,6 +129,7 @@ def idle_look() -> dict[str, Any]:
         "more_waiting": 0,
         "running": [],
         "more_running": 0,
+        "more_tenants": 0,
         "kv": [dict(_KV)],
         "slo": [],
         "tenants": [],

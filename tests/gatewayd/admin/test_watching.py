@@ -20,7 +20,7 @@ from gatewayd.admin.app import Front
 from gatewayd.admin.client import AdminError, call, watch
 from gatewayd.admin.server import AdminServer
 from gatewayd.admin.snapshot import Snapshots
-from gatewayd.admin.snapshot_routes import snapshot_routes
+from gatewayd.admin.snapshot_routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.watching import MOST_WATCHERS, Left, TooManyWatchers, Watching
 from gatewayd.admin.wire_snapshot import DaemonView, LogView, Snapshot
 from gatewayd.log_lines import LogLines
@@ -148,7 +148,8 @@ class Served:
 @asynccontextmanager
 async def served(tmp_path: Path, source: Source | None = None) -> AsyncIterator[Served]:
     found = Served(tmp_path / "a.sock", source or Source())
-    routes = snapshot_routes(cast(Snapshots, found.source), found.watching, found.lines)
+    prefixes = cast(PrefixRoute, None)
+    routes = snapshot_routes(cast(Snapshots, found.source), found.watching, found.lines, prefixes)
     server = AdminServer(Front(Router(routes)), found.path)
     running = asyncio.create_task(server.run_until_stopped())
     try:

@@ -1,0 +1,99 @@
+"""Asks engines how their sequences, pages and prefixes are; keeps what each said last."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+
+from gatewayd.engines.asking import Asking
+from gatewayd.engines.replica import Replica
+from gatewayd.errors import EngineUnavailable, InvalidRequest
+from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected
+
+_BROWSE_SECONDS = 5.0
+
+
+class EngineInspection:
+    """At most one question at a time is on its way to an engine: a slow one is not asked again.
+
+    Args:
+        replicas: all of them.
+    """
+
+    def __init__(self, replicas: Sequence[Replica]) -> None:
+        self._replicas = replicas
+        self._numbers = itertools.count(1)
+        self._asked: dict[Replica, tuple[int, asyncio.Event]] = {}
+        self._last: dict[Replica, Inspected] = {}
+        self._browsing: Asking[Browsed] = Asking()
+
+    async def look(self, patience: float) -> dict[int, Inspected]:
+        """How the engines are that serve, by their numbers.
+
+        Args:
+            patience: seconds that are waited for answers. Of an engine that takes longer it is what
+                it said last; one that has said nothing yet is not among them.
+        """
+        waits = []
+        for replica in self._replicas:
+            if replica.can_serve:
+                if replica not in self._asked:
+                    self._ask(replica)
+                waits.append(asyncio.ensure_future(self._asked[replica][1].wait()))
+        if waits:
+            await asyncio.wait(waits, timeout=patience)
+            for wait in waits:
+                wait.cancel()
+        return {replica.index: said for replica, said in self._last.items()}
+
+    def _ask(self, replica: Replica) -> None:
+        number = next(self._numbers)
+        self._asked[replica] = number, asyncio.Event()
+        replica.send(Inspect(number))
+
+    async def browse(self, index: int, parent: int, limit: int) -> Browsed:
+        """Which cached pages of an engine go on from one.
+
+        Args:
+            index: of the engine.
+            parent: the page; -1 for the beginnings of prompts.
+            limit: pages, at most.
+
+        Raises:
+            InvalidRequest: there is no such engine.
+            EngineUnavailable: it does not answer.
+        """
+        if not 0 <= index < len(self._replicas):
+            raise InvalidRequest(
+                f"engine is {index}; they are 0 to {len(self._replicas) - 1}", param="engine"
+            )
+        replica, found = self._replicas[index], None
+        if replica.can_serve:
+            asked = self._browsing.ask(replica, lambda number: Browse(number, parent, limit))
+            try:
+                found = await asyncio.wait_for(asked, _BROWSE_SECONDS)
+            except TimeoutError:
+                found = None
+        if found is None:
+            raise EngineUnavailable(f"engine {index} does not answer; try again", retry_after=2)
+        return found
+
+    def answered(self, replica: Replica, event: Inspected) -> None:
+        """An engine has said how it is."""
+        number, heard = self._asked.get(replica, (0, None))
+        if heard is not None and number == event.number:
+            self._last[replica] = event
+            del self._asked[replica]
+            heard.set()
+
+    def browsed(self, event: Browsed) -> None:
+        """An engine has said which pages go on from one."""
+        self._browsing.answered(event.number, event)
+
+    def lost(self, replica: Replica) -> None:
+        """An engine is gone: what it said is over, and it answers nothing any more."""
+        self._last.pop(replica, None)
+        self._browsing.lost(replica)
+        if (asked := self._asked.pop(replica, None)) is not None:
+            asked[1].set()

@@ -1,8 +1,9 @@
 """Who changed what: rows of which each seals the one before.
 
 An edit, a row taken out and one put in break the chain. Rows cut off its end do not: so the last
-seal is also kept beside the store, in a file that is written after each change. Whoever has the
-server's secret can forge both.
+seal is also kept beside the store, in a file that is written after each change. Where both are gone
+there are still the tenants and keys, which are never deleted, and each of which was put on record.
+Whoever has the server's secret can forge all of it.
 """
 
 from __future__ import annotations
@@ -14,9 +15,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
-from sqlalchemy import Connection, insert, select
+from sqlalchemy import Connection, func, insert, select
 
-from gatewayd.store.tables import audit
+from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
 from gatewayd.tenants.secret import Secret
 
 NAME = "audit.head"
@@ -109,11 +110,20 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
         before = Head(row.seq, row.mac)
         if kept is not None and kept.seq == row.seq and kept.mac != row.mac:
             return f"audit row {row.seq} is not the one that {file.name} ends with"
+    if (made := _made(connection)) > before.seq:
+        return f"audit rows are missing: {before.seq} tell of {made} tenants and keys"
     if kept is None:
         return None if before.seq <= 1 else f"{file.name} is missing or was changed"
     if kept.seq > before.seq:
         return f"audit rows {before.seq + 1} to {kept.seq} are missing at the end"
     return None
+
+
+def _made(connection: Connection) -> int:
+    """How many changes there must have been at least: rows of tenants and keys stay."""
+    others = select(func.count()).select_from(tenants).where(tenants.c.id != DEFAULT_TENANT)
+    both = (others, select(func.count()).select_from(keys))
+    return sum(int(connection.execute(query).scalar_one()) for query in both)
 
 
 def keep(secret: Secret, file: Path, head: Head) -> None:

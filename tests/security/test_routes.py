@@ -117,7 +117,6 @@ ADMIN = {
     "POST /admin/requests/{id:path}/release",
     "POST /admin/resume",
     "PUT /admin/prefixes/{engine:int}/{page:int}/pin",
-set()
 }
 """Every route of the admin app, which only its socket's owner and root reach."""
 NO_METHODS = ["CONNECT", "BREW", "__init__", "get"]

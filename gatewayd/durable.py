@@ -66,11 +66,11 @@ class Durable:
         self._config = config
         place = self._place = take(config.store.path)
         try:
-            self.database, self.vault, self.tenancy = _open(place)
+            self.clock = Clock(place.last_used)
+            self.database, self.vault, self.tenancy = _open(place, self.clock)
         except BaseException:
             place.close()
             raise
-        self.clock = Clock(place.last_used)
         self.room = Room(
             place.database,
             self.database,
@@ -165,7 +165,7 @@ class Durable:
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
-def _open(place: Place) -> tuple[Database, Vault, Tenancy]:
+def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy]:
     wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
@@ -179,7 +179,7 @@ def _open(place: Place) -> tuple[Database, Vault, Tenancy]:
     except OSError as error:
         raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
     database = Database(engine)
-    tenancy = Tenancy(database, place.folder, secret)
+    tenancy = Tenancy(database, place.folder, secret, clock.now)
     with engine.connect() as connection:
         tenancy.load(connection)
     return database, vault, tenancy

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -36,6 +36,8 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         kv_ceiling: what its requests may hold there, the same way.
         most_tokens: that it may use in all.
         most_micros: millionths of money that it may use in all.
+        budget_period: in which it may use so much, in UTC; null for all time. What it has used
+            since the period began counts.
     """
 
     weight: Weight | UnsetType = UNSET
@@ -46,6 +48,7 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     kv_ceiling: Pages | UnsetType | None = UNSET
     most_tokens: Amount | UnsetType | None = UNSET
     most_micros: Amount | UnsetType | None = UNSET
+    budget_period: Literal["day", "month"] | UnsetType | None = UNSET
 
 
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -18,6 +18,13 @@ app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and
 Name = Annotated[str, typer.Argument(metavar="TENANT")]
 _NONE = ("none", "unlimited")
 _MICROS = 1_000_000
+_PAGES = (PAGES, "neither a number of pages, nor a share such as 12.5%, nor none")
+_FORMS = {
+    "kv_floor": _PAGES,
+    "kv_ceiling": _PAGES,
+    "budget_period": ("^(day|month)$", "none of day, month and none"),
+}
+"""Of options that are words: what they match, and what is said of those that do not."""
 
 
 def _option(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
@@ -34,6 +41,10 @@ Concurrency = Annotated[str | None, _option("--concurrency", "Requests at once."
 BudgetTokens = Annotated[str | None, _option("--budget-tokens", "That it may use in all.")]
 BudgetMoney = Annotated[
     str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
+]
+BudgetPeriod = Annotated[
+    str | None,
+    typer.Option("--budget-period", metavar="day|month|none", help="In UTC; none for all time."),
 ]
 Floor = Annotated[
     str | None, _amount("--kv-floor", "Cached pages that others' requests leave there.")
@@ -52,6 +63,7 @@ def create(
     concurrency: Concurrency = None,
     budget_tokens: BudgetTokens = None,
     budget_money: BudgetMoney = None,
+    budget_period: BudgetPeriod = None,
     weight: Weight = None,
     kv_floor: Floor = None,
     kv_ceiling: Ceiling = None,
@@ -65,7 +77,8 @@ def create(
         "concurrency": concurrency,
         "most_tokens": budget_tokens,
     }
-    terms = _terms(counts, budget_money, weight, {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling})
+    words = {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling, "budget_period": budget_period}
+    terms = _terms(counts, budget_money, weight, words)
     act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
     typer.echo(f"tenant {tenant} is there")
 
@@ -78,6 +91,7 @@ def set_(
     concurrency: Concurrency = None,
     budget_tokens: BudgetTokens = None,
     budget_money: BudgetMoney = None,
+    budget_period: BudgetPeriod = None,
     weight: Weight = None,
     kv_floor: Floor = None,
     kv_ceiling: Ceiling = None,
@@ -91,7 +105,8 @@ def set_(
         "concurrency": concurrency,
         "most_tokens": budget_tokens,
     }
-    terms = _terms(counts, budget_money, weight, {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling})
+    words = {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling, "budget_period": budget_period}
+    terms = _terms(counts, budget_money, weight, words)
     if not terms:
         fail("say what to change", 2)
     act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
@@ -115,7 +130,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
     table = Table(
         whole("tenant", [row["tenant"] for row in found]),
         *("weight", "requests/min", "tokens/min", "at once", "kv floor", "ceiling"),
-        *("tokens used", "of", "money used", "of"),
+        *("tokens used", "of", "money used", "of", "in a"),
         box=None,
         pad_edge=False,
     )
@@ -129,6 +144,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
             _shown(row["most_tokens"]),
             money(row["used_micros"]),
             "-" if row["most_micros"] is None else money(row["most_micros"]),
+            _shown(row["budget_period"]),
         )
     console().print(table)
 
@@ -155,7 +171,7 @@ def _terms(
     counts: dict[str, str | None],
     budget_money: str | None,
     weight: float | None,
-    amounts: dict[str, str | None],
+    words: dict[str, str | None],
 ) -> dict[str, Any]:
     terms: dict[str, Any] = {}
     for name, text in counts.items():
@@ -165,13 +181,12 @@ def _terms(
             if not (text.isascii() and text.isdigit()):
                 fail(f"{text} is neither a whole number nor none", 2)
             terms[name] = int(text)
-    for name, text in amounts.items():
-        if text in _NONE:
-            terms[name] = None
-        elif text is not None:
-            if not re.match(PAGES, text):
-                fail(f"{text} is neither a number of pages, nor a share such as 12.5%, nor none", 2)
-            terms[name] = text
+    for name, text in words.items():
+        if text is None:
+            continue
+        if text not in _NONE and not re.match(_FORMS[name][0], text):
+            fail(f"{text} is {_FORMS[name][1]}", 2)
+        terms[name] = None if text in _NONE else text
     if budget_money is not None:
         is_none = budget_money in _NONE
         terms["most_micros"] = None if is_none else micros_of(budget_money, "--budget-money")

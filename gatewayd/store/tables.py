@@ -134,6 +134,9 @@ budgets = Table(
     Column("used_micros", Integer, nullable=False, server_default=text("0")),
     Column("reserved_tokens", Integer, nullable=False, server_default=text("0")),
     Column("reserved_micros", Integer, nullable=False, server_default=text("0")),
+    # "day" or "month", in UTC; and when the one began in which the amounts above count.
+    Column("budget_period", Text),
+    Column("period_begin", Integer, nullable=False, server_default=text("0")),
 )
 
 keys = Table(
@@ -186,6 +189,8 @@ reservations = Table(
     Column("input_price", Integer, nullable=False),
     Column("cached_price", Integer, nullable=False),
     Column("output_price", Integer, nullable=False),
+    # Of the period of the budget that it was taken from.
+    Column("period_begin", Integer, nullable=False, server_default=text("0")),
 )
 
 usage = Table(

@@ -55,11 +55,13 @@ class Account:
         ledger: Ledger,
         salt: bytes,
         clock: Callable[[], float] = time.monotonic,
+        believed: Callable[[], float] = time.time,
     ) -> None:
         self.tenant = tenant
         self.salt = salt
         self.terms = terms
         self._ledger = ledger
+        self._believed = believed
         self._prices: Mapping[str, Price] = {}
         self._gate = Gate(terms.limits, clock)
 
@@ -90,7 +92,7 @@ class Account:
             )
         ledger.check()
         is_reserved = terms.has_token_budget or terms.has_money_budget
-        entry = Entry(new_id("use_"), asked, price or FREE, int(time.time()), is_reserved)
+        entry = Entry(new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved)
         taken = self._gate.enter(asked.tokens)
         slot = None
         if is_reserved:

@@ -16,6 +16,7 @@ from gatewayd.tenants import audit, records
 from gatewayd.tenants.keys import ApiKey, new_key
 from gatewayd.tenants.principal import INFER, SCOPES, USUAL
 from gatewayd.tenants.secret import Secret
+from gatewayd.tenants.turnover import current
 
 Params = Mapping[str, str]
 
@@ -29,6 +30,7 @@ class Desk(NamedTuple):
         head: the file with the end of the audit.
         now: Unix time.
         actor: who makes them.
+        believed: Unix time by which budgets count.
     """
 
     connection: Connection
@@ -36,6 +38,7 @@ class Desk(NamedTuple):
     head: Path
     now: int
     actor: str
+    believed: int
 
     def note(self, action: str, target: str, **detail: Any) -> None:  # noqa: ANN401 - JSON
         """Put a change on record."""
@@ -53,7 +56,7 @@ class Desk(NamedTuple):
 def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any]:
     """Add a tenant."""
     values = msgspec.to_builtins(body.terms)
-    records.add_tenant(desk.connection, body.tenant, desk.now, values)
+    records.add_tenant(desk.connection, body.tenant, desk.believed, values)
     desk.note("tenant.create", body.tenant, **values)
     return _tenant(desk, body.tenant)
 
@@ -61,7 +64,7 @@ def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any
 def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
     """Change its limits, budget and weight."""
     values = msgspec.to_builtins(body)
-    records.change_tenant(desk.connection, params["tenant"], values)
+    records.change_tenant(desk.connection, params["tenant"], desk.believed, values)
     desk.note("tenant.set", params["tenant"], **values)
     return _tenant(desk, params["tenant"])
 
@@ -137,7 +140,7 @@ def remove_price(desk: Desk, params: Params, body: Nothing) -> dict[str, Any]:
 
 def list_tenants(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
     """All that are not removed."""
-    return [_shown(row) for row in records.everything(desk.connection).tenants]
+    return [_shown(desk, row) for row in records.everything(desk.connection).tenants]
 
 
 def list_keys(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any]]:
@@ -154,11 +157,13 @@ def list_prices(desk: Desk, params: Params, body: Nothing) -> list[dict[str, Any
 
 
 def _tenant(desk: Desk, name: str) -> dict[str, Any]:
-    return _shown(records.tenant(desk.connection, name))
+    return _shown(desk, records.tenant(desk.connection, name))
 
 
-def _shown(row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
-    return {"tenant": row.id, **_without(row, "id", "removed_at")}
+def _shown(desk: Desk, row: Any) -> dict[str, Any]:  # noqa: ANN401 - a row
+    values = current(row, desk.believed)
+    del values["id"], values["removed_at"]
+    return {"tenant": row.id, **values}
 
 
 def _without(row: Any, *names: str) -> dict[str, Any]:  # noqa: ANN401 - a row

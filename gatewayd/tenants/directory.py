@@ -56,17 +56,22 @@ class Directory:
     Args:
         secret: the server's.
         ledger: of what is used.
-        wall: Unix time.
+        wall: Unix time, by which keys expire.
+        believed: the same, by which budgets count.
     """
 
     def __init__(
-        self, secret: Secret, ledger: Ledger, wall: Callable[[], float] = time.time
+        self,
+        secret: Secret,
+        ledger: Ledger,
+        wall: Callable[[], float] = time.time,
+        believed: Callable[[], float] = time.time,
     ) -> None:
         self.operator = OPERATOR
         self.has_keys = False
         self._secret = secret
         self._ledger = ledger
-        self._wall = wall
+        self._wall, self._believed = wall, believed
         self._keys: Mapping[str, _Key] = {}
         self._accounts: dict[str, Account] = {}
         self._quotas: list[TenantQuota] = []
@@ -86,7 +91,9 @@ class Directory:
             account = self._accounts.get(name)
             if account is None:
                 salt = b"" if name == DEFAULT_TENANT else self._secret.salt(name)
-                account = self._accounts[name] = Account(name, promised, self._ledger, salt)
+                account = self._accounts[name] = Account(
+                    name, promised, self._ledger, salt, believed=self._believed
+                )
             account.change(promised, prices)
         live = {
             row.id: self._made(row)

@@ -1,12 +1,14 @@
 """The ledger's SQL: reserve, settle, recover. What belongs together is one transaction.
 
 At every commit, for each tenant: ``used`` of its budget is the sum of its usage, ``reserved`` that
-of its reservations, and both together are within the budget as long as nobody lowers it.
+of its reservations, both of those that came in the budget's period, and both together are within
+the budget as long as nobody lowers it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 
 from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
 from sqlalchemy.dialects import sqlite
@@ -14,7 +16,9 @@ from sqlalchemy.dialects import sqlite
 from gatewayd.errors import InsufficientQuota
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.periods import end_of
 from gatewayd.tenants.prices import Price
+from gatewayd.tenants.turnover import period_of, turn
 
 _RESERVE = (
     update(budgets)
@@ -39,7 +43,7 @@ _RESERVE = (
 _RELEASE = (
     delete(reservations)
     .where(reservations.c.id == bindparam("which"))
-    .returning(reservations.c.tokens, reservations.c.micros)
+    .returning(reservations.c.tokens, reservations.c.micros, reservations.c.period_begin)
 )
 _MOVE = (
     update(budgets)
@@ -62,6 +66,7 @@ def reserve(connection: Connection, entry: Entry) -> None:
     """
     asked = entry.asked
     amount = {"tokens": asked.tokens, "micros": entry.micros}
+    begin, _ = turn(connection, asked.tenant, entry.created_at)
     if connection.execute(_RESERVE, {"whose": asked.tenant, **amount}).rowcount != 1:
         raise _refusal(connection, entry)
     price = entry.price
@@ -74,6 +79,7 @@ def reserve(connection: Connection, entry: Entry) -> None:
             input_price=price.input,
             cached_price=price.cached,
             output_price=price.output,
+            period_begin=begin,
         )
     )
 
@@ -87,6 +93,11 @@ def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
             if row is None:
                 continue  # it is settled
             released = (row.tokens, row.micros)
+            counts = row.period_begin == period_of(connection, entry.asked.tenant)
+        else:
+            # Nothing was reserved: it counts in the period in which it came.
+            now, then = turn(connection, entry.asked.tenant, entry.created_at)
+            counts = now == then
         used = (0, 0)
         if spent is not None:
             micros = entry.price.cost(
@@ -96,6 +107,8 @@ def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
             if not connection.execute(_USE, {**row_of_it, **spent._asdict()}).rowcount:
                 continue
             used = (spent.tokens, micros)
+        if not counts:
+            continue  # the period is over in which it was reserved, and counts
         moved = {
             "whose": entry.asked.tenant,
             "tokens": used[0],
@@ -167,9 +180,14 @@ def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
         ("millionths", row.most_micros, row.used_micros, entry.micros),
     ):
         if most is not None and used + wanted > most:
+            again = ""
+            if row.budget_period is not None and wanted <= most:
+                at = datetime.fromtimestamp(end_of(row.budget_period, entry.created_at), UTC)
+                again = f", or wait until {at:%Y-%m-%dT%H:%M:%SZ}"
             return InsufficientQuota(
                 f"the budget of tenant {asked.tenant} has {max(0, most - used)} {what} left and "
-                f"this request may take {wanted}: ask for fewer tokens, or the operator for more"
+                f"this request may take {wanted}: ask for fewer tokens, or the operator for "
+                f"more{again}"
             )
     return InsufficientQuota(
         f"requests that run hold the rest of the budget of tenant {asked.tenant}; try again",

@@ -20,6 +20,8 @@ from gatewayd.store.tables import (
     responses,
     tenants,
 )
+from gatewayd.tenants import turnover
+from gatewayd.tenants.periods import begin_of
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 QUOTAS = ("kv_floor", "kv_ceiling")
@@ -86,16 +88,20 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
         was = "there is a tenant" if row.removed_at is None else "there was a tenant"
         raise Conflict(f"{was} {name}; choose another name", param="tenant")
     connection.execute(insert(tenants).values(id=name, created_at=now, **_some(values, LIMITS)))
-    connection.execute(insert(budgets).values(tenant=name, **_some(values, BUDGETS)))
+    period = values.get("budget_period")
+    began = {"budget_period": period, "period_begin": begin_of(period, now)}
+    connection.execute(insert(budgets).values(tenant=name, **began, **_some(values, BUDGETS)))
 
 
-def change_tenant(connection: Connection, name: str, values: Mapping[str, Any]) -> None:
+def change_tenant(connection: Connection, name: str, now: int, values: Mapping[str, Any]) -> None:
     """Change limits and budgets; None takes one away."""
-    tenant(connection, name)
+    before = tenant(connection, name)
     if limits := _some(values, LIMITS):
         connection.execute(update(tenants).where(tenants.c.id == name).values(limits))
     if amounts := _some(values, BUDGETS):
         connection.execute(update(budgets).where(budgets.c.tenant == name).values(amounts))
+    if values.get("budget_period", before.budget_period) != before.budget_period:
+        turnover.choose(connection, name, values["budget_period"], now)
 
 
 def remove_tenant(connection: Connection, name: str, now: int) -> None:

@@ -40,14 +40,22 @@ class Tenancy:
         database: of the store.
         folder: of the store.
         secret: the server's.
+        believed: Unix time by which budgets count: a clock that has just jumped begins no period.
     """
 
-    def __init__(self, database: Database, folder: Path, secret: Secret) -> None:
+    def __init__(
+        self,
+        database: Database,
+        folder: Path,
+        secret: Secret,
+        believed: Callable[[], float] = time.time,
+    ) -> None:
         self.ledger = Ledger(database, Marks(folder / marks.NAME))
-        self.directory = Directory(secret, self.ledger)
+        self.directory = Directory(secret, self.ledger, believed=believed)
         self._database = database
         self._secret = secret
         self._head = folder / audit.NAME
+        self._believed = believed
         self._changing = asyncio.Lock()
 
     def load(self, connection: Connection) -> None:
@@ -62,7 +70,8 @@ class Tenancy:
         """
 
         def work(connection: Connection) -> Any:  # noqa: ANN401 - JSON
-            desk = Desk(connection, self._secret, self._head, int(time.time()), actor)
+            now, believed = int(time.time()), int(self._believed())
+            desk = Desk(connection, self._secret, self._head, now, actor, believed)
             return action.run(desk, params, body)
 
         if not action.is_change:
@@ -164,7 +173,8 @@ def act_offline(
     """
     secret, file = prepared(engine, folder), folder / audit.NAME
     with engine.begin() as connection:
-        desk = Desk(connection, secret, file, int(time.time()), actor)
+        now = int(time.time())
+        desk = Desk(connection, secret, file, now, actor, now)
         answer = action.run(desk, params, body)
         head = audit.head_of(connection)
     if action.is_change:

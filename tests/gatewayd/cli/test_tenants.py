@@ -50,11 +50,22 @@ def test_an_operator_makes_changes_and_removes(folder: Path) -> None:
     terms = ["--tokens-per-minute", "1000", "--concurrency", "4", "--budget-money", "250.25"]
     terms += ["--kv-floor", "12.5%", "--kv-ceiling", "300"]
     run("tenant", "create", "acme", *terms)
-    run("tenant", "set", "acme", "--concurrency", "none", "--weight", "2")
+    run(
+        "tenant",
+        "set",
+        "acme",
+        "--concurrency",
+        "none",
+        "--weight",
+        "2",
+        "--budget-period",
+        "month",
+    )
     shown = {row["tenant"]: row for row in read("tenant", "list")}
     assert shown.keys() == {"acme", "default"}
     assert (shown["acme"]["concurrency"], shown["acme"]["weight"]) == (None, 2.0)
     assert (shown["acme"]["tokens_per_minute"], shown["acme"]["most_micros"]) == (1000, 250_250_000)
+    assert shown["acme"]["budget_period"] == "month"
     assert (shown["acme"]["kv_floor"], shown["acme"]["kv_ceiling"]) == ("12.5%", "300")
     made = read("key", "create", "acme", "--name", "web", "--for", "90d", "--scope", "infer:nano")
     assert made["secret"].startswith(f"gw_{made['key']}_")
@@ -94,6 +105,7 @@ def test_usage_is_added_up(folder: Path) -> None:
         (["tenant", "set", "default"], 2, "say what to change"),
         (["tenant", "set", "default", "--concurrency", "-1"], 2, "neither a whole number"),
         (["tenant", "set", "default", "--concurrency", "0"], 1, ">= 1"),
+        (["tenant", "set", "default", "--budget-period", "week"], 2, "none of day, month"),
         (["tenant", "set", "default", "--kv-floor", "101%"], 2, "neither a number of pages"),
         (["tenant", "set", "default", "--budget-money", "1,5"], 2, "no amount such as 12.50"),
         (["tenant", "create", "default"], 1, "there is a tenant default"),

@@ -65,19 +65,23 @@ class Town:
 
 
 def check_books(connection: Any) -> None:
+    """Of the budget's period; what was not reserved counts when it came."""
     tokens = usage.c.prompt_tokens + usage.c.completion_tokens
     for row in connection.execute(select(budgets)).all():
         used = connection.execute(
             select(
                 func.coalesce(func.sum(tokens), 0), func.coalesce(func.sum(usage.c.micros), 0)
-            ).where(usage.c.tenant == row.tenant)
+            ).where(usage.c.tenant == row.tenant, usage.c.created_at >= row.period_begin)
         ).one()
         assert tuple(used) == (row.used_tokens, row.used_micros), row
         held = connection.execute(
             select(
                 func.coalesce(func.sum(reservations.c.tokens), 0),
                 func.coalesce(func.sum(reservations.c.micros), 0),
-            ).where(reservations.c.tenant == row.tenant)
+            ).where(
+                reservations.c.tenant == row.tenant,
+                reservations.c.period_begin == row.period_begin,
+            )
         ).one()
         assert tuple(held) == (row.reserved_tokens, row.reserved_micros), row
 

@@ -1,0 +1,83 @@
+"""Budgets of periods: one is over and the next begins, or another kind of period is chosen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, select, update
+
+from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants.periods import begin_of
+
+_BUDGET = select(budgets.c.budget_period, budgets.c.period_begin).where(
+    budgets.c.tenant == bindparam("whose")
+)
+_NONE = {"used_tokens": 0, "used_micros": 0, "reserved_tokens": 0, "reserved_micros": 0}
+_TURN = (
+    update(budgets)
+    .where(budgets.c.tenant == bindparam("whose"))
+    .values(period_begin=bindparam("begin"), **_NONE)
+)
+
+
+def turn(connection: Connection, tenant: str, at: int) -> tuple[int, int]:
+    """Begin the period of a time, if it is a later one than that of the budget.
+
+    A clock that goes back begins none again.
+
+    Returns:
+        When the budget's period began, and that of the time.
+    """
+    row = connection.execute(_BUDGET, {"whose": tenant}).one()
+    begin = begin_of(row.budget_period, at)
+    if begin <= row.period_begin:
+        return row.period_begin, begin
+    connection.execute(_TURN, {"whose": tenant, "begin": begin})
+    return begin, begin
+
+
+def period_of(connection: Connection, tenant: str) -> int:
+    """When the budget's period began."""
+    begin: int = connection.execute(_BUDGET, {"whose": tenant}).one().period_begin
+    return begin
+
+
+def choose(connection: Connection, tenant: str, period: str | None, now: int) -> None:
+    """Another kind of period: what was used and is reserved since it began is what counts."""
+    begin = begin_of(period, now)
+    since = (usage.c.tenant == tenant) & (usage.c.created_at >= begin)
+    tokens = usage.c.prompt_tokens + usage.c.completion_tokens
+    used = connection.execute(
+        select(func.coalesce(func.sum(tokens), 0), func.coalesce(func.sum(usage.c.micros), 0))
+        .select_from(usage)
+        .where(since)
+    ).one()
+    theirs = reservations.c.tenant == tenant
+    current = theirs & (reservations.c.created_at >= begin)
+    # Those of before count nowhere any more: no period begins at -1.
+    connection.execute(update(reservations).where(theirs).values(period_begin=-1))
+    connection.execute(update(reservations).where(current).values(period_begin=begin))
+    held = connection.execute(
+        select(
+            func.coalesce(func.sum(reservations.c.tokens), 0),
+            func.coalesce(func.sum(reservations.c.micros), 0),
+        ).where(current)
+    ).one()
+    amounts = {
+        "used_tokens": used[0],
+        "used_micros": used[1],
+        "reserved_tokens": held[0],
+        "reserved_micros": held[1],
+    }
+    connection.execute(
+        update(budgets)
+        .where(budgets.c.tenant == tenant)
+        .values(budget_period=period, period_begin=begin, **amounts)
+    )
+
+
+def current(row: Row[Any], now: float) -> dict[str, Any]:
+    """A budget's row as it is at a time: of a period that is over nothing is used."""
+    values = dict(row._mapping)
+    begin = begin_of(row.budget_period, now)
+    return values | {"period_begin": begin, **_NONE} if begin > row.period_begin else values

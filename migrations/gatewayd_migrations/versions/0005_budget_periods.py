@@ -1,0 +1,26 @@
+"""Periods of budgets: since when what is used counts, and in which one something was reserved."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0005"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """All budgets are for all time, which began at 0."""
+    op.add_column("budgets", sa.Column("budget_period", sa.Text(), nullable=True))
+    for table in ("budgets", "reservations"):
+        begun = sa.Column("period_begin", sa.Integer(), server_default=sa.text("0"), nullable=False)
+        op.add_column(table, begun)
+
+
+def downgrade() -> None:
+    """Forget them; what was used in this period is what was used."""
+    for table in ("reservations", "budgets"):
+        op.execute(f"ALTER TABLE {table} DROP COLUMN period_begin")
+    op.execute("ALTER TABLE budgets DROP COLUMN budget_period")

@@ -70,9 +70,7 @@ class Tenancy:
         """
 
         def work(connection: Connection) -> Any:  # noqa: ANN401 - JSON
-            now, believed = int(time.time()), int(self._believed())
-            desk = Desk(connection, self._secret, self._head, now, actor, believed)
-            return action.run(desk, params, body)
+            return action.run(self._desk(connection, actor), params, body)
 
         if not action.is_change:
             return await self._database.read(work)
@@ -93,13 +91,16 @@ class Tenancy:
         """
 
         def work(connection: Connection) -> audit.Head:
-            desk = Desk(connection, self._secret, self._head, int(time.time()), actor)
-            desk.note(action, target, **detail)
+            self._desk(connection, actor).note(action, target, **detail)
             return audit.head_of(connection)
 
         async with self._changing:
             head = await self._database.write(work)
             await asyncio.to_thread(audit.keep, self._secret, self._head, head)
+
+    def _desk(self, connection: Connection, actor: str) -> Desk:
+        now, believed = int(time.time()), int(self._believed())
+        return Desk(connection, self._secret, self._head, now, actor, believed)
 
     async def prune(self, before: float) -> None:
         """Delete usage that is older; what it adds up to stays in the budgets."""

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,28 @@ def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
         if daemon.process.poll() is None:
             daemon.process.kill()
         daemon.process.wait()
+
+
+@contextmanager
+def nano_daemon(folder: Path, **env: str) -> Iterator[Running]:
+    """A daemon with the embedded model for several tests; it must end well."""
+    log = folder / "log"
+    with log.open("wb") as stderr:
+        process = subprocess.Popen(
+            [sys.executable, *NANO_DAEMON],
+            env={**os.environ, **env},
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            cwd=Path(__file__).parents[2],
+        )
+    running = Running(process, log)
+    try:
+        running.wait_ready()
+        yield running
+        assert running.stop() == 0
+    finally:
+        process.kill()
+        process.wait()
 
 
 @dataclass

@@ -51,9 +51,12 @@ def bodies(
     ).map(dict)
     unknown = st.dictionaries(st.text(max_size=12), _ANYTHING, max_size=1)
     missing = st.sets(st.sampled_from(sorted(base)), max_size=1)
+    # Of a route that can stream every other body asks for it, or hardly one in fifty would.
+    streams = [{}, {"stream": True}] if "stream" in fields else [{}]
     return st.builds(
-        lambda extra, changed, left: _short({**extra, **base, **changed}, left),
+        lambda extra, stream, changed, left: _short({**extra, **base, **stream, **changed}, left),
         unknown,
+        st.sampled_from(streams),
         changes,
         st.just(set()) | st.just(set()) | missing,
     )

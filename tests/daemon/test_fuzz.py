@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,8 +17,11 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
+from gatewayd.http.protocol_route import MISTAKE
 from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
 from tests.daemon.request_fuzz import MOST_TOKENS, bodies, shortened
+from tests.daemon.streams import ANTHROPIC_TYPES, Told, told_by
+from tests.docs.test_errors import documented
 
 AT_ONCE = 10
 SECONDS = 30.0
@@ -77,6 +81,13 @@ FOREIGN = frozenset(path for path in GOOD if path.startswith(("/api/", "/v1/mess
 """Routes of other APIs, whose errors have other forms."""
 
 
+STREAMING = frozenset(
+    path for path, body in GOOD.items() if {"max_tokens", "max_output_tokens", "options"} & {*body}
+)
+CODES = frozenset(code for _, code in documented())
+"""Of errors, as docs/api.md has them."""
+
+
 def good_body(path: str) -> dict[str, Any]:
     path = path.removesuffix("/render")
     return GOOD[path] if path in GOOD else GOOD[path.removeprefix("/v1").removeprefix("/v2")]
@@ -109,25 +120,42 @@ def requests_of(document: dict[str, Any]) -> st.SearchStrategy[tuple[str, dict[s
     return st.one_of(routes)
 
 
-async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
-    """Send one request and look at its answer."""
+async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Told | None:
+    """Send one request and look at its answer, to its end; what a stream told."""
     answer = await client.post(
         path, content=json.dumps(body).encode(), headers={"content-type": "application/json"}
     )
     if answer.status_code == 200:
         assert answer.content
-        return
+        told = told_by(path, answer)
+        if told is not None:
+            check_stream(path, body, told)
+        return told
     assert answer.status_code in (400, 404), (path, body, answer.text)
     if path in FOREIGN:
         assert answer.json()["error"], (path, body)
-        return
+        return None
     error = answer.json()["error"]
     assert error["message"], (path, body)
     assert error["type"] in ("invalid_request_error", "not_found_error"), (path, body)
+    return None
+
+
+def check_stream(path: str, body: dict[str, Any], told: Told) -> None:
+    """It came to its end; what it says of an error is what the documentation knows."""
+    assert told.is_over, (path, body, told.events[-1:])
+    for error in told.errors:
+        if path.startswith("/api/"):
+            assert error != MISTAKE, (path, body)
+        elif path == "/v1/messages":
+            assert error in ANTHROPIC_TYPES, (path, body, error)
+        else:
+            assert error in CODES - {"internal_error"}, (path, body, error)
 
 
 def fuzz(daemon: Running, examples: int) -> None:
     requests = requests_of(document_of(daemon))
+    streams: Counter[str] = Counter()
 
     @settings(
         max_examples=examples // AT_ONCE,
@@ -140,11 +168,13 @@ def fuzz(daemon: Running, examples: int) -> None:
     def run(batch: list[tuple[str, dict[str, Any]]]) -> None:
         async def all_at_once() -> None:
             async with httpx.AsyncClient(base_url=daemon.url, timeout=SECONDS) as client:
-                await asyncio.gather(*(ask(client, path, body) for path, body in batch))
+                told = await asyncio.gather(*(ask(client, path, body) for path, body in batch))
+            streams.update(path for (path, _), one in zip(batch, told, strict=True) if one)
 
         asyncio.run(all_at_once())
 
     run()
+    assert streams.keys() == STREAMING
 
 
 def test_a_thousand_nearly_right_requests_get_a_clear_answer(daemon: Running) -> None:

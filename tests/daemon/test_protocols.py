@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import anthropic
@@ -17,7 +12,7 @@ import jsonschema
 import ollama
 import pytest
 
-from tests.daemon.conftest import NANO_DAEMON, Running
+from tests.daemon.conftest import Running, nano_daemon
 
 KEY = "gw_test_0123456789"
 ASK = "What does os.path.join do?"
@@ -40,22 +35,8 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         "GATEWAYD_STORE__PATH": "temporary",
         "GATEWAYD_SERVER__BODY_BYTES": "64KiB",
     }
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, *NANO_DAEMON],
-            env={**os.environ, **env},
-            stdout=subprocess.DEVNULL,
-            stderr=log,
-            cwd=Path(__file__).parents[2],
-        )
-    running = Running(process, folder / "log")
-    try:
-        running.wait_ready()
+    with nano_daemon(folder, **env) as running:
         yield running
-        assert running.stop(signal.SIGTERM) == 0
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture

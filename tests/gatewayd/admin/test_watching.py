@@ -208,6 +208,22 @@ async def test_who_does_not_read_misses_snapshots_and_holds_up_nobody(tmp_path: 
         assert found.source.made == made
 
 
+async def test_a_stream_far_from_its_next_snapshot_is_kept_alive(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd.admin.snapshot_routes._PING_SECONDS", 0.05)
+    async with served(tmp_path) as found:
+        reader, writer = await asyncio.open_unix_connection(found.path)
+        writer.write(b"GET /admin/stream?interval=60 HTTP/1.1\r\nhost: x\r\n\r\n")
+        head = await reader.readuntil(b"\r\n\r\n")
+        assert b"content-type: text/event-stream" in head
+        await reader.readuntil(b": ping\n\n")
+        await reader.readuntil(b": ping\n\n")
+        assert found.source.made == 1
+        writer.close()
+        await until(lambda: not len(found.watching))
+
+
 def numbers_on(stream: socket.socket, last: int) -> list[int]:
     """Read as far as the first snapshot behind the last one."""
     found: list[int] = []

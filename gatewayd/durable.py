@@ -43,6 +43,7 @@ from gatewayd.store.faults import StoreError
 from gatewayd.store.place import Place, take
 from gatewayd.store.room import Room
 from gatewayd.store.schema import bring_up
+from gatewayd.tenants.own_usage import OwnUsage
 from gatewayd.tenants.tenancy import Tenancy, prepared
 
 _log = logging.getLogger(__name__)
@@ -105,6 +106,7 @@ class Durable:
             route("/v1/batches", GET=BatchList(self.batches), POST=BatchCreate(self.batches)),
             route("/v1/batches/{batch_id}", GET=BatchOne(self.batches)),
             route("/v1/batches/{batch_id}/cancel", POST=BatchCancel(self.batches)),
+            route("/v1/gateway/usage", GET=OwnUsage(self.database, self.clock.now)),
             *self._response_routes(services),
         ]
 

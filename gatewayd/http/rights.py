@@ -49,6 +49,7 @@ _OURS: Mapping[str, Iterable[str]] = {
         "/v1/models/{model:path}",
         "/version",
         "/v1/gateway/compat",
+        "/v1/gateway/usage",
         "/openapi.json",
     ),
     # Of all tenants together; details of readiness too.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gatewayd.engines.seam import Room
 from gatewayd.errors import PermissionDenied
@@ -71,6 +71,10 @@ class Account:
         if terms.limits != self._gate.limits:
             self._gate.change(terms.limits)
         self.terms = terms
+
+    def standing(self) -> dict[str, Any]:
+        """Its limits, and what is left of each now."""
+        return self._gate.standing()
 
     async def admit(self, asked: Asked) -> Ticket:
         """Let a request in; waits for the disk only where there is a budget.

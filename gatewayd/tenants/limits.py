@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gatewayd.engines.seam import Room
 from gatewayd.errors import RateLimited
@@ -136,6 +136,21 @@ class Gate:
             room = room._replace(limit_tokens=bucket.size, remaining_tokens=left)
             resets.append(bucket.seconds_until(bucket.size))
         return room._replace(reset_seconds=max(resets)) if len(resets) > 1 else room
+
+    def standing(self) -> dict[str, Any]:
+        """Each limit that there is, and what is left of it now."""
+        found: dict[str, Any] = {}
+        for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+            if bucket is not None:
+                found[f"{name}_per_minute"] = {
+                    "limit": bucket.size,
+                    "remaining": max(0, int(bucket.level)),
+                    "reset_seconds": round(bucket.seconds_until(bucket.size), 3),
+                }
+        if (most := self.limits.concurrency) is not None:
+            left = max(0, most - self.num_inside)
+            found["concurrency"] = {"limit": most, "remaining": left}
+        return found
 
     def _refusal(self, what: str, seconds: float) -> RateLimited:
         told: dict[str, str] = {}

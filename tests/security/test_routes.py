@@ -73,6 +73,7 @@ RIGHTS = {
     "GET /v1/models/{model:path}": MODELS,
     "GET /version": MODELS,
     "GET /v1/gateway/compat": MODELS,
+    "GET /v1/gateway/usage": MODELS,
     "GET /openapi.json": MODELS,
     "GET /metrics": METRICS,
     "GET /livez": METRICS,

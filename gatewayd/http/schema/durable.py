@@ -45,6 +45,12 @@ DURABLE = (
     Operation("get", "/v1/batches", "List batches", query=_page(100)),
     Operation("get", "/v1/batches/{batch_id}", "Describe a batch"),
     Operation("post", "/v1/batches/{batch_id}/cancel", "End a batch"),
+    Operation(
+        "get",
+        "/v1/gateway/usage",
+        "What the key's tenant has used, and what is left",
+        query={"since": {"type": "integer", "minimum": 0}},
+    ),
     Operation("post", "/v1/responses", "Answer, and keep the answer", ResponseRequest, True),
     Operation("post", "/v1/responses/input_tokens", "Count its tokens", InputTokensRequest),
     Operation("get", "/v1/responses/{response_id}", "Show a response"),

@@ -45,9 +45,9 @@ QUESTIONS = ["What does shutil.copytree do?", "How is a file opened?", "What is 
 
 @contextlib.asynccontextmanager
 async def daemon(folder: Path) -> AsyncIterator[tuple[str, str]]:
-    """A daemon: where clients go, and its socket."""
+    """A daemon with the configuration above: where clients go, and its socket."""
     config = folder / "gatewayd.toml"
-    config.write_text(CONFIG.format(folder=folder))
+    await asyncio.to_thread(config.write_text, CONFIG.format(folder=folder))
     words = ["-m", "gatewayd", "serve", "--config", str(config)]
     process = await asyncio.create_subprocess_exec(
         sys.executable, *words, stderr=asyncio.subprocess.PIPE
@@ -118,7 +118,6 @@ async def take(console: Console, folder: Path) -> None:
 
 async def main(out: Path) -> None:
     """See above."""
-    out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as folder:
         async with daemon(Path(folder)) as (url, socket), aiohttp.ClientSession() as session:
             source = Live(socket)
@@ -135,4 +134,5 @@ async def main(out: Path) -> None:
 
 
 if __name__ == "__main__":
+    Path(sys.argv[1]).mkdir(parents=True, exist_ok=True)
     asyncio.run(main(Path(sys.argv[1])))

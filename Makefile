@@ -10,7 +10,7 @@ OUT    ?= out
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install run test test-all check lint types layers format bench gpu wheel clean
+.PHONY: help install run test test-all check lint types layers format bench gpu wheel pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -77,6 +77,9 @@ gpu: ## the kernels' parity, the engine and the benchmarks on a GPU; figures in 
 
 wheel: install ## sdist and wheel in dist/
 	$(BIN)/python -m build --no-isolation
+
+pictures: install ## docs/pictures: the console's screens, of a daemon under load; a minute
+	$(BIN)/python tests/tui/pictures.py docs/pictures
 
 clean: ## what can be made again
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

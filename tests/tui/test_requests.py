@@ -122,7 +122,9 @@ async def test_the_slowest_are_listed_by_their_time(daemon: FakeDaemon, watching
     async with watching(start="explain") as (console, pilot):
         await until(pilot, lambda: "the newest requests" in text_of(console))
         await pilot.press("o")
-        await until(pilot, lambda: "the slowest requests" in text_of(console))
+        first = samples.ended("slowest")[0]["id"]
+        await until(pilot, lambda: f"{first}  /v1" in text_of(console))
+        assert "the slowest requests" in text_of(console)
         rows = [line for line in text_of(console).splitlines() if line.startswith("  done-")]
     slowest = [row["id"] for row in samples.ended("slowest")]
     assert [row.split()[0] for row in rows] == slowest

@@ -44,9 +44,11 @@ def test_the_tables_have_every_row_whole(asked: FakeDaemon) -> None:
     ]:
         assert words in out
     lines = out.splitlines()
-    for row in [*samples.snapshot().waiting, *samples.snapshot().running]:
-        (line,) = [each for each in lines if each.startswith(row.id)]
-        assert row.tenant in line
+    look = samples.snapshot()
+    owners = {row.id: row.tenant for row in look.waiting} | {r.id: r.tenant for r in look.running}
+    for request, tenant in owners.items():
+        (line,) = [each for each in lines if each.startswith(request)]
+        assert tenant in line
     assert sum("it waited for a free row of the batch" in line for line in lines) == 5
 
 

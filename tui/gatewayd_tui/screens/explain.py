@@ -93,8 +93,10 @@ class ExplainScreen(ConsoleScreen):
             self.look_at(row.id)
 
     def action_order(self) -> None:
-        """The other order."""
+        """The other order, from its first."""
         self._order = _ORDERS[1 - _ORDERS.index(self._order)]
+        self._wanted = self._under = None
+        self.query_one(LiveTable).put([])
         self._list()
 
     def action_copy_json(self) -> None:

@@ -1,0 +1,210 @@
+"""What an operator does to jobs reaches the engine that has them, and follows them to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gatewayd.engines.seam import ReplicaState
+from gatewayd.errors import AdmissionPaused, EngineLost, ModelUnloaded
+from gatewayd_engine.messages import Bump, Command, Hold, Release, Submit
+from gatewayd_hooks.scheduling import Priority
+
+Make = Callable[..., Any]
+
+
+def recorded(setup: Any) -> list[Command]:
+    """Commands that are sent to the first replica from now on."""
+    replica, found = setup.fleet._replicas[0], list[Command]()
+    send = replica.send
+
+    def write_down(command: Command) -> None:
+        if not isinstance(command, Submit) or replica.can_serve:
+            found.append(command)
+        send(command)
+
+    replica.send = write_down
+    return found
+
+
+def submit(setup: Any, make_request: Any, make_sink: Any, n: int = 1, **fields: Any) -> Any:
+    """A job and its sinks."""
+    sinks = [make_sink() for _ in range(n)]
+    handle = setup.fleet.submit(make_request([1, 2, 3], **fields), sinks)
+    return handle.job, sinks
+
+
+async def test_the_engine_that_has_a_job_is_told(
+    make_fleet: Make, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="hold")
+    setup.fleet.deadlines = (0.5, 2.0, None)
+    await setup.ready()
+    sent = recorded(setup)
+    job, _ = submit(setup, make_request, make_sink, n=2)
+    ids = [choice.sequence for choice in job.choices]
+    operating, backlog = setup.fleet.operating, setup.fleet.backlog
+    operating.hold(job)
+    operating.release(job)
+    operating.bump(job, None)
+    operating.bump(job, Priority.REALTIME)
+    assert sent[1:] == [Hold(ids), Release(ids), Bump(ids), Bump(ids, Priority.REALTIME, 0.5)]
+    # It is counted as one of its new class.
+    assert backlog.load("", Priority.REALTIME, 1).urgent_tokens == 3
+    setup.fleet.cancel(job, 0)
+    operating.hold(job)
+    assert sent[-1] == Hold(ids[1:]), "who is over is told nothing"
+    setup.fleet.cancel(job, None)
+    assert backlog.load("", Priority.BATCH, 1).urgent_tokens == 0
+    assert backlog.num_requests == backlog.num_tokens == 0
+
+
+async def test_one_that_no_engine_has_brings_its_state_with_it(
+    make_fleet: Make, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_LOAD_MS=300)
+    setup.fleet.deadlines = (0.5, 2.0, None)
+    sent = recorded(setup)
+    job, _ = submit(setup, make_request, make_sink)
+    own, _ = submit(setup, make_request, make_sink)
+    own.has_deadline = True
+    operating = setup.fleet.operating
+    operating.hold(job)
+    for one in (job, own):
+        operating.bump(one, Priority.BATCH)
+    operating.bump(job, None)
+    await setup.ready()
+    first, bump, second = sent
+    assert isinstance(first, Submit)
+    assert isinstance(second, Submit)
+    assert (first.is_held, first.priority, first.deadline) == (True, Priority.BATCH, None)
+    assert bump == Bump([choice.sequence for choice in job.choices])
+    assert (second.is_held, second.priority, second.deadline) == (False, Priority.BATCH, 2.0)
+
+
+async def test_a_held_suspect_keeps_no_other_from_its_trial(
+    make_fleet: Make, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="hold")
+    await setup.ready()
+    jobs = [submit(setup, make_request, make_sink)[0] for _ in range(2)]
+    for job in jobs:
+        job.losses = 100
+    for process in setup.executor.started:
+        process.kill()
+    await setup.until(lambda: len(setup.executor.started) == 2)
+    await setup.ready()
+    assert [job.replica for job in jobs] == [0, None]
+    setup.fleet.operating.hold(jobs[0])
+    await setup.until(lambda: jobs[1].replica == 0)
+
+
+async def test_a_pause_refuses_new_ones_and_ends_by_itself(
+    make_fleet: Make, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    await setup.ready()
+    fleet, running = setup.fleet, setup.generate([1, 2], 20)
+    fleet.pause.begin(None)
+    assert (fleet.condition, fleet.is_ready) == ("paused", False)
+    with pytest.raises(AdmissionPaused) as refusal:
+        setup.generate([1, 2])
+    assert refusal.value.retry_after == 30
+    with pytest.raises(AdmissionPaused):
+        await fleet.wait_model()
+    fleet.pause.begin(0.05)
+    with pytest.raises(AdmissionPaused) as refusal:
+        setup.generate([1, 2])
+    assert refusal.value.retry_after == 1
+    await setup.until(lambda: fleet.is_ready)
+    await setup.generate([1, 2]).end()
+    assert (await running.end()).reason == "length", "who is there goes on"
+    fleet.pause.begin(None)
+    fleet.pause.end()
+    assert fleet.condition == "ready"
+
+
+async def test_unloaded_engines_are_no_more_and_come_back(make_fleet: Make) -> None:
+    setup = await make_fleet(num_replicas=2, FAKE_STEP_MS=5)
+    fleet = setup.fleet
+    await setup.until(lambda: all(one.can_serve for one in fleet._replicas))
+    short, long = setup.generate([1], 5), setup.generate([2], 100_000)
+    unloading = asyncio.create_task(fleet.unload(0.5))
+    await asyncio.sleep(0)
+    with pytest.raises(ModelUnloaded):
+        setup.generate([3])
+    await unloading
+    assert (await short.end()).reason == "length", "it had the time"
+    assert isinstance((await long.end()).error, ModelUnloaded)
+    assert all(process.poll() is not None for process in setup.executor.started)
+    assert {one.state for one in fleet.status()} == {ReplicaState.UNLOADED}
+    assert fleet.condition == "unloaded"
+    assert not fleet.troubles()
+    assert fleet.backlog.num_requests == fleet.num_unfinished == 0
+    await fleet.unload(0)  # as it is already
+    fleet.load()
+    fleet.load()
+    waiting = setup.generate([3], 5)
+    assert (await waiting.end()).reason == "length"
+    assert [one.restarts for one in fleet.status()] == [0, 0]
+    assert len(setup.executor.started) == 4
+
+
+async def test_unloaded_before_it_was_ever_ready(
+    make_fleet: Make, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_LOAD_MS=400)
+    fleet = setup.fleet
+    early = asyncio.create_task(fleet.wait_model())
+    _, (pending,) = submit(setup, make_request, make_sink)
+    await asyncio.sleep(0.1)
+    await fleet.unload(0)
+    with pytest.raises(ModelUnloaded):
+        await early
+    assert isinstance((await pending.end()).error, ModelUnloaded)
+    fleet.load()
+    await asyncio.wait_for(fleet.wait_model(), 20)
+    assert (await setup.generate([1]).end()).reason == "length"
+
+
+async def test_loaded_again_while_requests_end_nothing_is_unloaded(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    await setup.ready()
+    running = setup.generate([1], 60)
+    unloading = asyncio.create_task(setup.fleet.unload(30))
+    await asyncio.sleep(0.02)
+    setup.fleet.load()
+    await asyncio.wait_for(unloading, 5)
+    assert (await running.end()).reason == "length"
+    assert len(setup.executor.started) == 1
+
+
+async def test_stopped_while_it_is_unloaded_or_unloading(make_fleet: Make) -> None:
+    for seconds in (0.0, 30.0):
+        setup = await make_fleet(FAKE_STEP_MS=5)
+        await setup.ready()
+        running = setup.generate([1], 100_000)
+        unloading = asyncio.create_task(setup.fleet.unload(seconds))
+        await asyncio.sleep(0.05)
+        await asyncio.wait_for(setup.fleet.stop(), 20)
+        await asyncio.wait_for(unloading, 20)
+        assert (await running.end()).error is not None
+        assert {one.state for one in setup.fleet.status()} == {ReplicaState.STOPPED}
+
+
+async def test_an_engine_that_is_lost_while_it_is_unloaded_is_not_started_again(
+    make_fleet: Make,
+) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    await setup.ready()
+    running = setup.generate([1], 100_000)
+    unloading = asyncio.create_task(setup.fleet.unload(1.0))
+    await setup.until(lambda: running.ids)
+    setup.executor.started[0].kill()
+    await asyncio.wait_for(unloading, 20)
+    assert isinstance((await running.end()).error, EngineLost | ModelUnloaded)
+    await setup.until(lambda: all(p.poll() is not None for p in setup.executor.started))
+    assert setup.fleet.status()[0].state is ReplicaState.UNLOADED

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.quotas import NOBODY, Bounds, Quotas
-from gatewayd_engine.kv.standing import Standing
+from gatewayd_engine.kv.standing import NOTHING, Standing
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
@@ -302,22 +302,29 @@ class Pages:
         Args:
             tenant: who took them; None for everybody.
         """
-        known = [page for page in range(self.num_pages) if self._known[page]]
-        whose = [page for page in known if tenant in (None, self._owners[page])]
-        return sorted(whose, key=self._depth, reverse=True)
+        whose = self._is_known
+        if tenant is not None:
+            whose = whose & (np.array(self._owners) == tenant)
+        pages = np.flatnonzero(whose)
+        found: list[int] = pages[np.argsort(-self.standing.depths()[pages], kind="stable")].tolist()
+        return found
 
     def behind(self, page: int) -> list[int]:
         """A known page and those that go on from it, the ends of prefixes first."""
-        after: dict[int, list[int]] = {}
-        for one, origin in enumerate(self._origins):
-            if origin is not None and origin.parent >= 0:
-                after.setdefault(origin.parent, []).append(one)
+        known = self._is_known
+        parents = self.standing.parents(known)
+        parents[~known] = NOTHING
+        order = np.argsort(parents, kind="stable")
+        line = parents[order]
         found = [page]
         for one in found:
-            depth = self._depth(one) + 1
-            # What has another depth went on from a page that was here before.
-            found += [p for p in after.get(one, ()) if self._known[p] and self._depth(p) == depth]
+            first, end = np.searchsorted(line, (one, one + 1))
+            found += order[first:end].tolist()
         return found[::-1]
+
+    @property
+    def _is_known(self) -> NDArray[np.bool_]:
+        return np.frombuffer(bytes(self._known), np.bool_)
 
     def follow(self, plan: StepPlan) -> None:
         """Ask other strategies from now on, which know what those before did."""

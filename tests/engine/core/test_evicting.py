@@ -102,7 +102,11 @@ def test_all_of_a_tenant_goes_and_nothing_of_others(make_engine: MakeEngine) -> 
 def test_what_is_evicted_is_not_kept_in_a_tier(make_engine: MakeEngine) -> None:
     engine = make_engine(kv_pages=64, kv_tiers=[host("4MiB")])
     answer(engine, SHARED)
+    tiered = engine.core._placement.outside._tiered
+    assert tiered is not None
+    assert tiered._key_of
     evict(engine)
+    assert not tiered._key_of, "what comes to these pages is not kept under their names"
     assert answer(engine, [*SHARED, 5]) == 0
     assert engine.core.stats.tier_hits.get("host", 0) == 0
 

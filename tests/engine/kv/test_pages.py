@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
+from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.plan import StepPlan, bind
 
 TOTAL = 12
@@ -43,6 +44,9 @@ class Oldest:
         if not self.order:
             raise LookupError
         return self.order.pop(0)
+
+    def drop(self, page: int) -> None:
+        self.order.remove(page)
 
     def __len__(self) -> int:
         return len(self.order)
@@ -122,6 +126,15 @@ class PagesMachine(RuleBasedStateMachine):
         pages = self.holders.pop(data.draw(st.integers(0, len(self.holders) - 1)))
         self.pages.give_back(pages)
 
+    @rule(data=st.data())
+    def drop_cached(self, data: st.DataObject) -> None:
+        cached = sorted(self.known - set(self.held))
+        if cached:
+            page = data.draw(st.sampled_from(cached))
+            self.pages.drop(page)
+            assert self.forgotten.pop() == page
+            self.known.discard(page)
+
     @rule()
     def replace_eviction(self) -> None:
         self.pages.replace_eviction(plan_of(self.forgotten.append))
@@ -172,6 +185,52 @@ def test_free_used_and_cached_add_up_over_a_hundred_thousand_operations() -> Non
         if step % 500 == 0:
             pages.check(holders)
     pages.check(holders)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_what_goes_on_from_a_page_is_found_whoever_had_the_page_before(seed: int) -> None:
+    rng, pages = random.Random(seed), Pages(TOTAL, plan_of(lambda page: None))
+    born: dict[int, int] = {}
+    parent: dict[int, tuple[int, int]] = {}  # a page, and when that became known
+    depth: dict[int, int] = {}
+    for now in range(300):
+        cached = [page for page in born if not pages.is_held(page)]
+        if cached and (not pages.num_free or rng.random() < 0.4):
+            page = rng.choice(cached)
+            pages.drop(page)
+            del born[page], depth[page]
+        elif pages.num_free:
+            page, before = pages.take(), rng.choice([-1, *born])
+            born[page], parent[page] = now, (before, born.get(before, -1))
+            depth[page] = depth.get(before, -1) + 1
+            pages.mark_known([page])
+            pages.learn(page, PageOrigin(before, depth[page]))
+            pages.give_back([page])
+        for page in born:
+            behind = {page}
+            for _ in born:
+                behind |= {
+                    one
+                    for one, (before, since) in parent.items()
+                    if one in born and before in behind and born.get(before) == since
+                }
+            found = pages.behind(page)
+            assert set(found) == behind
+            assert len(found) == len(behind)
+            places = {one: at for at, one in enumerate(found)}
+            assert all(places[one] < places[parent[one][0]] for one in found if one != page), (
+                "the ends come first"
+            )
+        assert sorted(pages.known_of(None)) == sorted(born)
+    pages.check([])
+
+
+def test_only_what_is_cached_can_be_dropped() -> None:
+    pages = Pages(4, plan_of(lambda page: None))
+    page = pages.take()
+    for wrong in (page, 3):
+        with pytest.raises(ValueError, match="cannot be dropped"):
+            pages.drop(wrong)
 
 
 def test_check_sees_a_page_that_was_lost() -> None:

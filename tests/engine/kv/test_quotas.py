@@ -49,8 +49,8 @@ class Machine:
         """Something that may happen."""
         rng = self.rng
         does = rng.choices(
-            ("take", "share", "revive", "give_back", "bound", "replace_eviction"),
-            (12, 3, 2, 10, 1, 0.3),
+            ("take", "share", "revive", "drop", "give_back", "bound", "replace_eviction"),
+            (12, 3, 2, 1, 10, 1, 0.3),
         )
         match does[0]:
             case "take":
@@ -59,6 +59,8 @@ class Machine:
                 self.share(rng.choice(self.holders))
             case "revive" if self.released:
                 self.revive(rng.choice(self.released))
+            case "drop" if self.released:
+                self.drop(rng.choice(self.released))
             case "give_back" if self.holders:
                 self.give_back(rng.randrange(len(self.holders)), learns=rng.random() < 0.8)
             case "bound":
@@ -117,6 +119,12 @@ class Machine:
         self.pages.share(page)
         self.released.remove(page)
         self.holders.append([page])
+
+    def drop(self, page: int) -> None:
+        self.pages.drop(page)
+        assert self.forgotten.pop() == page
+        self.released.remove(page)
+        self.known.discard(page)
 
     def give_back(self, at: int, *, learns: bool) -> None:
         pages = self.holders.pop(at)

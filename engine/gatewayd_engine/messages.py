@@ -396,6 +396,8 @@ class Evicted(msgspec.Struct, tag="evicted", array_like=True, frozen=True, gc=Fa
     """That are free now."""
     kept: int = 0
     """That sequences use, and which therefore stay."""
+    left: int = 0
+    """That are to go, too, and that nobody was kept waiting for: ask again."""
     error: str = ""
     """Why nothing can be evicted; empty if it can."""
 

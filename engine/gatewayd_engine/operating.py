@@ -16,13 +16,16 @@ from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.flight import InFlight
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.lives import Lives
-from gatewayd_engine.messages import Bump, Evict
+from gatewayd_engine.messages import Bump, Evict, Evicted
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused
 from gatewayd_hooks.scheduling import Priority
+
+_MOST_EVICTED = 8192
+"""Pages that are given up between two steps: some 40 ms."""
 
 
 class Operating:
@@ -109,11 +112,8 @@ class Operating:
             if sequence.slot >= 0:
                 self._lives.recovery.fenced(partial(self._move, sequence), redo=True)
 
-    def evict(self, message: Evict) -> tuple[int, int]:
-        """Give up cached pages that nobody uses.
-
-        Returns:
-            Pages that are free now, and those that are in use and stay.
+    def evict(self, message: Evict) -> Evicted:
+        """Give up cached pages that nobody uses, as many as may be given up between two steps.
 
         Raises:
             Refused: the eviction gives up none that it has not chosen, or there is no such page.
@@ -128,10 +128,12 @@ class Operating:
         else:
             whose = message.tenant
             chosen = pages.known_of(None if whose is None else self._queue.number_of(whose))
-        kept, before = sum(map(pages.is_held, chosen)), pages.num_free
-        evict = partial(self._placement.prefixes.evict, chosen)
+        free = [one for one in chosen if not pages.is_held(one)]
+        before, now = pages.num_free, free[:_MOST_EVICTED]
+        evict = partial(self._placement.prefixes.evict, now)
         self._lives.recovery.fenced(evict, redo=True)
-        return pages.num_free - before, kept
+        gone, kept = pages.num_free - before, len(chosen) - len(free)
+        return Evicted(message.number, gone, kept, left=len(free) - len(now))
 
     # All of it is whole, or not begun, when a strategy raises.
 

@@ -158,7 +158,7 @@ def _pin(core: EngineCore, command: Pin) -> Pinned:
 
 def _evict(core: EngineCore, command: Evict) -> Evicted:
     try:
-        return Evicted(command.number, *core.operating.evict(command))
+        return core.operating.evict(command)
     except Refused as refusal:
         return Evicted(command.number, error=str(refusal))
 

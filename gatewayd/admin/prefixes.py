@@ -72,13 +72,11 @@ class Prefixes:
         tenant: str | None = None,
     ) -> EvictAnswer:
         try:
-            told = await self._fleet.operating.evict(engine, page, tenant)
+            pages, in_use = await self._fleet.operating.evict(engine, page, tenant)
         except EvictionRefused as refusal:
             if engine is not None and page is not None and "not cached" in str(refusal):
                 raise _not_cached(engine, page) from refusal
             raise InvalidRequest(str(refusal), param="eviction") from refusal
-        pages = sum(one.pages for one in told.values())
-        in_use = sum(one.kept for one in told.values())
         await self._record(scope, "prefix.evict", target, pages=pages, in_use=in_use)
         _log.warning("%d pages of the prefix cache were evicted, by %s", pages, peer_in(scope))
         return EvictAnswer(pages, in_use)

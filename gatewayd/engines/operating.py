@@ -71,7 +71,7 @@ class EngineOperating:
 
     async def evict(
         self, engine: int | None, page: int | None = None, tenant: str | None = None
-    ) -> dict[int, Evicted]:
+    ) -> tuple[int, int]:
         """Give up cached pages that no sequence uses.
 
         Args:
@@ -80,21 +80,31 @@ class EngineOperating:
             tenant: whose; None for everybody's.
 
         Returns:
-            What each engine says, by its number.
+            Pages that are free now, and those that are in use and stay.
 
         Raises:
             EvictionRefused: an engine gives up none.
             EngineUnavailable: none serves.
         """
-        serving = [r for r in self._replicas if r.can_serve and engine in (None, r.index)]
-        answers = await self._asking.ask_all(serving, lambda number: Evict(number, page, tenant))
-        told = {replica.index: answer for replica, answer in answers if answer is not None}
-        if not told:
+        left = [r for r in self._replicas if r.can_serve and engine in (None, r.index)]
+        freed, in_use, is_told = 0, 0, False
+        while left:
+            answers = await self._asking.ask_all(left, lambda number: Evict(number, page, tenant))
+            left = []
+            for replica, answer in answers:
+                if answer is None:
+                    continue
+                if answer.error:
+                    raise EvictionRefused(answer.error)
+                is_told = True
+                freed += answer.pages
+                if answer.left:
+                    left.append(replica)
+                else:
+                    in_use += answer.kept
+        if not is_told:
             raise EngineUnavailable("no engine is ready; try again", retry_after=2)
-        for answer in told.values():
-            if answer.error:
-                raise EvictionRefused(answer.error)
-        return told
+        return freed, in_use
 
     def answered(self, event: Evicted) -> None:
         """An engine has given up pages, or refuses."""

@@ -24,7 +24,8 @@ SHARED = [300 + i * 7 % 3001 for i in range(64)]
 def evict(engine: Harness, page: int | None = None, tenant: str | None = None) -> tuple[int, int]:
     found = engine.core.operating.evict(Evict(1, page, tenant))
     engine.core.check()
-    return found
+    assert not found.left
+    return found.pages, found.kept
 
 
 def answer(engine: Harness, prompt: list[int], **fields: Any) -> int:
@@ -125,6 +126,21 @@ def test_a_pinned_page_goes_too_and_its_pin_with_it(make_engine: MakeEngine) -> 
         answer(engine, [3600 + i, *range(20, 114)])
     assert answer(engine, [*SHARED, 5]) == 0, "the pin is gone"
     assert engine.core.pin(Pin(1, b"", 60.0, page=10_000)) == 0
+
+
+def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gatewayd_engine.operating._MOST_EVICTED", 3)
+    engine = make_engine(kv_pages=64)
+    answer(engine, [*SHARED, *range(10, 58)])
+    page = page_of(engine, SHARED, 0)
+    left = []
+    while not left or left[-1]:
+        before = engine.core.stats.free_pages
+        found = engine.core.operating.evict(Evict(1, page))
+        assert engine.core.stats.free_pages == before + found.pages
+        left.append(found.left)
+    assert left == [4, 1, 0]
+    assert engine.core.stats.cached_pages == 0
 
 
 def test_what_is_not_cached_is_refused(make_engine: MakeEngine) -> None:

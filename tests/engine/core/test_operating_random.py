@@ -90,7 +90,7 @@ class Model:
                 self.cancelled.update((i, list(self.engine.answers[i].tokens)) for i in some)
             case "evict":
                 before = self.engine.core.stats
-                pages, _ = operating.evict(Evict(1, None, rng.choice([None, "a", "b"])))
+                pages = operating.evict(Evict(1, None, rng.choice([None, "a", "b"]))).pages
                 after = self.engine.core.stats
                 assert before.cached_pages - after.cached_pages == pages
                 assert after.held_pages == before.held_pages

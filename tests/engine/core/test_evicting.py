@@ -133,7 +133,7 @@ def test_many_go_in_parts(make_engine: MakeEngine, monkeypatch: pytest.MonkeyPat
     engine = make_engine(kv_pages=64)
     answer(engine, [*SHARED, *range(10, 58)])
     page = page_of(engine, SHARED, 0)
-    left = []
+    left: list[int] = []
     while not left or left[-1]:
         before = engine.core.stats.free_pages
         found = engine.core.operating.evict(Evict(1, page))

@@ -21,14 +21,15 @@ from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
-from gatewayd.plugging import Plugged, check_strategies, load_detector
+from gatewayd.plugging import Plugged, check_strategies, chosen_rows, load_detector
 from gatewayd.sizes import limit_of, sizes
 from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
 from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.loading import PluginRow
 from gatewayd_hooks.settings import needing_restart, problems_in
-from gatewayd_hooks.strategy import Kind
+from gatewayd_hooks.strategy import Kind, StrategyInfo
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -249,6 +250,21 @@ class Control:
             figures = (cost.calls, cost.seconds, cost.longest)
             rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
         return rows
+
+    def plugins(self) -> list[PluginRow]:
+        """Every installed plugin; enabled are those that the configuration chooses now."""
+        return chosen_rows(self._plugged.host, self.config)
+
+    async def offer(self, kind: Kind, name: str) -> tuple[StrategyInfo[Any], dict[str, Any]]:
+        """What a plugin offers, loaded as for a swap to it, and what the configuration says of it.
+
+        Raises:
+            PluginError: it is not installed, or cannot be loaded.
+        """
+        table = getattr(self.config, kind.value, None)
+        settings = table.settings(name) if isinstance(table, SlotTable) else {}
+        info = await self._aside(f"{kind}.{name}", self._plugged.info, kind, name, settings)
+        return info, settings
 
     def _apply_limits(self) -> None:
         engine = self.config.engine

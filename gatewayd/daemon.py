@@ -23,6 +23,7 @@ from gatewayd import __version__, launch, logs
 from gatewayd.admin.app import build_admin
 from gatewayd.admin.operations import Operations, operation_routes
 from gatewayd.admin.pinning import Pinning
+from gatewayd.admin.plugins import plugin_routes
 from gatewayd.admin.prefixes import Prefixes, prefix_routes
 from gatewayd.admin.recording import Record
 from gatewayd.admin.server import AdminServer
@@ -217,6 +218,7 @@ class Daemon:
                 *snapshot_routes(snapshots, self._watching, self._lines, prefixes),
                 *operation_routes(operations),
                 *prefix_routes(Prefixes(self._fleet, record)),
+                *plugin_routes(self._control),
             ],
         )
         self._admin = AdminServer(app, config.admin.socket)

@@ -38,6 +38,7 @@ from gatewayd_hooks.watchdog import Watchdog
 _log = logging.getLogger(__name__)
 
 FAULT_LIMIT = 3
+_ENABLED = ("installed", "enabled")
 _LIGHT = (
     Kind.SCHEDULER,
     Kind.PREFIX_CACHE,
@@ -278,10 +279,15 @@ def report(config: Config) -> list[PluginRow]:
     _load_configured(host, config)
     # Only to say what is wrong with them: the daemon has no use for parts of the console.
     host.hooked(Kind.CONSOLE, config.plugins.console)
+    return chosen_rows(host, config)
+
+
+def chosen_rows(host: PluginHost, config: Config) -> list[PluginRow]:
+    """Every installed plugin; what the configuration chooses is enabled, whoever has loaded it."""
     chosen = slots.enabled(config)
     return [
-        dataclasses.replace(row, state="enabled")
-        if row.state == "installed" and f"{row.kind}.{row.name}" in chosen
+        dataclasses.replace(row, state=_ENABLED[f"{row.kind}.{row.name}" in chosen])
+        if row.state in _ENABLED
         else row
         for row in host.report()
     ]

@@ -82,6 +82,8 @@ RIGHTS = {
 }
 """Every route of the public app, and the right that a tenant's key needs there."""
 ADMIN = {
+    "GET /admin/plugins",
+    "GET /admin/plugins/{kind}/{name}",
     "GET /admin/strategies",
     "PUT /admin/strategies/{kind}",
     "PATCH /admin/limits",

@@ -10,7 +10,7 @@ from gatewayd.admin.wire_snapshot import KvView
 from gatewayd_tui.app import Console
 from gatewayd_tui.screens.kv import holders
 from gatewayd_tui.widgets.heat import STATES, HeatMap, by_state, by_tenant, color, letter
-from tests.tui.conftest import Watching, text_of, until
+from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import kv, snapshot
 
@@ -99,13 +99,15 @@ async def test_rates_are_those_of_the_counters(daemon: FakeDaemon, watching: Wat
 async def test_evicting_is_asked_about_and_is_a_call(
     daemon: FakeDaemon, watching: Watching, keys: str, route: str
 ) -> None:
+    daemon.answers["DELETE", route] = 200, {"pages": 9, "in_use": 0}
     async with watching(start="kv") as (console, pilot):
         console.screen.query_one("#kv-tenants").focus()
         await pilot.press(keys)
         await pilot.pause()
         assert "give up" in text_of(console)
         await pilot.press("n", keys, "y")
-        await until(pilot, lambda: daemon.calls)
+        await until(pilot, lambda: len(said(console)) == 2)
+        assert said(console)[1] == "9 pages are free now"
     assert daemon.calls == [("DELETE", route, None)]
 
 

@@ -102,7 +102,7 @@ async def test_pages_are_pinned_unpinned_and_evicted(
     daemon: FakeDaemon, watching: Watching
 ) -> None:
     forest(daemon)
-    daemon.answers["DELETE", "/admin/prefixes/0/1"] = (200, {"pages": 4})
+    daemon.answers["DELETE", "/admin/prefixes/0/1"] = (200, {"pages": 4, "in_use": 1})
     async with watching(start="prefixes") as (console, pilot):
         await until(pilot, lambda: len(lines(console)) == 2)
         await pilot.press("down", "down", "i")
@@ -114,7 +114,7 @@ async def test_pages_are_pinned_unpinned_and_evicted(
         await pilot.press("x", "y")
         await until(pilot, lambda: len(daemon.calls) >= 7)
         await pilot.pause()
-        assert "4 pages are free now" in said(console)
+        assert "4 pages are free now; 1 are in use and stay" in said(console)
     assert [call for call in daemon.calls if call[0] != "GET"] == [
         ("PUT", "/admin/prefixes/0/1/pin", {"seconds": 43_200}),
         ("PUT", "/admin/prefixes/0/1/pin", {"seconds": 0}),

@@ -11,21 +11,26 @@ from typing import ClassVar
 from textual import work
 from textual.app import App
 from textual.binding import Binding
-from textual.widgets import DataTable
+from textual.dom import DOMNode
+from textual.widgets import DataTable, Input, Tree
 
 from gatewayd_tui.client import Lost, Source
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
 from gatewayd_tui.palette import Commands, own_bindings
+from gatewayd_tui.plugged import Added, run, why
 from gatewayd_tui.recording import Recorder, line_of
 from gatewayd_tui.screens import SCREENS
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.help import HelpScreen
+from gatewayd_tui.screens.panel import screens_of
 from gatewayd_tui.state import State, advance, lose
+from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.table import LiveTable
 
 INTERVALS = (0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
 _SOON, _LATE = 0.25, 4.0
 """Seconds between attempts to reach a daemon: the first, and the longest."""
+_NOTHING = Added()
 
 
 class Console(App[None]):
@@ -37,6 +42,7 @@ class Console(App[None]):
         interval: seconds between snapshots.
         recorder: writes every snapshot down.
         start: name of the first screen.
+        added: by plugins.
     """
 
     TITLE = "gatewayd"
@@ -68,10 +74,12 @@ class Console(App[None]):
         interval: float = 0.5,
         recorder: Recorder | None = None,
         start: str = "overview",
+        added: Added = _NOTHING,
     ) -> None:
         super().__init__()
         self.source = source
-        self.pages = self.PAGES
+        self.added = added
+        self.pages = (*self.PAGES, *screens_of(added.panels, taken_keys(type(self))))
         self.interval = interval
         self.is_read_only = read_only
         self._recorder = recorder
@@ -100,13 +108,14 @@ class Console(App[None]):
         return [*can, *(["frozen"] if self._frozen else []), f"{self.interval:g}s"]
 
     def titles(self) -> list[tuple[str, str]]:
-        """Keys and titles of the screens."""
-        return [(page.KEY, page.TITLE) for page in self.pages]
+        """Keys and titles of the screens; one without a key is found by its name."""
+        return [(page.KEY, page.TITLE) for page in self.pages if page.KEY]
 
     def on_mount(self) -> None:
         """Open the first screen, and begin to watch."""
         for page in self.pages:
             self.add_mode(page.NAME, page)
+        self._bind_added()
         self.switch_mode(self._start)
         self.watch_source()
 
@@ -175,6 +184,22 @@ class Console(App[None]):
         """Go to a screen."""
         self.switch_mode(name)
 
+    @work
+    async def action_plugged(self, name: str) -> None:
+        """Run an action of a plugin, after a question where something would be lost."""
+        found = self.added.action(name)
+        if found is None or not self.can_change:
+            self.notify(f"nothing is changed: {self.why_not}", severity="warning")
+            return
+        plugin, action = found
+        title = f"{action.title} (plugin {plugin})"
+        if action.is_destructive and not await self.push_screen_wait(Confirm([title])):
+            return
+        try:
+            self.notify(f"✓ {await run(action, self.source)}", markup=False)
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            self.notify(f"{title}: {why(error)}", severity="error", markup=False)
+
     def action_keys(self) -> None:
         """Show the keys that work here."""
         page = self.page()
@@ -209,7 +234,35 @@ class Console(App[None]):
             text = StringIO(line_of(snapshot).decode())
             self.deliver_text(text, save_directory=Path.cwd(), save_filename=name)
 
+    def _bind_added(self) -> None:
+        """Give plugins the keys that nobody has."""
+        used = set(taken_keys(type(self)))
+        for page in self.pages[len(self.PAGES) :]:
+            if page.KEY:
+                self.bind(page.KEY, f"open('{page.NAME}')", description=page.TITLE, show=False)
+                used.add(page.KEY)
+        for plugin, action in self.added.actions:
+            if action.key and action.key not in used:
+                name = f"plugged('{plugin}.{action.id}')"
+                self.bind(action.key, name, description=action.title, show=False)
+                used.add(action.key)
+
     def _refresh_page(self) -> None:
         page = self.page()
         if page is not None:
             page.refresh_state()
+
+
+def taken_keys(console: type[Console]) -> list[str]:
+    """Every key that the console, one of its screens or a widget has."""
+    classes: tuple[type[DOMNode], ...] = (
+        console,
+        ConsoleScreen,
+        *console.PAGES,
+        LiveTable,
+        DataTable,
+        Tree,
+        Input,
+    )
+    bindings = [each for one in classes for each in one.BINDINGS if isinstance(each, Binding)]
+    return [key for each in bindings for key in each.key.split(",")] + ["enter", "tab", "escape"]

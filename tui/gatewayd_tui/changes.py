@@ -7,6 +7,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
 
+import msgspec
+
+from gatewayd.admin.wire_operations import EvictAnswer
+
 _ActionT = TypeVar("_ActionT", bound=Callable[..., Any])
 
 
@@ -130,6 +134,16 @@ def revoke_key(key: str, owner: str) -> Change:
     """End a key."""
     title = f"revoke key {key} of {owner}, and end what runs with it"
     return Change(title, "DELETE", f"/admin/keys/{_part(key)}", destroys=True)
+
+
+def evicted(answer: object) -> str | None:
+    """What came of giving pages up, as a sentence; None where the daemon does not say."""
+    try:
+        found = msgspec.convert(answer, EvictAnswer)
+    except msgspec.ValidationError:
+        return None
+    stay = f"; {found.in_use} are in use and stay" if found.in_use else ""
+    return f"{found.pages} pages are free now{stay}"
 
 
 def load_model(model: str) -> Change:

@@ -45,6 +45,10 @@ def tui(
     ] = None,
     theme: Annotated[str | None, typer.Option("--theme", help="Such as nord or ansi-dark.")] = None,
     interval: Interval = 0.5,
+    plugin: Annotated[
+        list[str] | None,
+        typer.Option("--plugin", metavar="NAME", help="Also show what this plugin adds; repeat."),
+    ] = None,
     serve: Annotated[
         bool, typer.Option("--serve", help="Show it in a browser, at a link that is printed.")
     ] = False,
@@ -68,9 +72,12 @@ def tui(
             "--interval": interval,
         }
         words = [str(w) for name, each in given.items() if each is not None for w in (name, each)]
+        words += [word for name in plugin or [] for word in ("--plugin", name)]
         _serve([*words, *(["--read-only"] if read_only else [])], host, port, public_url)
         return
     from gatewayd_tui.app import Console
+    from gatewayd_tui.place import NoSocket, find_plugins
+    from gatewayd_tui.plugged import load
     from gatewayd_tui.recording import Recorder
 
     source = _source(socket, config, snapshot)
@@ -78,7 +85,13 @@ def tui(
         recorder = None if record is None else Recorder(record)
     except OSError as error:
         _fail(f"{record} cannot be written: {error.strerror or error}")
-    console = Console(source, read_only=read_only, interval=interval, recorder=recorder)
+    try:
+        added = load([*find_plugins(config), *(plugin or [])])
+    except NoSocket as error:
+        _fail(str(error))
+    console = Console(
+        source, read_only=read_only, interval=interval, recorder=recorder, added=added
+    )
     if theme is not None:
         if theme not in console.available_themes:
             _fail(f"there is no theme {theme}: {', '.join(sorted(console.available_themes))}")

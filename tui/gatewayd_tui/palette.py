@@ -53,6 +53,17 @@ class Commands(Provider):
                         title, f"{each.tooltip or ''} ({each.key})", screen.NAME, each.action
                     )
 
+        for plugin, action in console.added.actions if console.can_change else ():
+            key = f" ({action.key})" if action.key else ""
+            page = console.page()
+            name = page.NAME if page is not None else console.pages[0].NAME
+            yield Command(
+                action.title,
+                f"Of plugin {plugin}{key}",
+                name,
+                f"app.plugged('{plugin}.{action.id}')",
+            )
+
     def _run(self, command: Command) -> Callable[[], Awaitable[None]]:
         return partial(self._console.do, command.screen, command.action)
 

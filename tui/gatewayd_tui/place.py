@@ -1,11 +1,13 @@
-"""Where the daemon's socket is: a flag, the environment, or the configuration file."""
+"""Where the daemon's socket is, and which plugins: a flag, the environment, or the file."""
 
 from __future__ import annotations
 
+import json
 import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 
 class NoSocket(Exception):
@@ -25,14 +27,42 @@ def find_socket(
     named = environ.get("GATEWAYD_ADMIN__SOCKET")
     if named:
         return named
-    file = config or (Path(environ["GATEWAYD_CONFIG"]) if environ.get("GATEWAYD_CONFIG") else None)
+    file = _file(config, environ)
     if file is None:
         raise NoSocket("say which daemon: --socket PATH, or --config FILE that has [admin] socket")
-    try:
-        table = tomllib.loads(file.read_text()).get("admin", {})
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise NoSocket(f"{file} cannot be read: {error}") from error
-    socket = table.get("socket") if isinstance(table, dict) else None
+    socket = _read(file, "admin").get("socket")
     if not isinstance(socket, str):
         raise NoSocket(f"{file} has no [admin] socket; set it, or give --socket PATH")
     return socket
+
+
+def find_plugins(config: Path | None, environ: Mapping[str, str] = os.environ) -> list[str]:
+    """Names of plugins that add to the console, from where the daemon reads them.
+
+    Raises:
+        NoSocket: what is written there is no list of names.
+    """
+    named = environ.get("GATEWAYD_PLUGINS__CONSOLE")
+    file = _file(config, environ)
+    found: object = [] if file is None else _read(file, "plugins").get("console", [])
+    if named is not None:
+        try:
+            found = json.loads(named)
+        except ValueError:
+            found = None
+    if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
+        raise NoSocket('[plugins] console must be a list of names, such as ["crowd"]')
+    return found
+
+
+def _file(config: Path | None, environ: Mapping[str, str]) -> Path | None:
+    named = environ.get("GATEWAYD_CONFIG")
+    return config or (Path(named) if named else None)
+
+
+def _read(file: Path, table: str) -> dict[str, Any]:
+    try:
+        found = tomllib.loads(file.read_text()).get(table, {})
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise NoSocket(f"{file} cannot be read: {error}") from error
+    return found if isinstance(found, dict) else {}

@@ -6,6 +6,7 @@ A form shows what is so now; a line that is left as it is says nothing. Pure fun
 from __future__ import annotations
 
 import re
+import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
@@ -43,6 +44,7 @@ class Question:
         now: what it is at first, as it is typed; empty where it is not set.
         is_needed: whether it may not be left empty.
         takes_none: whether there may be no such value.
+        takes: what may be typed, where the type does not say.
     """
 
     name: str
@@ -51,11 +53,13 @@ class Question:
     now: str = ""
     is_needed: bool = False
     takes_none: bool = False
+    takes: str = ""
 
     @property
     def hint(self) -> str:
         """What may be typed, in a few words."""
-        return _hint(self.name, self.type) + (f", or {NONE}" if self.takes_none else "")
+        tail = f", or {NONE}" if self.takes_none else ""
+        return (self.takes or _hint(self.name, self.type)) + tail
 
     def value(self, text: str) -> Any:  # noqa: ANN401 - JSON
         """What was typed, as it stands in a body.
@@ -69,7 +73,7 @@ class Question:
         if self.takes_none and text.lower() in ("", NONE):
             return None
         value = _read(self.name, text, self.type)
-        if value is None or not _fits(value, self.type):
+        if value is None or not (isinstance(self.type, inspect.AnyType) or _fits(value, self.type)):
             shown = f"{text[:40]}…" if len(text) > 40 else text
             raise Wrong(self.name, f"{self.name} is {shown!r}; it must be {self.hint}")
         return value
@@ -138,7 +142,9 @@ def typed(name: str, value: object) -> str:
         return f"{units}.{rest:06d}".rstrip("0").ljust(len(str(units)) + 3, "0")
     if isinstance(value, list):
         return " ".join(map(str, value))
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:.0f}" if value == int(value) else f"{value:g}"
+    return str(value)
 
 
 def docs_of(body: type) -> dict[str, str]:
@@ -165,6 +171,8 @@ def _parts(kind: Any) -> list[Any]:  # noqa: ANN401 - msgspec's types
 def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
     """The value that a text means; None if it means none."""
     match kind:
+        case inspect.AnyType():
+            return _toml(text)
         case inspect.ListType():
             return [part for part in re.split(r"[\s,]+", text) if part]
         case inspect.IntType() if name.endswith("_micros"):
@@ -176,6 +184,14 @@ def _read(name: str, text: str, kind: Any) -> Any:  # noqa: ANN401 - JSON
         case inspect.FloatType():
             return float(text) if re.fullmatch(r"-?(\d{1,20}\.?\d*|\.\d+)", text) else None
     return text
+
+
+def _toml(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
+    """A value as in the configuration; a word needs no quotes."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError:
+        return text
 
 
 def _micros(text: str) -> int | None:

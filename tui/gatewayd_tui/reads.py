@@ -8,6 +8,7 @@ from urllib.parse import quote
 import msgspec
 
 from gatewayd.admin.wire import Explanation
+from gatewayd.admin.wire_plugins import PluginSettings, PluginView
 from gatewayd.admin.wire_snapshot import Prefixes
 from gatewayd_tui.client import Refused, Source
 
@@ -29,6 +30,19 @@ class Ended(msgspec.Struct, frozen=True):
     ms: float
     ttft_ms: float | None
     cause: str
+
+
+class _PluginList(msgspec.Struct, frozen=True):
+    plugins: list[PluginView]
+
+
+class _Slot(msgspec.Struct, frozen=True):
+    kind: str
+    names: list[str]
+
+
+class _SlotList(msgspec.Struct, frozen=True):
+    slots: list[_Slot]
 
 
 class _EndedList(msgspec.Struct, frozen=True):
@@ -95,6 +109,35 @@ async def prefixes(source: Source, engine: int, parent: int | None) -> Prefixes:
     page = "" if parent is None else parent
     route = f"/admin/prefixes?engine={engine}&parent={page}&limit={_PAGES}"
     return _as(await source.call("GET", route), Prefixes)
+
+
+async def plugins(source: Source) -> list[PluginView]:
+    """What is installed beside the daemon.
+
+    Raises:
+        Lost, Refused: there is no such answer.
+    """
+    return _as(await source.call("GET", "/admin/plugins"), _PluginList).plugins
+
+
+async def settings(source: Source, kind: str, name: str) -> PluginSettings:
+    """What may be set of a strategy.
+
+    Raises:
+        Lost, Refused: it is not installed or cannot be loaded, or there is no answer.
+    """
+    route = f"/admin/plugins/{quote(kind, safe='')}/{quote(name, safe='')}"
+    return _as(await source.call("GET", route), PluginSettings)
+
+
+async def chosen(source: Source, kind: str) -> list[str]:
+    """The strategies that fill a slot now, in their order.
+
+    Raises:
+        Lost, Refused: there is no such answer.
+    """
+    slots = _as(await source.call("GET", "/admin/strategies"), _SlotList).slots
+    return next((slot.names for slot in slots if slot.kind == kind), [])
 
 
 async def requests(source: Source, order: str) -> list[Ended]:

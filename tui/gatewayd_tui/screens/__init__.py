@@ -8,6 +8,7 @@ from gatewayd_tui.screens.kv import KvScreen
 from gatewayd_tui.screens.logs import LogsScreen
 from gatewayd_tui.screens.models import ModelsScreen
 from gatewayd_tui.screens.overview import OverviewScreen
+from gatewayd_tui.screens.plugins import PluginsScreen
 from gatewayd_tui.screens.prefixes import PrefixesScreen
 from gatewayd_tui.screens.queue import QueueScreen
 from gatewayd_tui.screens.running import RunningScreen
@@ -23,6 +24,7 @@ SCREENS: tuple[type[ConsoleScreen], ...] = (
     SloScreen,
     TenantsScreen,
     ModelsScreen,
+    PluginsScreen,
     LogsScreen,
     ExplainScreen,
 )

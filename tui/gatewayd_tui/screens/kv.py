@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.widgets import Static
 
 from gatewayd.admin.wire_snapshot import EngineView, KvView, Snapshot
-from gatewayd_tui.changes import changing, evict_tenant, reset_cache
+from gatewayd_tui.changes import Change, changing, evict_tenant, evicted, reset_cache
 from gatewayd_tui.figures import count, percent, size
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State, rate, share
@@ -100,6 +100,12 @@ class KvScreen(ConsoleScreen):
         """Another engine's pool."""
         self._engine += step
         self.refresh_state()
+
+    def made(self, change: Change, answer: Any) -> None:  # noqa: ANN401 - JSON
+        """Say what came of it."""
+        said = evicted(answer)
+        if said is not None:
+            self.notify(said)
 
     @changing
     def action_evict(self) -> None:

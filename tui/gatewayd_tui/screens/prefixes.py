@@ -16,7 +16,7 @@ from textual.widgets.tree import TreeNode
 
 from gatewayd.admin.wire_snapshot import PrefixView
 from gatewayd_tui import reads
-from gatewayd_tui.changes import Change, changing, evict_page, pin_page
+from gatewayd_tui.changes import Change, changing, evict_page, evicted, pin_page
 from gatewayd_tui.client import Lost, Refused
 from gatewayd_tui.figures import count
 from gatewayd_tui.questions import questions
@@ -164,9 +164,9 @@ class PrefixesScreen(ConsoleScreen):
         """Look at what became of the branch."""
         node = self.tree.cursor_node
         self.fill(node.parent if node is not None and node.parent is not None else self.tree.root)
-        freed = answer.get("pages") if isinstance(answer, dict) else None
-        if freed is not None:
-            self.notify(f"{freed} pages are free now", markup=False)
+        said = evicted(answer)
+        if said is not None:
+            self.notify(said)
 
     @changing
     @work

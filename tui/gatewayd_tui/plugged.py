@@ -1,0 +1,236 @@
+"""What plugins add to the console, each behind a fence: a broken one is told of, and nothing else.
+
+Whatever a plugin does is done in a thread that nobody waits for longer than it may take: one that
+never comes back costs a thread, not the console.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
+
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.console import Action, Panel, Rows
+from gatewayd_hooks.console import Refused as NotDone
+from gatewayd_hooks.errors import PluginError, told
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind
+from gatewayd_tui.client import Lost, Refused, Source
+
+LOAD_SECONDS = 5.0
+SHOW_SECONDS = 1.0
+RUN_SECONDS = 60.0
+MOST_ROWS = 200
+ResultT = TypeVar("ResultT")
+_PartT = TypeVar("_PartT", Panel, Action)
+_Outcome = Callable[[], ResultT]
+
+
+class Failed(NamedTuple):
+    """A plugin that adds nothing, and why."""
+
+    plugin: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What plugins add.
+
+    Attributes:
+        panels, actions: each with the plugin it came from.
+        failed: plugins that add nothing.
+    """
+
+    panels: tuple[tuple[str, Panel], ...] = ()
+    actions: tuple[tuple[str, Action], ...] = ()
+    failed: tuple[Failed, ...] = ()
+
+    def action(self, name: str) -> tuple[str, Action] | None:
+        """One of them, by ``<plugin>.<id>``."""
+        return next((one for one in self.actions if f"{one[0]}.{one[1].id}" == name), None)
+
+
+class Drawn(NamedTuple):
+    """What a panel shows, as text: a table, or lines of which ``columns`` are none."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def load(names: Iterable[str], seconds: float = LOAD_SECONDS) -> Added:
+    """Load plugins, one after the other."""
+    host = PluginHost(Catalog.installed())
+    panels: list[tuple[str, Panel]] = []
+    actions: list[tuple[str, Action]] = []
+    failed = []
+    for name in dict.fromkeys(names):
+        try:
+            more = _waited(partial(_parts, host, name), seconds)
+        except TimeoutError:
+            failed.append(Failed(name, f"does not load within {seconds:g} s"))
+        except PluginError as error:
+            failed.append(Failed(name, error.reason))
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            failed.append(Failed(name, told(error)))
+        else:
+            panels += [(name, panel) for panel in more[0]]
+            actions += [(name, action) for action in more[1]]
+    return Added(tuple(panels), tuple(actions), tuple(failed))
+
+
+async def aside(call: Callable[[], ResultT], seconds: float) -> ResultT:
+    """Call a plugin's function in a thread.
+
+    Raises:
+        TimeoutError: it has not come back; its thread is left alone.
+        Exception: whatever it raises.
+    """
+    loop = asyncio.get_running_loop()
+    coming: asyncio.Future[ResultT] = loop.create_future()
+
+    def run() -> None:
+        outcome = _outcome(call)
+        with contextlib.suppress(RuntimeError):  # the console has ended meanwhile
+            loop.call_soon_threadsafe(_settle, coming, outcome)
+
+    threading.Thread(target=run, name="plugin", daemon=True).start()
+    return await asyncio.wait_for(coming, seconds)
+
+
+def drawn(panel: Panel, look: Mapping[str, Any]) -> Drawn:
+    """Ask a panel what it shows.
+
+    Raises:
+        Exception: whatever it raises; a ``TypeError`` where it answers something else.
+    """
+    shown = panel.show(look)
+    if isinstance(shown, Rows):
+        columns = tuple(_line(each) for each in shown.columns)
+        rows = tuple(tuple(map(_line, row)) for row in shown.rows[:MOST_ROWS])
+        if not columns or any(len(row) != len(columns) for row in rows):
+            raise TypeError("a row has not as many cells as there are columns")
+        return Drawn(columns, rows)
+    if isinstance(shown, str) or not isinstance(shown, Sequence):
+        raise TypeError(f"it answers {type(shown).__name__}, neither Rows nor a list of lines")
+    return Drawn((), tuple((_line(each),) for each in shown[:MOST_ROWS]))
+
+
+class Calls:
+    """The admin API for an action, in its thread.
+
+    Args:
+        source: asks.
+        loop: of the console.
+    """
+
+    def __init__(self, source: Source, loop: asyncio.AbstractEventLoop) -> None:
+        self._source = source
+        self._loop = loop
+
+    def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
+        """See ``AdminCalls``."""
+        if not route.startswith("/admin/"):
+            raise NotDone(f"{route} is no route of the admin API")
+        asked = self._source.call(method, route, body)
+        try:
+            return asyncio.run_coroutine_threadsafe(asked, self._loop).result(RUN_SECONDS)
+        except (Lost, Refused) as error:
+            raise NotDone(str(error)) from error
+        except TimeoutError as error:
+            raise NotDone("the daemon has not answered") from error
+
+
+async def run(action: Action, source: Source) -> str:
+    """Run an action; what it says.
+
+    Raises:
+        Exception: whatever it raises.
+    """
+    calls = Calls(source, asyncio.get_running_loop())
+    return _line(await aside(partial(action.run, calls), RUN_SECONDS))
+
+
+def why(error: Exception) -> str:
+    """Why an action has not been done."""
+    if isinstance(error, TimeoutError):
+        return f"it has not come back within {RUN_SECONDS:g} s"
+    return str(error) if isinstance(error, NotDone) else told(error)
+
+
+def _parts(host: PluginHost, name: str) -> tuple[list[Panel], list[Action]]:
+    """What one plugin adds.
+
+    Raises:
+        PluginError: it cannot be loaded.
+        Exception: what its hooks raise.
+    """
+    for failure in host.hooked(Kind.CONSOLE, [name]):
+        raise PluginError(f"{failure.kind}.{failure.name}", failure.reason)
+    module = Catalog.installed().find(Kind.CONSOLE, name).module
+    panels = _offered(host, "gatewayd_console_panels", module, Panel)
+    actions = _offered(host, "gatewayd_console_actions", module, Action)
+    if not panels and not actions:
+        raise TypeError("it adds neither a panel nor an action")
+    return panels, actions
+
+
+def _offered(host: PluginHost, hook: str, module: str, kind: type[_PartT]) -> list[_PartT]:
+    caller = host.listeners(hook).get(module)
+    found = [] if caller is None else [each for some in caller() for each in some]
+    for each in found:
+        if not isinstance(each, kind):
+            raise TypeError(f"{hook} answers {type(each).__name__}, not {kind.__name__}")
+    ids = [each.id for each in found]
+    if len(set(ids)) < len(ids):
+        raise TypeError(f"{hook} gives an id twice")
+    return found
+
+
+def _waited(call: Callable[[], ResultT], seconds: float) -> ResultT:
+    """The same without an event loop."""
+    outcomes: list[_Outcome[ResultT]] = []
+    thread = threading.Thread(
+        target=lambda: outcomes.append(_outcome(call)), name="plugin", daemon=True
+    )
+    thread.start()
+    thread.join(seconds)
+    if not outcomes:
+        raise TimeoutError
+    return outcomes[0]()
+
+
+def _outcome(call: Callable[[], ResultT]) -> _Outcome[ResultT]:
+    """What came of a call; to be called itself where that is wanted."""
+    try:
+        return partial(_given, call())
+    except BaseException as error:  # noqa: BLE001 - a plugin may even call sys.exit
+        is_usual = isinstance(error, Exception) and not isinstance(error, StopIteration)
+        return partial(_raised, error if is_usual else RuntimeError(told(error)))
+
+
+def _given(result: ResultT) -> ResultT:
+    return result
+
+
+def _raised(error: BaseException) -> Any:  # noqa: ANN401 - never comes back
+    raise error
+
+
+def _settle(coming: asyncio.Future[ResultT], outcome: _Outcome[ResultT]) -> None:
+    if coming.done():
+        return  # nobody waits any more
+    try:
+        coming.set_result(outcome())
+    except Exception as error:  # noqa: BLE001 - whatever it raised
+        coming.set_exception(error)
+
+
+def _line(value: object) -> str:
+    """One line of what can be printed: a panel may show what clients have sent."""
+    return "".join(c if c.isprintable() else "·" for c in str(value))

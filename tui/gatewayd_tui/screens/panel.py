@@ -1,0 +1,132 @@
+"""A panel of a plugin: it shows what the plugin's function makes of a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from operator import itemgetter
+from typing import ClassVar
+
+import msgspec
+from textual import work
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.content import Content
+from textual.widgets import Static
+
+from gatewayd.admin.wire_snapshot import Snapshot
+from gatewayd_hooks.console import Panel
+from gatewayd_hooks.errors import told
+from gatewayd_tui.plugged import SHOW_SECONDS, Drawn, aside, drawn
+from gatewayd_tui.screens.base import ConsoleScreen
+from gatewayd_tui.state import State
+from gatewayd_tui.widgets.table import Column, LiveTable
+
+MOST_FAULTS = 3
+_WIDEST = 32
+Row = tuple[str, ...]
+
+
+class PanelScreen(ConsoleScreen):
+    """See above; a class of its own for each panel.
+
+    Attributes:
+        PLUGIN: whose it is.
+        PANEL: what is shown.
+    """
+
+    PLUGIN: ClassVar[str]
+    PANEL: ClassVar[Panel]
+
+    BINDINGS = [
+        Binding("r", "again", "Again", id="panel.again", tooltip="Ask it again after faults"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._faults = 0
+        self._is_asked = False
+        self._columns: Row = ()
+
+    def body(self) -> ComposeResult:
+        """Lines; a table stands in their place when there is one."""
+        with VerticalScroll(id="panel"):
+            yield Static(id="panel-text")
+
+    def id_of(self, row: Row) -> str:
+        """Its first cell."""
+        return row[0]
+
+    def show(self, state: State) -> None:
+        """Ask the plugin, unless it is still being asked or has failed too often."""
+        if state.snapshot is not None and not self._is_asked and self._faults < MOST_FAULTS:
+            self._is_asked = True
+            self._ask(state.snapshot)
+
+    def action_again(self) -> None:
+        """Forget its faults."""
+        self._faults = 0
+        self.refresh_state()
+
+    @work(group="panel")
+    async def _ask(self, snapshot: Snapshot) -> None:
+        look = msgspec.to_builtins(snapshot)
+        try:
+            found = await aside(lambda: drawn(self.PANEL, look), SHOW_SECONDS)
+        except TimeoutError:
+            await self._fail(f"it has not come back within {SHOW_SECONDS:g} s")
+        except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+            await self._fail(told(error))
+        else:
+            self._faults = 0
+            await self._draw(found)
+        finally:
+            self._is_asked = False
+
+    async def _fail(self, reason: str) -> None:
+        self._faults += 1
+        lines = [f"✖ plugin {self.PLUGIN}, panel {self.PANEL.id}: {reason}"]
+        if self._faults >= MOST_FAULTS:
+            lines.append("it is asked no more; r asks it again")
+        await self._draw(Drawn((), tuple((line,) for line in lines)))
+
+    async def _draw(self, found: Drawn) -> None:
+        text = self.query_one("#panel-text", Static)
+        if found.columns != self._columns:
+            await self.query(LiveTable).remove()
+            self._columns = found.columns
+            if found.columns:
+                table = LiveTable(columns_of(found), itemgetter(0))
+                await self.query_one("#body").mount(table)
+                table.focus()
+        self.query_one("#panel").display = not found.columns
+        if found.columns:
+            self.query_one(LiveTable).put(found.rows)
+        else:
+            text.update(Content("\n".join(line for (line,) in found.rows)))
+
+
+def columns_of(found: Drawn) -> list[Column[Row]]:
+    """As wide as what stands in them at first; the last one takes the rest."""
+    columns: list[Column[Row]] = []
+    for place, title in enumerate(found.columns):
+        cells = [len(row[place]) for row in found.rows]
+        width = min(_WIDEST, max([len(title) + 1, *cells]))
+        is_last = place == len(found.columns) - 1
+        cell = itemgetter(place)
+        columns.append(Column(title, 0 if is_last else width, cell, cell))
+    return columns
+
+
+def screens_of(
+    panels: Iterable[tuple[str, Panel]], taken: Iterable[str]
+) -> tuple[type[PanelScreen], ...]:
+    """A screen for each panel; a key that is taken is not given twice."""
+    used, made = set(taken), []
+    for plugin, panel in panels:
+        key = "" if panel.key in used else panel.key
+        used.add(key)
+        name = f"{plugin}.{panel.id}"
+        words = {"NAME": name, "KEY": key, "TITLE": panel.title, "PLUGIN": plugin, "PANEL": panel}
+        made.append(type(f"Panel_{plugin}_{panel.id}", (PanelScreen,), words))
+    return tuple(made)

@@ -126,7 +126,8 @@ class Reader:
 
     def _break(self, error: Exception) -> None:
         self._is_broken = True
-        _log.debug("an answer is read as text from here on: %r", error)
+        # What it says may be of the answer itself.
+        _log.debug("an answer is read as text from here on: %s", type(error).__name__)
 
     def _kept(self, parts: Iterable[Part]) -> list[Part]:
         most, kept = self._parsers.most_calls, []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 
 from gatewayd.errors import GatewayError
 from gatewayd.http.asgi import JSON_HEADER, Header, encode_json, error_headers
@@ -23,7 +23,7 @@ _REASONS = {
 }
 
 
-def refusal(error: GatewayError, request_headers: Iterable[Header]) -> bytes:
+def refusal(error: GatewayError, request_headers: Sequence[Header]) -> bytes:
     """A whole answer, after which the connection is closed."""
     body = encode_json(error.body())
     headers = [

@@ -253,7 +253,6 @@ class Daemon:
             _log.error("no engine can be started: %s", self._stop_reason)
         await self._end(serving, failure=self._stop_reason if status else "")
         if self._admin is not None and admin is not None:
-            self._watching.close()
             self._admin.should_exit = True
             await admin
             logs.leave(self._lines)
@@ -297,6 +296,8 @@ class Daemon:
         await self._fleet.stop(left)
         await serving
         await self._guides.close()
+        if self._admin is not None:
+            self._watching.close()
         self._progress.close()
         self._durable.close()
         self._plugged.close()

@@ -82,6 +82,11 @@ class Live:
                 return generation
         return None
 
+    @property
+    def num_tenants(self) -> int:
+        """That have ever sent anything."""
+        return len(self._minutes)
+
     def minute(self, tenant: str) -> tuple[int, int]:
         """Requests that a tenant has sent within the last minute, and tokens."""
         minute = self._minutes.get(tenant)

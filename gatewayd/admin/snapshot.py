@@ -75,7 +75,7 @@ class Snapshots:
         self._sources = sources
         self._numbers = itertools.count(1)
         self._latencies = LastMinute(sources.recent)
-        self._tenants = TenantRows(sources.tenancy)
+        self._tenants = TenantRows(sources.tenancy, sources.live)
         self._making: asyncio.Task[Snapshot] | None = None
 
     async def make(self) -> Snapshot:
@@ -85,9 +85,8 @@ class Snapshots:
         return await asyncio.shield(self._making)
 
     async def _make(self) -> Snapshot:
-        reading = self._tenants.look()
         said = await self._sources.fleet.inspection.look(PATIENCE_SECONDS)
-        if reading is not None:
+        if (reading := self._tenants.look()) is not None:
             await asyncio.wait([reading], timeout=PATIENCE_SECONDS)
         return self._look(said)
 
@@ -96,11 +95,11 @@ class Snapshots:
         rows = Rows(sources.live, looks_of(said.values()), now)
         kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
         collected = Collected(sources.registry.collect())
-        tenants, more_tenants = self._tenants.views(rows, sources.live, pages_by_tenant(kv))
+        tenants, more_tenants = self._tenants.views(rows, pages_by_tenant(kv))
         return Snapshot(
             number=next(self._numbers),
             unix=time.time(),
-            daemon=self._daemon(now),
+            daemon=self._daemon(now, collected.fault),
             engines=[engine_view(replica) for replica in sources.fleet.status()],
             latencies=self._latencies.views(now),
             waiting=rows.waiting,
@@ -117,7 +116,7 @@ class Snapshots:
             logs=[],
         )
 
-    def _daemon(self, now: float) -> DaemonView:
+    def _daemon(self, now: float, fault: str) -> DaemonView:
         sources, fleet = self._sources, self._sources.fleet
         return DaemonView(
             version=__version__,
@@ -128,5 +127,5 @@ class Snapshots:
                 fleet.status(), is_draining=fleet.is_draining, condition=fleet.condition
             ),
             uptime_seconds=now - sources.began,
-            troubles=fleet.troubles(),
+            troubles=[*fleet.troubles(), *([fault] if fault else [])],
         )

@@ -19,19 +19,27 @@ class Collected:
     Attributes:
         samples: values by what stands before them in the exposition text. Not there: buckets of
             histograms, and what is no number, which JSON cannot say.
+        fault: why what a collector would have given is missing, in a sentence; empty if none is.
     """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
         self.samples: dict[str, float] = {}
+        self.fault = ""
         self._by_name: dict[str, list[Sample]] = {}
-        for metric in metrics:
-            is_histogram = metric.type in ("histogram", "gaugehistogram")
-            for sample in metric.samples:
-                if is_histogram and sample.name.endswith("_bucket"):
-                    continue
-                self._by_name.setdefault(sample.name, []).append(sample)
-                if math.isfinite(sample.value):
-                    self.samples[key_of(sample)] = float(sample.value)
+        try:
+            for metric in metrics:
+                self._add(metric)
+        except Exception as error:  # noqa: BLE001 - a collector may be a plugin's
+            self.fault = f"/metrics cannot be collected: {type(error).__name__}: {error}"
+
+    def _add(self, metric: Metric) -> None:
+        is_histogram = metric.type in ("histogram", "gaugehistogram")
+        for sample in metric.samples:
+            if is_histogram and sample.name.endswith("_bucket"):
+                continue
+            self._by_name.setdefault(sample.name, []).append(sample)
+            if math.isfinite(sample.value):
+                self.samples[key_of(sample)] = float(sample.value)
 
     def slo(self) -> list[SloView]:
         """What classes are promised, and how it is kept."""

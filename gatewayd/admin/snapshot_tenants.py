@@ -11,7 +11,6 @@ from typing import Any
 from gatewayd.admin.snapshot_requests import Rows
 from gatewayd.admin.wire_snapshot import MOST_ROWS, TenantView
 from gatewayd.admin.wire_tenants import Nothing
-from gatewayd.errors import GatewayError
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.actions import action_of
 from gatewayd.tenants.tenancy import Tenancy
@@ -22,14 +21,17 @@ _ACTOR = "the console"
 
 
 class TenantRows:
-    """What the store says, read again at most once a second, and only when asked for.
+    """What the store says, read again once a second or for a new tenant, and only when asked for.
 
     Args:
         tenancy: reads it.
+        live: knows who has sent anything.
     """
 
-    def __init__(self, tenancy: Tenancy) -> None:
+    def __init__(self, tenancy: Tenancy, live: Live) -> None:
         self._tenancy = tenancy
+        self._live = live
+        self._num_tenants = 0
         self._action, _ = action_of("GET", "/admin/tenants")
         self._rows: Sequence[Mapping[str, Any]] = ()
         self._read_at = -_FRESH_SECONDS
@@ -38,18 +40,17 @@ class TenantRows:
     def look(self) -> asyncio.Task[None] | None:
         """Begin to read if it is time; what there is to wait for."""
         is_over = self._reading is None or self._reading.done()
-        if is_over and time.monotonic() - self._read_at >= _FRESH_SECONDS:
+        is_old = time.monotonic() - self._read_at >= _FRESH_SECONDS
+        if is_over and (is_old or self._live.num_tenants != self._num_tenants):
+            self._num_tenants = self._live.num_tenants
             self._reading = asyncio.create_task(self._read(), name="tenants of a snapshot")
         return None if self._reading is None or self._reading.done() else self._reading
 
-    def views(
-        self, rows: Rows, live: Live, pages: Mapping[str, int]
-    ) -> tuple[list[TenantView], int]:
+    def views(self, rows: Rows, pages: Mapping[str, int]) -> tuple[list[TenantView], int]:
         """The busiest tenants, and how many more there are.
 
         Args:
             rows: of requests.
-            live: knows what a minute has seen.
             pages: of the KV pools, by tenant.
         """
 
@@ -58,13 +59,13 @@ class TenantRows:
             return -rows.runs[name] - rows.waits[name], -pages.get(name, 0), -row["used_tokens"]
 
         shown = sorted(self._rows, key=busy)[:MOST_ROWS]
-        found = [_view(row, rows, live, pages) for row in shown]
+        found = [_view(row, rows, self._live, pages) for row in shown]
         return sorted(found, key=lambda one: one.tenant), len(self._rows) - len(shown)
 
     async def _read(self) -> None:
         try:
             self._rows = await self._tenancy.act(self._action, {}, Nothing(), _ACTOR)
-        except GatewayError as error:
+        except Exception as error:  # noqa: BLE001 - the rest of a snapshot does not depend on it
             _log.debug("tenants cannot be read: %s", error)
         self._read_at = time.monotonic()
 

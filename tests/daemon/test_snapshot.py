@@ -53,14 +53,15 @@ def until(daemon: Any, condition: Callable[[Snapshot], object]) -> Snapshot:
 class Asking:
     """Requests on their way."""
 
-    def __init__(self, daemon: Any) -> None:
+    def __init__(self, daemon: Any, key: str = "none") -> None:
         self._url = f"{daemon.url}/v1/completions"
+        self._key = key
         self._threads: list[threading.Thread] = []
 
     def ask(self, name: str, prompt: list[int], max_tokens: int, **fields: Any) -> None:
         body = {"model": "nano", "prompt": prompt, "max_tokens": max_tokens, "temperature": 0}
         body |= {"ignore_eos": True, **fields}
-        headers = {"x-request-id": name}
+        headers = {"x-request-id": name, "authorization": f"Bearer {self._key}"}
 
         def work() -> None:
             httpx.post(self._url, json=body, headers=headers, timeout=60).raise_for_status()
@@ -139,6 +140,8 @@ def test_a_daemon_is_shown_as_it_is(daemon: Any) -> None:
     shows_what_is_cached(daemon)
     streams_to_two(daemon)
     does_not_wait_for_a_stopped_engine(daemon)
+    shows_tenants_and_not_what_they_send(daemon)
+    shows_its_end(daemon)
 
 
 def begins_idle(daemon: Any) -> None:
@@ -248,3 +251,36 @@ def does_not_wait_for_a_stopped_engine(daemon: Any) -> None:
     finally:
         os.kill(pid, signal.SIGCONT)
     assert isinstance(snapshot(daemon).engines[0], EngineView)
+
+
+def shows_tenants_and_not_what_they_send(daemon: Any) -> None:
+    terms = {"concurrency": 3, "requests_per_minute": 60, "most_tokens": 1000}
+    call(daemon.path, "POST", "/admin/tenants", {"tenant": "acme", "terms": terms})
+    key = call(daemon.path, "POST", "/admin/keys", {"tenant": "acme"})["secret"]
+    daemon.key = key
+    asking = Asking(daemon, key)
+    asking.ask("theirs", list(range(500, 548)), 100)
+    found = until(daemon, lambda s: s.running and s.running[0].generated_tokens)
+    assert [(row.id, row.tenant) for row in found.running] == [("theirs", "acme")]
+    acme = {tenant.tenant: tenant for tenant in found.tenants}["acme"]
+    assert (acme.running, acme.waiting, acme.concurrency, acme.requests) == (1, 0, 3, 1)
+    assert (acme.requests_per_minute, acme.most_tokens, acme.reserved_tokens) == (60, 1000, 148)
+    assert acme.pages == found.kv[0].by_tenant["acme"] >= 3
+    asking.finish()
+    found = until(daemon, lambda s: all(not tenant.reserved_tokens for tenant in s.tenants))
+    acme = {tenant.tenant: tenant for tenant in found.tenants}["acme"]
+    assert (acme.used_tokens, acme.tokens) == (148, 148)
+    (row,) = (row for row in prefixes(daemon).rows if row.tenant == "acme")
+    assert (row.text, row.tokens, row.is_pinned) == ("", 16, False)
+    assert not any(key in line.message for line in found.logs)
+
+
+def shows_its_end(daemon: Any) -> None:
+    Asking(daemon, daemon.key).ask("last", KEPT, 120)
+    until(daemon, lambda s: s.running)
+    stream = watch(daemon.path, 0.1)
+    next(stream)
+    daemon.process.send_signal(signal.SIGTERM)
+    states = [found.daemon.state for found in stream]
+    assert states[-1] == "draining"
+    assert daemon.process.wait(15) == 0

@@ -27,6 +27,7 @@ from gatewayd_engine.sequence import Sequence
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_hooks.caching import PageOrigin
 from gatewayd_hooks.strategy import Kind
+from tests.engine.core.tiering import evict_all, host
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -222,6 +223,14 @@ def test_a_level_has_a_limit_and_the_rest_is_counted(make_engine: Make) -> None:
     assert (len(column(level.pages)), level.more) == (2, 3)
     assert column(level.tokens[0]) == [403] * 16
     assert column(level.below) == [2, 1]
+
+
+def test_tiers_are_told_with_what_they_have(make_engine: Make) -> None:
+    engine = make_engine(kv_pages=PAGES, kv_tiers=[host()])
+    engine.generate(list(range(300, 364)), max_tokens=1)
+    assert inspect(engine).tiers == {"host": 0}
+    evict_all(engine)
+    assert inspect(engine).tiers == {"host": 4}
 
 
 # By themselves

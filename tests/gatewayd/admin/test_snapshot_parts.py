@@ -66,6 +66,23 @@ def test_labels_are_escaped_and_what_is_no_number_is_left_out() -> None:
     assert len(found) == 6  # the counter and the histogram say when they were made
 
 
+def test_a_collector_that_fails_costs_what_it_would_have_given() -> None:
+    registry = CollectorRegistry()
+    Gauge("first", "x", registry=registry).set(1)
+
+    class Broken(Collector):
+        def describe(self) -> Iterator[Metric]:
+            return iter(())
+
+        def collect(self) -> Iterator[Metric]:
+            raise ValueError("no")
+
+    registry.register(Broken())
+    collected = Collected(registry.collect())
+    assert collected.samples == {"first": 1}
+    assert collected.fault == "/metrics cannot be collected: ValueError: no"
+
+
 def test_promises_are_those_of_the_samples() -> None:
     metrics = Metrics(FakeFleet(), "nano", version="9.9", max_model_len=2048)
     for number in range(10):

@@ -27,10 +27,14 @@ RUNS |= {Cause.DECODE: "decode"}
 WAITS = (Cause.PREEMPTED, Cause.HELD)
 
 
-def generation(
-    name: str, prompts: int = 1, n: int = 1, tenant: str = "", **fields: Any
-) -> SimpleNamespace:
-    """A request as the pipeline keeps it; all of it is queued at engine 0."""
+class Given(SimpleNamespace):
+    """A request as the pipeline keeps it."""
+
+    __hash__ = object.__hash__  # type: ignore[assignment]
+
+
+def generation(name: str, prompts: int = 1, n: int = 1, tenant: str = "", **fields: Any) -> Given:
+    """One of which all is queued at engine 0."""
     told = [
         SimpleNamespace(
             index=at, completion_tokens=0, cached_tokens=0, first=None, num_preemptions=0
@@ -49,7 +53,7 @@ def generation(
             choice.sequence = int(name) * 100 + at * n + choice.index
         handles.append(JobHandle(cast(Any, None), job))
     principal = SimpleNamespace(tenant=tenant or "default")
-    return SimpleNamespace(
+    return Given(
         answered_id=name,
         arrival=NOW - 3,
         handles=handles,
@@ -59,7 +63,7 @@ def generation(
     )
 
 
-def spends_on(found: SimpleNamespace, choice: int, cause: int) -> None:
+def spends_on(found: Given, choice: int, cause: int) -> None:
     """The engine has admitted a choice, and says what its time goes to."""
     n = found.work.num_choices
     job = found.handles[choice // n].job
@@ -70,7 +74,7 @@ def spends_on(found: SimpleNamespace, choice: int, cause: int) -> None:
     one.timeline.moved(cause, 0.0)
 
 
-def rows_of(found: list[SimpleNamespace], looks: dict[int, SequenceLook] | None = None) -> Rows:
+def rows_of(found: list[Given], looks: dict[int, SequenceLook] | None = None) -> Rows:
     return Rows(cast(Any, found), looks or {}, NOW)
 
 
@@ -195,18 +199,24 @@ def tenant(name: str, used: int = 0) -> dict[str, Any]:
 async def test_the_busiest_tenants_are_shown_and_the_others_counted() -> None:
     names = [f"t{number:03}" for number in range(MOST_ROWS + 50)]
     store = Store([tenant(name, used=at) for at, name in enumerate(names)])
-    tenants = TenantRows(cast(Any, store))
+    live = Live()
+    tenants = TenantRows(cast(Any, store), live)
     reading = tenants.look()
     assert reading is not None
     await reading
     one = generation("1", tenant="t001")
-    views, more = tenants.views(rows_of([one]), Live(), {"t002": 5})
+    views, more = tenants.views(rows_of([one]), {"t002": 5})
     assert more == 50
     assert [view.tenant for view in views] == ["t001", "t002", *names[52:]]
     assert (views[0].waiting, views[0].weight, views[0].reserved_tokens) == (1, 2.0, 3)
     assert views[1].pages == 5
     assert tenants.look() is None, "it is fresh"
-    assert store.reads == 1
+    live.add(cast(Any, one))
+    reading = tenants.look()
+    assert reading is not None, "somebody new may have come"
+    await reading
+    assert tenants.look() is None
+    assert store.reads == 2
 
 
 @pytest.mark.parametrize("cause", WAITS)

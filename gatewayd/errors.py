@@ -14,6 +14,7 @@ GatewayError
 ├── PayloadTooLarge         413  payload_too_large
 ├── UnsupportedMediaType    415  unsupported_media_type
 ├── RateLimited             429  rate_limit_exceeded  a limit of the tenant's
+├── TooManyWrongKeys        429  too_many_wrong_keys  from one address; right ones pass
 ├── InsufficientQuota       429  insufficient_quota   what is left of its budget is too little
 ├── HeadersTooLarge         431  headers_too_large
 ├── TooManyConnections      503  too_many_connections
@@ -187,6 +188,14 @@ class RateLimited(GatewayError):
     def __init__(self, message: str, *, retry_after: float, headers: Mapping[str, str]) -> None:
         super().__init__(message, retry_after=retry_after)
         self.headers = headers
+
+
+class TooManyWrongKeys(GatewayError):
+    """The key is wrong, and so were many from the same address."""
+
+    status = 429
+    type = "rate_limit_error"
+    code = "too_many_wrong_keys"
 
 
 class InsufficientQuota(GatewayError):

@@ -6,17 +6,22 @@ route is looked up: a new route is closed until somebody opens it here.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Awaitable
 from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 
-from gatewayd.errors import HostNotAllowed, InvalidRequest, Unauthorized
+from gatewayd.errors import HostNotAllowed, InvalidRequest, TooManyWrongKeys, Unauthorized
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
+from gatewayd.http.brake import FREE, Brake
 from gatewayd.http.rights import Rights
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
+from gatewayd_engine.logs import Rarely
+
+_log = logging.getLogger(__name__)
 
 PUBLIC = frozenset(("/livez", "/readyz", "/health"))
 
@@ -37,6 +42,7 @@ class KeyCheck:
         """
         self._digest = None if api_key is None else sha256(api_key.encode()).digest()
         self._directory = directory
+        self._brake, self._rarely = Brake(), Rarely()
 
     @property
     def is_open(self) -> bool:
@@ -48,7 +54,28 @@ class KeyCheck:
 
         Raises:
             Unauthorized: there is none, or none that is good.
+            TooManyWrongKeys: nor were many before it from the same address.
         """
+        try:
+            return self._found(scope)
+        except Unauthorized as error:
+            if error.code == Unauthorized.code:
+                self._check_brake(scope)
+            raise
+
+    def _check_brake(self, scope: Scope) -> None:
+        client = scope.get("client")
+        address = None if client is None else client[0]
+        if seconds := self._brake.wrong(address):
+            if self._rarely.may(str(address)):
+                _log.warning("more than %d wrong API keys have come from %s", FREE, address)
+            raise TooManyWrongKeys(
+                f"the API key is not valid, and neither were {FREE} others from this address: "
+                f"wrong ones are looked at again in {seconds:.0f} s, right ones at once",
+                retry_after=seconds,
+            )
+
+    def _found(self, scope: Scope) -> Principal:
         directory = self._directory
         operator = OPERATOR if directory is None else directory.operator
         if self.is_open:

@@ -131,7 +131,7 @@ async def test_statements_as_keys_change_nothing(text: TextModel, folder: Path) 
                 answer = await here.gateway.http.post(
                     "/v1/chat/completions", json=CHAT, headers={"x-api-key": begins + rest}
                 )
-                assert answer.status_code == 401
+                assert answer.status_code in (401, 429)  # many are braked
         assert (await here.post("/v1/chat/completions", key, CHAT)).status_code == 200
         count = await here.durable.database.read(
             lambda c: c.execute(select(func.count()).select_from(table)).scalar_one()

@@ -145,6 +145,8 @@ class Manager:
         shown = "; ".join(
             [f"serving {self._model}, {running} running, {waiting} waiting", *troubles]
         )
+        if self._fleet.condition == "paused":
+            shown += "; new requests are refused: an operator has paused them"
         if self._trouble:
             shown += f"; {self._trouble}"
         return shown + self._note

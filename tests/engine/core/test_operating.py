@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from gatewayd_engine import embedded
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.config import StrategyChoice
 from tests.engine.core.conftest import Harness, MakeEngine
+from tests.engine.core.guiding import LISTS, Listed, choice_of, text_of, with_guide
 from tests.engine.core.test_attribution import Watcher
+from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -98,6 +102,75 @@ def test_held_with_a_grammar_and_with_drafts_it_answers_the_same(make_engine: Ma
             engine = make_engine(**SMALL, **drafting)
             assert held_at(engine, step, **fields) == expected[name], f"{name}, after step {step}"
     assert calm.core.stats.num_drafts == 0 < engine.core.stats.num_drafts
+
+
+def test_held_while_its_grammar_is_compiled_it_is_looked_at_again(make_engine: MakeEngine) -> None:
+    guide = Listed()
+    engine = with_guide(make_engine(**SMALL), guide)
+    guide.gate.clear()
+    good, bad = (
+        engine.submit(PROMPT, max_tokens=20, guide=choice_of(*words))[0] for words in (LISTS[0], [])
+    )
+    idle(engine)
+    engine.core.operating.hold([good, bad])
+    idle(engine)
+    assert not engine.core.has_work
+    guide.gate.set()
+    engine.core.release([good, bad])
+    answers = engine.run()
+    assert text_of(answers[good].tokens) in LISTS[0]
+    assert answers[bad].finished.error[0] == "invalid_grammar"
+
+
+def test_held_while_a_tier_brings_its_pages(
+    make_engine: MakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(kv_pages=64, kv_tiers=[disk(tmp_path)])
+    prompt = [300 + i * 7 % 3001 for i in range(161)]
+    expected = engine.generate(prompt, **GREEDY)
+    evict_all(engine)
+    flush(engine)
+    slow_reads(monkeypatch, 0.02)
+    (one,) = engine.submit(prompt, **GREEDY)
+    engine.step()
+    assert engine.core._queue.view.held, "it waits for the disk"
+    engine.core.operating.hold([one])
+    idle(engine)
+    assert not engine.core._queue.view.held
+    assert not engine.core.has_work
+    engine.core.release([one])
+    assert engine.run()[one].tokens == expected
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [{"logprobs": 2, "prompt_logprobs": 2, **GREEDY}, {"pooling": "mean", "max_tokens": 1}],
+)
+def test_what_is_told_of_its_prompt_is_told_once(
+    make_engine: MakeEngine, fields: dict[str, Any]
+) -> None:
+    def reported(engine: Harness, sequence: int) -> list[Any]:
+        found = engine.answers[sequence]
+        sums = [np.frombuffer(one.vector, np.float32) for one in found.pooled]
+        told = [
+            (one.token, round(one.logprob, 4)) for one in found.prompt_logprobs + found.logprobs
+        ]
+        return [
+            told,
+            sum(one.count for one in found.pooled),
+            np.sum(sums, axis=0).round(2).tolist(),
+        ]
+
+    calm = make_engine(**SMALL)
+    (one,) = calm.submit(PROMPT, **fields)
+    calm.run()
+    expected = reported(calm, one)
+    for step in (1, 2, 5):
+        engine = make_engine(**SMALL)
+        held_at(engine, step, **fields)
+        got = reported(engine, 0)
+        assert got[:2] == expected[:2]
+        assert np.allclose(got[2], expected[2], atol=0.05)
 
 
 def test_what_comes_held_computes_nothing_until_it_is_released(make_engine: MakeEngine) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import Connection
 
 from gatewayd.batches import records
 from gatewayd.batches.records import NEXT, Result
-from gatewayd.errors import Conflict, EngineLost, QueueFull
+from gatewayd.errors import Conflict, EngineLost, QueueFull, RequestCancelled
 from gatewayd.files.records import OVER
 from gatewayd.files.vault import Draft
 from gatewayd.store.ids import new_id
@@ -197,6 +197,17 @@ async def test_a_line_that_loses_every_engine_fails_in_the_end(
         (failed,) = await results(gateway, batch.error_file_id)
         assert len(gateway.fleet.jobs) == 3
     assert failed["response"]["body"]["error"]["code"] == "engine_restarted"
+
+
+async def test_a_line_that_an_operator_cancels_is_not_run_again(
+    text: TextModel, folder: Path
+) -> None:
+    async with serving(text, folder, fails(RequestCancelled("an operator did"))) as gateway:
+        batch = await create(gateway, jsonl([line("a")]))
+        batch = await until_status(gateway, batch, "completed")
+        (failed,) = await results(gateway, batch.error_file_id)
+        assert len(gateway.fleet.jobs) == 1
+    assert failed["response"]["body"]["error"]["code"] == "cancelled"
 
 
 async def test_a_cancelled_batch_ends_at_once_with_what_it_has(

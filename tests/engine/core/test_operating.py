@@ -108,9 +108,8 @@ def test_held_while_its_grammar_is_compiled_it_is_looked_at_again(make_engine: M
     guide = Listed()
     engine = with_guide(make_engine(**SMALL), guide)
     guide.gate.clear()
-    good, bad = (
-        engine.submit(PROMPT, max_tokens=20, guide=choice_of(*words))[0] for words in (LISTS[0], [])
-    )
+    good = engine.submit(PROMPT, max_tokens=20, guide=choice_of(*LISTS[0]))[0]
+    bad = engine.submit(PROMPT, max_tokens=20, guide=choice_of())[0]
     idle(engine)
     engine.core.operating.hold([good, bad])
     idle(engine)

@@ -121,6 +121,7 @@ class Rows:
             reason=CAUSES[cause],
             slack_ms=self._slack(generation, job),
             is_held=job.is_held,
+            request_id=generation.work.request_id,
         )
 
     def _slack(self, generation: Generation, job: Job) -> float | None:
@@ -154,6 +155,7 @@ class Rows:
             preemptions=told.num_preemptions,
             guided=request.params.guide is not None,
             accepted=look.accepted / look.drafted if look.drafted else None,
+            request_id=generation.work.request_id,
         )
 
 

@@ -132,6 +132,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
         reason: the same as a sentence.
         slack_ms: until its first token is due; None without a deadline, negative when it is late.
         is_held: an operator holds it.
+        request_id: the gateway's own: clients may send one ``x-request-id`` twice.
     """
 
     id: str
@@ -147,6 +148,7 @@ class WaitingView(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
     slack_ms: float | None
     is_held: bool
+    request_id: str = ""
 
 
 class RunningView(msgspec.Struct, frozen=True, kw_only=True):
@@ -169,6 +171,7 @@ class RunningView(msgspec.Struct, frozen=True, kw_only=True):
         preemptions: how often it gave way.
         guided: whether it follows a grammar.
         accepted: drafts kept of those made for it; None where none were.
+        request_id: as for those that wait.
     """
 
     id: str
@@ -189,6 +192,7 @@ class RunningView(msgspec.Struct, frozen=True, kw_only=True):
     preemptions: int
     guided: bool
     accepted: float | None
+    request_id: str = ""
 
 
 class KvView(msgspec.Struct, frozen=True, kw_only=True):

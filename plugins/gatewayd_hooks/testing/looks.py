@@ -65,6 +65,7 @@ _WAITING = {
     "reason": "there are too few free pages",
     "slack_ms": -20.0,
     "is_held": False,
+    "request_id": "req_000000000000000000000002",
 }
 _RUNNING = {
     "id": "req-1",
@@ -85,6 +86,7 @@ _RUNNING = {
     "preemptions": 0,
     "guided": False,
     "accepted": None,
+    "request_id": "req_000000000000000000000001",
 }
 _TENANT = {
     "tenant": "acme",

@@ -83,6 +83,7 @@ def test_what_waits_has_its_cause_and_what_an_engine_says_of_it() -> None:
     looks = {100: SequenceLook(0, 0, 16, 0, 0), 101: SequenceLook(0, 0, 32, 0, 0)}
     (row,) = rows_of([one], looks).waiting
     assert (row.id, row.tenant, row.priority, row.engine) == ("1", "a", "realtime", 0)
+    assert row.request_id == "req_1"
     assert (row.prompt_tokens, row.cached_tokens, row.choices, row.max_tokens) == (6, 48, 2, 9)
     assert (row.cause, row.reason, row.is_held) == ("no_engine", CAUSES["no_engine"], False)
     assert (row.age_ms, row.slack_ms) == (3000, -1500)
@@ -101,6 +102,7 @@ def test_what_runs_has_what_both_sides_know() -> None:
     assert rows.waiting == []
     (row,) = rows.running
     assert (row.id, row.choice, row.engine, row.phase, row.cause) == ("1", 3, 0, "decode", "decode")
+    assert row.request_id == "req_1"
     assert (row.generated_tokens, row.computed_tokens, row.pages) == (21, 23, 2)
     assert (row.tokens_per_second, row.accepted, row.cached_tokens) == (10, 0.25, 2)
     assert (dict(rows.runs), dict(rows.waits)) == ({"default": 1}, {})

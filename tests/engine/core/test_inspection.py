@@ -179,6 +179,24 @@ def test_random_requests_are_told_as_they_are(make_engine: Make, depth: bool, ca
     assert set(check(engine)) <= set(".cp")
 
 
+def test_searches_for_what_is_cached_are_bounded(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd_engine.inspection._MOST_MATCHED_TOKENS", 100)
+    engine = make_engine(max_running=1)
+    engine.generate([5] * 40, max_tokens=1)
+    for length in (40, 60, 50, 60, 10):
+        engine.submit([5] * length, max_tokens=1)
+    rows = dict(
+        zip(
+            column(inspect(engine).sequences, np.int64),
+            column(inspect(engine).cached),
+            strict=True,
+        )
+    )
+    assert [rows[i] >= 0 for i in sorted(rows)] == [True, True, False, False, False]
+
+
 def test_drafts_are_counted_for_each_sequence(make_engine: Make) -> None:
     engine = make_engine(drafter=StrategyChoice("ngram"), spec_controller=StrategyChoice("fixed"))
     loop = [700, 701, 702, 703] * 12

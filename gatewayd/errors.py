@@ -49,6 +49,7 @@ class GatewayError(Exception):
         code: what exactly went wrong; stable, for programs.
         param: the request's field at fault, or None.
         retry_after: seconds after which to try again, or None.
+        offers: what would be taken on: fields of the request with other values, or when.
     """
 
     status: int = 500
@@ -67,19 +68,21 @@ class GatewayError(Exception):
         self.message = message
         self.param = param
         self.retry_after = retry_after
+        self.offers: Sequence[Mapping[str, Any]] = ()
         if code is not None:
             self.code = code
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error object."""
-        return {
-            "error": {
-                "message": self.message,
-                "type": self.type,
-                "param": self.param,
-                "code": self.code,
-            }
+        """OpenAI's error object, with what a program can do about it."""
+        error: dict[str, Any] = {
+            "message": self.message,
+            "type": self.type,
+            "param": self.param,
+            "code": self.code,
         }
+        if self.offers:
+            error["offers"] = [dict(offer) for offer in self.offers]
+        return {"error": error}
 
 
 class InvalidRequest(GatewayError):
@@ -179,6 +182,7 @@ class RateLimited(GatewayError):
 
     Attributes:
         headers: what the answer says of the limits.
+        offers: an answer short enough for what is left, and when all of it would be taken on.
     """
 
     status = 429
@@ -265,7 +269,7 @@ class NotAdmitted(QueueFull):
         self.offers = offers
 
     def body(self) -> dict[str, Any]:
-        """OpenAI's error object, with what a program can do about it."""
+        """The same with the reason, and offers even if there are none."""
         body = super().body()
         body["error"] |= {"reason": self.reason, "offers": [dict(offer) for offer in self.offers]}
         return body

@@ -32,6 +32,9 @@ def asked_of(work: Work) -> Asked:
         work.model,
         sum([len(request.prompt) for request in work.requests]),
         sum([n * request.params.max_tokens for request in work.requests]),
+        n * len(work.requests),
+        # A response's is made of a conversation's.
+        "max_output_tokens" if work.endpoint == "/v1/responses" else work.requests[0].length_param,
     )
 
 

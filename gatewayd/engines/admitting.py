@@ -33,6 +33,14 @@ class FencedAdmission(Fenced[AdmissionStrategy]):
             offers=refusal.offers,
         )
 
+    def takes(self, request: AdmissionRequest, load: Load) -> bool:
+        """Whether the strategy would take a request on that nobody has sent."""
+        if self.is_quarantined:
+            return True
+        refusal = self._call(lambda: self._asked(request, load))
+        self._note_overruns()
+        return refusal is None
+
     def began(self, request: AdmissionRequest, load: Load, seconds: float) -> None:
         """A request that was taken on got its first token."""
         if not self.is_quarantined:

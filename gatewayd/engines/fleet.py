@@ -21,6 +21,7 @@ from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.engines.job import Job
+from gatewayd.engines.offering import admit
 from gatewayd.engines.operating import EngineOperating
 from gatewayd.engines.pause import Pause
 from gatewayd.engines.pinning import EnginePins
@@ -51,7 +52,6 @@ from gatewayd_engine.messages import (
     TenantQuota,
 )
 from gatewayd_engine.messages_look import Inspected, Looked
-from gatewayd_hooks.admission import AdmissionRequest
 from gatewayd_hooks.routing import RouteRequest
 
 _log = logging.getLogger(__name__)
@@ -214,28 +214,12 @@ class EngineFleet:
         return JobHandle(self, job)
 
     def _admit(self, request: EngineRequest, num_choices: int) -> Callable[[float], None] | None:
-        """Ask the admission.
-
-        Returns:
-            Whom to tell when the request has begun.
-
-        Raises:
-            NotAdmitted: it refuses.
-        """
+        """Ask the admission; see ``admit``."""
         if self.admission is None:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)
-        asked = AdmissionRequest(
-            prompt_tokens=len(request.prompt),
-            max_tokens=request.params.max_tokens,
-            num_choices=num_choices,
-            priority=request.priority,
-            tenant=request.tenant,
-            deadline=request.deadline,
-        )
-        load = self.backlog.load(request.tenant, request.priority, serving)
-        self.admission.check(asked, load)
-        return partial(self.admission.began, asked, load)
+        load = partial(self.backlog.load, num_replicas=serving)
+        return admit(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:
         if self._is_draining:

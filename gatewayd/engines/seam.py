@@ -44,6 +44,8 @@ class EngineRequest:
         retry_started: whether the client has seen nothing until the end, so that the request
             may start over on another engine although it has generated tokens.
         guide_param: the field that says what the answer must follow, for errors.
+        class_param: the field that decides its class, for offers.
+        length_param: the field that says how long its answer may be, for offers.
     """
 
     request_id: str
@@ -58,6 +60,8 @@ class EngineRequest:
     retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0)
     retry_started: bool = False
     guide_param: str | None = None
+    class_param: str = "service_tier"
+    length_param: str = "max_tokens"
 
 
 class TokenSink(Protocol):

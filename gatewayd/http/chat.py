@@ -16,6 +16,7 @@ from gatewayd.http.generate import GenerationRoute, Prepared, identity_of
 from gatewayd.http.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.sampling import (
     choice_options,
+    class_param_of,
     fit_max_tokens,
     priority_of,
     retention_of,
@@ -101,6 +102,8 @@ async def prepare_chat(
         salt=salt_of(request),
         cache_key=request.prompt_cache_key or "",
         priority=priority_of(request),
+        class_param=class_param_of(request),
+        length_param=param,
         retention=retention_of(request),
         retry_started=not request.stream,
         guide_param=wish and wish.param,

@@ -13,6 +13,7 @@ from gatewayd.http.prompt_logprobs import check_prompt_logprobs
 from gatewayd.http.sampling import (
     check_ids,
     choice_options,
+    class_param_of,
     fit_max_tokens,
     priority_of,
     retention_of,
@@ -81,6 +82,7 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
                     salt=salt_of(request),
                     cache_key=request.prompt_cache_key or "",
                     priority=priority_of(request),
+                    class_param=class_param_of(request),
                     retention=retention_of(request),
                     retry_started=not request.stream,
                     guide_param=wish and wish.param,

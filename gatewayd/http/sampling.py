@@ -61,6 +61,11 @@ def priority_of(request: Classed) -> Priority:
     return _TIERS.get(request.service_tier or "", Priority.STANDARD)
 
 
+def class_param_of(request: Classed) -> str:
+    """The field by which its class is changed."""
+    return "service_tier" if request.priority is None else "priority"
+
+
 def tier_of(request: GenerationTable) -> str | None:
     """What the answer says of ``service_tier``, as OpenAI names it: the class that it got."""
     return None if request.service_tier is None else _TIER_NAMES[priority_of(request)]

@@ -97,7 +97,7 @@ class Account:
         ledger.check()
         is_reserved = terms.has_token_budget or terms.has_money_budget
         entry = Entry(new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved)
-        taken = self._gate.enter(asked.tokens)
+        taken = self._gate.enter(asked)
         slot = None
         if is_reserved:
             try:

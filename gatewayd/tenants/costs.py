@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gatewayd.tenants.prices import Price
 
@@ -18,6 +18,8 @@ class Asked(NamedTuple):
         model: that is to answer.
         prompt_tokens: of its prompts.
         most_tokens: that may be generated, by all choices.
+        answers: that share those, all of them as long.
+        length_param: the field that says how long.
     """
 
     request_id: str
@@ -27,6 +29,13 @@ class Asked(NamedTuple):
     model: str
     prompt_tokens: int
     most_tokens: int
+    answers: int = 1
+    length_param: str = "max_tokens"
+
+    def shorter(self, tokens: int) -> dict[str, Any] | None:
+        """What to change so that it takes no more tokens than this; None if nothing helps."""
+        each = (tokens - self.prompt_tokens) // self.answers
+        return {self.length_param: each} if 0 < each < self.most_tokens // self.answers else None
 
     @property
     def tokens(self) -> int:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, update
 from sqlalchemy.dialects import sqlite
 
 from gatewayd.errors import InsufficientQuota
@@ -172,7 +173,25 @@ def _of_a_request(entry: Entry) -> dict[str, object]:
 
 
 def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
-    """Say what is left, and whether it may become more by itself."""
+    """Say what is left, what would be taken, and whether it may become more by itself."""
+    refusal, row = _reasoned(connection, entry)
+    left: list[int] = []
+    if row.most_tokens is not None:
+        left.append(row.most_tokens - row.used_tokens - row.reserved_tokens)
+    if row.most_micros is not None:
+        money = row.most_micros - row.used_micros - row.reserved_micros
+        left.append(entry.price.affords(money, entry.asked.prompt_tokens, entry.asked.tokens))
+    offers = [entry.asked.shorter(min(left))]
+    if row.budget_period is not None:
+        is_enough = row.most_tokens is None or entry.asked.tokens <= row.most_tokens
+        if is_enough and (row.most_micros is None or entry.micros <= row.most_micros):
+            seconds = end_of(row.budget_period, entry.created_at) - entry.created_at
+            offers.append({"after_seconds": seconds})
+    refusal.offers = [offer for offer in offers if offer is not None]
+    return refusal
+
+
+def _reasoned(connection: Connection, entry: Entry) -> tuple[InsufficientQuota, Row[Any]]:
     asked = entry.asked
     row = connection.execute(select(budgets).where(budgets.c.tenant == asked.tenant)).one()
     for what, most, used, wanted in (
@@ -184,12 +203,14 @@ def _refusal(connection: Connection, entry: Entry) -> InsufficientQuota:
             if row.budget_period is not None and wanted <= most:
                 at = datetime.fromtimestamp(end_of(row.budget_period, entry.created_at), UTC)
                 again = f", or wait until {at:%Y-%m-%dT%H:%M:%SZ}"
-            return InsufficientQuota(
+            refusal = InsufficientQuota(
                 f"the budget of tenant {asked.tenant} has {max(0, most - used)} {what} left and "
                 f"this request may take {wanted}: ask for fewer tokens, or the operator for "
                 f"more{again}"
             )
-    return InsufficientQuota(
+            return refusal, row
+    refusal = InsufficientQuota(
         f"requests that run hold the rest of the budget of tenant {asked.tenant}; try again",
         retry_after=1.0,
     )
+    return refusal, row

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -9,6 +10,7 @@ from typing import Any, NamedTuple
 from gatewayd.engines.seam import Room
 from gatewayd.errors import RateLimited
 from gatewayd.http.durations import go_duration
+from gatewayd.tenants.costs import Asked
 
 _MINUTE = 60.0
 
@@ -84,11 +86,11 @@ class Gate:
             fresh.take(bucket.size - bucket.level)
         return fresh
 
-    def enter(self, tokens: int) -> int:
+    def enter(self, asked: Asked) -> int:
         """Let a request in.
 
         Args:
-            tokens: that it may take; one that may take more than a minute has needs all of it.
+            asked: the request; one that may take more tokens than a minute has needs all of it.
 
         Returns:
             Tokens that it has taken, for ``leave``.
@@ -98,15 +100,23 @@ class Gate:
         """
         most = self.limits.concurrency
         if most is not None and self.num_inside >= most:
-            raise self._refusal(f"{most} requests at once", 1.0)
+            refusal = self._refusal(f"{most} requests at once", 1.0)
+            refusal.offers = ()  # nobody knows when one of them ends
+            raise refusal
         requests, bucket = self._requests, self._tokens
         if requests is not None and (seconds := requests.seconds_until(1)):
-            raise self._refusal(f"{requests.size} requests a minute", seconds)
+            bucket_seconds = (
+                0.0 if bucket is None else bucket.seconds_until(min(asked.tokens, bucket.size))
+            )
+            raise self._refusal(f"{requests.size} requests a minute", max(seconds, bucket_seconds))
         taken = 0
         if bucket is not None:
-            taken = min(tokens, bucket.size)
+            taken = min(asked.tokens, bucket.size)
             if seconds := bucket.seconds_until(taken):
-                raise self._refusal(f"{bucket.size} tokens a minute", seconds)
+                refusal = self._refusal(f"{bucket.size} tokens a minute", seconds)
+                if shorter := asked.shorter(int(bucket.level)):
+                    refusal.offers = [shorter, *refusal.offers]
+                raise refusal
             bucket.take(taken)
         if requests is not None:
             requests.take(1)
@@ -161,4 +171,7 @@ class Gate:
                 reset = go_duration(bucket.seconds_until(bucket.size))
                 told[f"x-ratelimit-reset-{name}"] = reset
         message = f"the tenant's limit of {what} is reached; try again in {seconds:.1f} s"
-        return RateLimited(message, retry_after=max(seconds, 0.001), headers=told)
+        seconds = max(seconds, 0.001)
+        refusal = RateLimited(message, retry_after=seconds, headers=told)
+        refusal.offers = [{"after_seconds": math.ceil(1000 * seconds) / 1000}]
+        return refusal

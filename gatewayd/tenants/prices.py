@@ -37,6 +37,16 @@ class Price(NamedTuple):
         """What a request can cost, whatever of its prompt is cached."""
         return -(-(prompt * max(self.input, self.cached) + output * self.output) // _MILLION)
 
+    def affords(self, micros: int, prompt: int, tokens: int) -> int:
+        """Most tokens, prompt and output together, of at most ``tokens``, for so much money.
+
+        Less than the prompt if that alone is too dear.
+        """
+        left = micros * _MILLION - prompt * max(self.input, self.cached)
+        if left < 0:
+            return prompt - 1
+        return tokens if not self.output else min(tokens, prompt + left // self.output)
+
 
 FREE = Price()
 OTHERS = "*"

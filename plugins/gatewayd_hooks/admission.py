@@ -73,6 +73,8 @@ class Refusal:
         retry_after: seconds after which to try again, above 0.
         is_tenants: whether it is the tenant's own doing: then the answer is 429, else 503.
         offers: changes of the request with which it would be taken on now: fields and values.
+            The gateway asks about each changed request before it offers it, and about the class
+            ``batch`` and shorter answers by itself; ``max_tokens`` of these is tried first.
     """
 
     reason: str

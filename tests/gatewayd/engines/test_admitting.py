@@ -70,7 +70,7 @@ async def test_a_refusal_is_429_or_503_with_what_to_do_within_20_ms(
     assert error.status == (429 if is_tenants else 503)
     assert error.retry_after == 3.0
     assert error.body()["error"]["reason"] == "full"
-    assert error.body()["error"]["offers"] == [{"service_tier": "flex"}]
+    assert error.body()["error"]["offers"] == [], "it takes nothing, whatever it says of that"
     assert setup.fleet.num_unfinished == 0
     assert setup.fleet.room.remaining_requests == setup.fleet.room.limit_requests
     assert worst < 0.02

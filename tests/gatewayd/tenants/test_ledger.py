@@ -12,6 +12,7 @@ import pytest
 from sqlalchemy import delete
 
 from gatewayd.store.tables import reservations, usage
+from gatewayd.tenants.costs import Asked
 from gatewayd.tenants.limits import Bucket, Gate, Limits
 from gatewayd.tenants.marks import NAME, Marks, known
 from gatewayd.tenants.prices import Price
@@ -21,6 +22,12 @@ from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import Job, hangs, hangs_after, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.tenants.desk import bearer, check_books, town
+
+
+def of(tokens: int) -> Asked:
+    """A request that may take so many."""
+    return Asked("req_1", "a", None, "/v1/completions", "nano", 1, tokens - 1)
+
 
 PATH = "/v1/completions"
 
@@ -257,18 +264,18 @@ def test_a_bucket_fills_within_a_minute_and_may_be_in_debt() -> None:
 def test_tokens_that_were_not_used_come_back_and_other_limits_keep_what_was_used() -> None:
     clock = Clock()
     gate = Gate(Limits(tokens_per_minute=100), clock.perf_counter)
-    assert gate.enter(40) == 40
-    assert gate.enter(60) == 60
+    assert gate.enter(of(40)) == 40
+    assert gate.enter(of(60)) == 60
     gate.leave(40, 10)
-    assert gate.enter(30) == 30
+    assert gate.enter(of(30)) == 30
     with pytest.raises(Exception, match="100 tokens a minute"):
-        gate.enter(1)
+        gate.enter(of(1))
     gate.change(Limits(tokens_per_minute=200))
-    assert gate.enter(100) == 100
+    assert gate.enter(of(100)) == 100
     gate.leave(0, 1000)
     clock.wait(60)
     with pytest.raises(Exception, match="try again in"):
-        gate.enter(1)
+        gate.enter(of(1))
 
 
 async def test_a_tenant_that_nobody_limits_is_not_written_down_as_nobodys(

@@ -90,6 +90,7 @@ class FleetCollector(Collector):
             ("gatewayd_preemption_swaps", "Sequences swapped to host memory.", "swaps"),
             ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
             ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
+            ("gatewayd_kv_evictions", "Cached pages given up for others.", "evictions"),
             ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),
             ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "draft_tokens"),
             ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),

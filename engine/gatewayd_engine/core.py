@@ -302,6 +302,7 @@ class EngineCore:
             tier_hits=dict(placement.outside.hits),
             num_held=len(queue.parked),
             busy_seconds=self._spending.seconds,
+            evictions=pages.evictions,
         )
 
     def check(self) -> None:

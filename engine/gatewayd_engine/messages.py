@@ -286,6 +286,8 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of the waiting, those that an operator holds."""
     busy_seconds: float = 0.0
     """In which steps were computed."""
+    evictions: int = 0
+    """Cached pages that were given up for others."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

@@ -48,6 +48,7 @@ class Pages:
         defers: whether pages that are given back stay held until ``settle``: a step that was
             launched before may write to them, and copies to and from elsewhere do not wait for it.
         quotas: what tenants may have; None while none of them is bounded.
+        evictions: cached pages that somebody else got, so far.
     """
 
     __slots__ = (
@@ -59,6 +60,7 @@ class Pages:
         "_plan",
         "_refs",
         "defers",
+        "evictions",
         "num_pages",
         "on_evict",
         "on_forget",
@@ -81,6 +83,7 @@ class Pages:
         # By whom each was taken last: for quotas that come later, and for who looks.
         self._owners = array("i", [NOBODY]) * num_pages
         self.quotas: Quotas | None = None
+        self.evictions = 0
         self.standing = Standing(num_pages)
 
     @property
@@ -127,6 +130,7 @@ class Pages:
             page = self._free.pop()
         elif self.available(tenant) > 0:
             page = self._evicted(tenant)
+            self.evictions += 1
             if self.on_evict is not None:
                 self.on_evict(page)
             self._known[page] = 0

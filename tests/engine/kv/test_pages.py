@@ -74,6 +74,7 @@ class PagesMachine(RuleBasedStateMachine):
         self.pages = Pages(TOTAL, plan_of(self.forgotten.append))
         self.holders: list[list[int]] = []
         self.known: set[int] = set()
+        self.evictions = 0
 
     @property
     def held(self) -> Counter[int]:
@@ -94,6 +95,7 @@ class PagesMachine(RuleBasedStateMachine):
             assert before <= self.known
             assert self.forgotten.pop() == page
             self.known.discard(page)
+            self.evictions += 1
         assert not self.forgotten
         self.holders.append([page])
 
@@ -152,6 +154,7 @@ class PagesMachine(RuleBasedStateMachine):
     def accounts_add_up(self) -> None:
         self.pages.check(self.holders)
         held = set(self.held)
+        assert self.pages.evictions == self.evictions
         assert self.pages.num_held == len(held)
         assert self.pages.num_cached == len(self.known - held)
         assert self.pages.num_free == TOTAL - len(held | self.known)

@@ -20,6 +20,7 @@ _LOOKS = {
     "restarting": ("◌", "yellow"),
     "failed": ("✖", "bold red"),
     "stopped": ("○", "dim"),
+    "unloaded": ("○", "dim"),
 }
 _BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8": 1.0, "int8": 1.0, "int4": 0.5}
 

@@ -16,6 +16,7 @@ from gatewayd_tui.widgets.choose import Choose
 from gatewayd_tui.widgets.form import Form
 from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
+from tests.tui.samples import snapshot
 
 
 def view(plugin: str, **changed: Any) -> PluginView:
@@ -98,6 +99,18 @@ async def test_what_failed_comes_first_with_its_reason(
         assert "cannot be imported" in rows[1]
         assert "max_batch_tokens 512" in text_of(console)
         assert "● active" in text_of(console)
+
+
+async def test_with_more_rows_than_lines_no_number_is_cut(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    (one,) = snapshot().strategies
+    rows = [msgspec.structs.replace(one, name=f"s{n}", longest_us=19_123.0) for n in range(60)]
+    daemon.snapshot = snapshot(strategies=rows)
+    async with watching(size=(80, 24), start="plugins") as (console, _):
+        lines = [line for line in text_of(console).splitlines() if "● active" in line]
+        assert len(lines) > 5
+        assert all("19.1k" in line for line in lines)
 
 
 def test_a_part_of_the_console_that_failed_here_is_listed_once() -> None:

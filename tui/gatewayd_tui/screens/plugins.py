@@ -54,7 +54,7 @@ STRATEGIES: list[Column[StrategyView]] = [
     Column("eng", 3, lambda r: "-" if r.engine == "none" else r.engine, lambda r: r.engine),
     Column("state", 13, _state, lambda r: r.state),
     Column("faults", 6, _faults, lambda r: r.faults, True),
-    Column("calls", 6, lambda r: count(r.calls), lambda r: r.calls, True),
+    Column("calls", 5, lambda r: count(r.calls), lambda r: r.calls, True),
     Column("mean us", 7, lambda r: count(r.mean_us), lambda r: r.mean_us, True),
     Column("longest", 7, lambda r: count(r.longest_us), lambda r: r.longest_us, True),
 ]

@@ -150,7 +150,8 @@ class LiveTable(DataTable[Text], Generic[RowT]):
     def on_resize(self, event: events.Resize) -> None:
         """Give the columns their widths."""
         shown = [c for c in self._all if not c.is_wide or self.app.size.width >= WIDE]
-        room = event.size.width - 2 - sum(c.width + 1 for c in shown)
+        # With room for the bar that comes when there are more rows than lines.
+        room = event.size.width - 3 - sum(c.width + 1 for c in shown)
         rest = max(12, room)
         columns = [(column, column.width or rest) for column in shown]
         if columns != self._columns:

@@ -113,6 +113,24 @@ def chains(retention: Retention, parents: dict[int, int]) -> None:
         retention.release(page)
 
 
+def test_it_tells_its_pins_until_they_end_or_their_pages_go() -> None:
+    clock = Clock()
+    retention = opened(clock)
+    chains(retention, {0: -1, 1: 0, 2: 1, 3: -1, 4: 3})
+    retention.pin(2, 60)
+    retention.pin(4, 90)
+    assert sorted(retention.pinned()) == [0, 1, 2, 3, 4]
+    other = opened(clock)
+    assert other.import_state(retention.export_state())
+    clock.now += 61
+    for one in (retention, other):
+        assert sorted(one.pinned()) == [3, 4]
+        one.drop(4)
+        assert list(one.pinned()) == [3], "what is left of a pinned prompt"
+        one.pin(3, 0)
+        assert list(one.pinned()) == []
+
+
 def test_taking_a_pin_back_leaves_others_with_the_same_beginning() -> None:
     for kept, back in ((2, 3), (3, 2), (1, 3)):
         retention = opened(Clock())

@@ -26,8 +26,13 @@ def terminal() -> Console:
 
 
 def follow(states: Iterator[State], console: Console) -> None:
-    """Show each state in the place of the one before, until there are no more."""
-    with Refreshing(console=console, auto_refresh=False, screen=console.is_terminal) as place:
+    """Show each state in the place of the one before; below it where there is no terminal."""
+    states = (state for state in states if state.snapshot is not None)
+    if not console.is_terminal:
+        for state in states:
+            console.print(tables(state))
+        return
+    with Refreshing(console=console, auto_refresh=False, screen=True) as place:
         for state in states:
             place.update(tables(state), refresh=True)
 

@@ -28,6 +28,8 @@ class StatusLine(Static):
             text.append(f"{GLYPHS.get(word, '✖')} {word}", style)
             text.append(f"  {last.running} run {last.waiting} wait  kv {percent(last.kv_share)}")
             text.append(f"  up {duration(daemon.uptime_seconds)}  {daemon.model}")
+            if daemon.troubles:
+                text.append(f"  ✖ {len(daemon.troubles)} troubles", "bold red")
         for mark in marks:
             text.append(f"  [{mark}]", "bold reverse")
         self.update(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
@@ -48,8 +49,9 @@ def watching(daemon: FakeDaemon) -> Watching:
 
 
 async def until(pilot: Pilot[None], holds: Callable[[], object]) -> None:
-    """Wait for a condition, for three seconds at most."""
-    for _ in range(300):
+    """Wait for a condition, for twenty seconds at most."""
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
         if holds():
             await pilot.pause()
             return

@@ -68,7 +68,8 @@ async def daemon(folder: Path) -> AsyncIterator[tuple[str, str]]:
         yield url, str(folder / "admin.sock")
         reading.cancel()
     finally:
-        process.terminate()
+        with contextlib.suppress(ProcessLookupError):  # it was drained
+            process.terminate()
         await process.wait()
 
 

@@ -1,4 +1,4 @@
-"""Who is taken on, and what a refused client is offered: changes of its request that the admission takes on now.
+"""Who is taken on, and what a refused client is offered: changes that would be taken on now.
 
 Nothing is offered unasked: the strategy decides on each changed request as if it had come.
 """

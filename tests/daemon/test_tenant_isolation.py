@@ -18,23 +18,40 @@ PROMPT = [300 + i * 7 % 3001 for i in range(160)]
 PAGES = 96
 
 
-async def complete(http: httpx.AsyncClient, key: str, prompt: list[int], most: int = 2) -> Any:
-    body = {"model": "nano", "prompt": prompt, "max_tokens": most, "ignore_eos": True}
+async def complete(
+    http: httpx.AsyncClient, key: str, prompt: list[int], most: int = 2, **more: Any
+) -> Any:
+    body = {"model": "nano", "prompt": prompt, "max_tokens": most, "ignore_eos": True, **more}
     answer = await http.post("/v1/completions", json=body, headers=bearer(key))
     return answer.status_code, answer.json()
 
 
-async def cached(http: httpx.AsyncClient, key: str, prompt: list[int]) -> int:
-    status, answer = await complete(http, key, prompt)
+async def cached(http: httpx.AsyncClient, key: str, prompt: list[int], **more: Any) -> int:
+    """Tokens of a prompt that are found in the prefix cache."""
+    status, answer = await complete(http, key, prompt, **more)
     assert status == 200, answer
     found: int = answer["usage"]["prompt_tokens_details"]["cached_tokens"]
     return found
 
 
+async def nobody_finds_what_others_computed(http: httpx.AsyncClient, keys: dict[str, str]) -> None:
+    """Whoever is first, whole or in part, also where both name the same salt."""
+    orders: list[tuple[str, str, list[int], dict[str, str]]] = [
+        ("a", "b", PROMPT, {}),
+        ("b", "a", PROMPT[::-1], {}),
+    ]
+    orders.append(("a", "b", PROMPT, {"cache_salt": "ours"}))
+    for first, second, prompt, more in orders:
+        assert await cached(http, keys[first], prompt, **more) == 0
+        assert await cached(http, keys[first], [*prompt[:100], 5], **more) >= 96
+        assert await cached(http, keys[second], prompt, **more) == 0
+        assert await cached(http, keys[second], [*prompt[:100], 6], **more) >= 96
+
+
 async def leave_and_stop(http: httpx.AsyncClient, key: str) -> None:
     """Some that the engine still computes when the gateway has done with them."""
     body = {"model": "nano", "prompt": [5] * 50, "max_tokens": 400, "ignore_eos": True}
-    for _ in range(4):
+    for _ in range(2):
         with contextlib.suppress(httpx.ReadTimeout):
             await http.post("/v1/completions", json=body, headers=bearer(key), timeout=0.3)
     stops = body | {"stop": ["e", "a", "o", " "], "n": 2, "temperature": 1.0, "seed": 1}
@@ -55,7 +72,7 @@ async def all_adds_up(http: httpx.AsyncClient, ask: Any) -> None:
                 break
             await asyncio.sleep(0.1)
     assert float(busy) > 0.1
-    assert sum(row["requests"] for row in used) >= 40
+    assert sum(row["requests"] for row in used) >= 30
 
 
 async def test_a_floor_keeps_what_is_cached_and_a_ceiling_bounds_a_flood(
@@ -83,11 +100,11 @@ async def test_a_floor_keeps_what_is_cached_and_a_ceiling_bounds_a_flood(
     async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:
 
         async def flood() -> None:
-            prompts = [[500 + i, *range(1000, 1250)] for i in range(16)]
-            found = await asyncio.gather(*(complete(http, keys["b"], p, 30) for p in prompts))
-            assert [status for status, _ in found] == [200] * 16
+            prompts = [[500 + i, *range(1000, 1160)] for i in range(11)]
+            found = await asyncio.gather(*(complete(http, keys["b"], p, 8) for p in prompts))
+            assert [status for status, _ in found] == [200] * 11
 
-        assert await cached(http, keys["a"], PROMPT) == 0
+        await nobody_finds_what_others_computed(http, keys)
         assert await cached(http, keys["a"], PROMPT) >= 144
         await flood()
         assert await cached(http, keys["a"], PROMPT) >= 144, "12 pages are kept for it"

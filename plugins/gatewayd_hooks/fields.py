@@ -69,18 +69,23 @@ def few_entries(names: Sequence[str] = ("content", "tool_calls")) -> BeforeValid
         names: of lists in a message, and in the entries of those.
     """
 
-    def lists(holder: object) -> list[list[Any]]:
+    def entries(holder: object, depth: int = 1) -> int:
+        """Of the lists in an object, with those in their entries."""
         if not isinstance(holder, dict):
-            return []
-        return [some for name in names if isinstance(some := holder.get(name), list)]
+            return 0
+        count = 0
+        for name in names:
+            some = holder.get(name)
+            if type(some) is list:
+                count += len(some)
+                if depth and count <= MAX_ENTRIES:
+                    count += sum([entries(one, depth - 1) for one in some])
+        return count
 
     def check(value: object) -> object:
         left = MAX_ENTRIES
         for message in value if isinstance(value, list) else ():
-            for some in lists(message):
-                left -= len(some)
-                if left >= 0:
-                    left -= sum(len(inner) for part in some for inner in lists(part))
+            left -= entries(message)
             if left < 0:
                 raise PydanticCustomError(
                     "too_many_entries",

@@ -54,7 +54,9 @@ def bodies(
     # Of a route that can stream every other body asks for it, or hardly one in fifty would.
     streams = [{}, {"stream": True}] if "stream" in fields else [{}]
     return st.builds(
-        lambda extra, stream, changed, left: _short({**extra, **base, **stream, **changed}, left),
+        lambda extra, stream, changed, left: _short(
+            {**extra, **base, **stream, **changed}, left, base
+        ),
         unknown,
         st.sampled_from(streams),
         changes,
@@ -62,23 +64,19 @@ def bodies(
     )
 
 
-def _short(body: dict[str, Any], left_out: set[str]) -> dict[str, Any]:
+def _short(body: dict[str, Any], left_out: set[str], base: Mapping[str, Any]) -> dict[str, Any]:
+    """Without some fields; what it may ask for is a few tokens."""
     for name in left_out:
         body.pop(name, None)
-    return shortened(body)
-
-
-def shortened(body: dict[str, Any]) -> dict[str, Any]:
-    """The same; what it may ask for is a few tokens."""
     for name in _TOKENS:
         asked = body.get(name)
         if isinstance(asked, int) and MOST_TOKENS < asked < 2048:
             body[name] = MOST_TOKENS
     options = body.get("options")
-    if isinstance(options, dict) and options.get("num_predict", 0) != MOST_TOKENS:
-        asked = options.get("num_predict")
-        if asked is None or (isinstance(asked, int | float) and asked < 2048):
-            body["options"] = {**options, "num_predict": MOST_TOKENS}
+    if options in (None, [], {}) or isinstance(options, dict):
+        asked = (options or {}).get("num_predict")
+        if "options" in base and (asked is None or (type(asked) is int and asked < 2048)):
+            body["options"] = {**(options or {}), "num_predict": MOST_TOKENS}
     return body
 
 

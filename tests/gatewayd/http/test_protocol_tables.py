@@ -133,3 +133,21 @@ async def test_a_field_of_a_field_is_in_the_report(text: TextModel) -> None:
     told = {field["name"]: field for field in options}
     assert told["num_ctx"]["support"] == "ignored"
     assert told["stop"]["cost"] == "text is searched token by token"
+
+
+def test_blocks_within_blocks_are_counted_and_their_depth_is_nothing() -> None:
+    texts = [{"type": "text", "text": "a"}] * 1000
+    result = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "i"}]}
+    body = {"model": "m", "max_tokens": 1, "messages": [result]}
+    full = {"role": "user", "content": [{**result["content"][0], "content": texts}]}  # type: ignore[dict-item]
+    assert sentence_of(MessagesRequest, {**body, "messages": [full] * 32}) is None
+    told = sentence_of(MessagesRequest, {**body, "messages": [full] * 33})
+    assert (
+        told == "messages: more than 32768 parts and calls, the maximum of all messages: join texts"
+    )
+    deep: Any = "a"
+    for _ in range(5000):
+        deep = [{"type": "tool_result", "tool_use_id": "i", "content": deep}]
+    told = sentence_of(MessagesRequest, {**body, "messages": [{"role": "user", "content": deep}]})
+    place = "messages[0].content[0].content[0].type"
+    assert told == f"{place} is \"tool_result\"; it must be 'text' or 'document'"

@@ -1,0 +1,238 @@
+"""A daemon for half an hour at 80 % of what it can do, while things go wrong all the time.
+
+What must hold: no request is lost and every answer is right; the daemon and its engine grow by less
+than 1 MiB in 10^5 requests; at the end no sequence is open, and descriptors, threads and tasks are
+as many as at the beginning; the last answers take as long as the first.
+
+``GATEWAYD_SOAK_MINUTES=30 pytest -m slow tests/daemon/test_soak.py -s`` prints what was seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+import statistics
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.daemon.soaking import Faults, Held, figure, installed, slope
+
+MINUTES = float(os.environ.get("GATEWAYD_SOAK_MINUTES", "30"))
+NANO = ("-m", "gatewayd", "serve", "--port", "0")
+PROMPTS = [f"def function_{k}(value):\n" for k in range(12)]
+TOKENS = 12
+LOAD = 0.8
+MOST_OUTSTANDING = 96
+"""Beyond that the machine is slower than it was when it was measured, and arrivals are left out."""
+MIB_PER_100_000 = 1.0
+STORE_BYTES_PER_REQUEST = 1024
+QUIET_SECONDS = 10.0
+"""After an engine was lost: what is answered before says nothing of latency."""
+
+
+@dataclass
+class Soak:
+    """What happened.
+
+    Attributes:
+        ends: how requests ended.
+        left_out: arrivals for which there were too many requests.
+        wrong: ends that must not be.
+        latencies: when a request came, and the seconds that it took; where no engine was away.
+        daemon, engine: requests ended, and KiB of the process; the engine's by its process.
+    """
+
+    ends: Counter[str] = field(default_factory=Counter)
+    left_out: int = 0
+    wrong: list[str] = field(default_factory=list)
+    latencies: list[tuple[float, float]] = field(default_factory=list)
+    daemon: list[tuple[float, float]] = field(default_factory=list)
+    engine: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+
+    @property
+    def count(self) -> int:
+        return self.ends.total()
+
+
+@dataclass
+class Bench:
+    """Sends requests, and knows what they must say."""
+
+    daemon: Any
+    client: Any
+    soak: Soak
+    expected: dict[str, str]
+    faults: Faults
+
+    async def ask(self, rng: random.Random) -> None:
+        """One request, to its end."""
+        prompt, stream, began = rng.choice(PROMPTS), rng.random() < 0.7, time.monotonic()
+        try:
+            asked = self.client.complete(self.daemon, prompt, TOKENS, stream=stream)
+            answer = await asyncio.wait_for(asked, 120)
+        except (httpx.HTTPError, TimeoutError) as error:
+            self.soak.wrong.append(f"{stream} {error!r}")
+            self.soak.ends["lost"] += 1
+            return
+        code = None if answer.error is None else answer.error["code"]
+        self.soak.ends[code or "complete"] += 1
+        has_begun = stream and bool(answer.num_chunks)
+        if code is None:
+            if not answer.is_complete or answer.text != self.expected[prompt]:
+                self.soak.wrong.append(f"{prompt!r}: {answer}")
+            elif min(began, time.monotonic()) - self.faults.last > QUIET_SECONDS:
+                self.soak.latencies.append((began, answer.seconds))
+        elif code != "engine_restarted" or not has_begun:  # queued ones go to the next engine
+            self.soak.wrong.append(f"{prompt!r}: {answer}")
+
+    async def capacity(self, seconds: float) -> float:
+        """Requests a second that it can do, with as many at once as there are below."""
+        before, end = self.soak.count, time.monotonic() + seconds
+
+        async def more(seed: int) -> None:
+            rng = random.Random(seed)
+            while time.monotonic() < end:
+                await self.ask(rng)
+
+        began = time.monotonic()
+        await asyncio.gather(*(more(seed) for seed in range(24)))
+        return (self.soak.count - before) / (time.monotonic() - began)
+
+    async def load(self, rate: float, until: float) -> None:
+        """Requests that come by chance, whether those before are answered or not."""
+        rng, running, next_at = random.Random(5), set[asyncio.Task[None]](), time.monotonic()
+        while (now := time.monotonic()) < until:
+            next_at = max(next_at + rng.expovariate(rate), now - 1)
+            await asyncio.sleep(max(0, next_at - now))
+            if len(running) < MOST_OUTSTANDING:
+                task = asyncio.create_task(self.ask(random.Random(rng.random())))
+                running.add(task)
+                task.add_done_callback(running.discard)
+            else:
+                self.soak.left_out += 1
+        await asyncio.gather(*running)
+
+    async def break_things(self, until: float, calm_from: float) -> None:
+        """A fault every few seconds; from some time on none that costs an engine."""
+        rng = random.Random(9)
+        while (now := time.monotonic()) < until:
+            await self.faults.one(may_be_hard=now < calm_from)
+            await asyncio.sleep(rng.uniform(0.5, 4))
+
+    async def watch(self, until: float) -> None:
+        """Look at the processes each second."""
+        while time.monotonic() < until:
+            served = float(self.soak.count)
+            with contextlib.suppress(OSError, httpx.HTTPError):
+                self.soak.daemon.append((served, Held.by(self.daemon.process.pid).kib))
+                pid = await asyncio.to_thread(lambda: self.daemon.engine_pid)
+                if pid is not None:
+                    self.soak.engine.setdefault(pid, []).append((served, Held.by(pid).kib))
+            await asyncio.sleep(1)
+
+
+def stored_in(folder: Path) -> int:
+    """Bytes of the store, its log and what lies beside it."""
+    return sum(one.stat().st_size for one in folder.glob("state-0/**/*") if one.is_file())
+
+
+def metrics(daemon: Any) -> str:
+    return httpx.get(f"{daemon.url}/metrics", timeout=30).text
+
+
+async def idle(daemon: Any) -> str:
+    """The figures, once nothing runs any more."""
+    async with asyncio.timeout(60):
+        while True:
+            text = await asyncio.to_thread(metrics, daemon)
+            names = ("vllm:num_requests_running", "vllm:num_requests_waiting")
+            if not any(figure(text, name) for name in names):
+                return text
+            await asyncio.sleep(0.2)
+
+
+def grown(points: list[tuple[float, float]], warm: float = 0.3) -> tuple[float, float]:
+    """MiB in 10^5 requests after what warms up, and requests that this is read from."""
+    later = points[int(len(points) * warm) :]
+    seen = later[-1][0] - later[0][0] if later else 0.0
+    return slope(later) * 100_000 / 1024, seen
+
+
+def check_growth(name: str, points: list[tuple[float, float]]) -> None:
+    by, seen = grown(points)
+    total = by * seen / 100_000
+    print(f"{name}: {by:+.2f} MiB in 10^5 requests, from {seen:.0f} ({total:+.2f} MiB)")
+    # What few requests show is pages of memory, which come and go by more than that.
+    assert by < MIB_PER_100_000 or total < 1.0, name
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(MINUTES * 60 + 1200)
+async def test_nothing_is_lost_and_nothing_grows(
+    start_daemon: Callable[..., Any], client: Any, tmp_path: Path
+) -> None:
+    file, admin = tmp_path / "g.toml", tmp_path / "admin.sock"
+    file.write_text(
+        f'[admin]\nsocket = "{admin}"\n[plugins]\nobservers = ["soak"]\n'
+        "[engine]\nthreads = 1\nhang_seconds = 3\nstrategy_hang_seconds = 0.5\n"
+    )
+    env = {**installed(tmp_path), "GATEWAYD_CONFIG": str(file)}
+    daemon = start_daemon(NANO, env=env)
+    faults, soak = Faults(daemon, str(admin), file), Soak()
+    expected = {p: (await client.complete(daemon, p, TOKENS)).text for p in PROMPTS}
+    bench = Bench(daemon, client, soak, expected, faults)
+    can = await bench.capacity(min(20.0, 4 * MINUTES))
+    await client.http.aclose()
+    client.http = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=300))
+    before = await idle(daemon)
+    held = Held.by(daemon.process.pid)
+    stored = stored_in(tmp_path)
+    began, counted = time.monotonic(), soak.count
+    end = began + MINUTES * 60
+    # The last third of the time belongs to one engine, so that its memory can be told.
+    calm_from = end - MINUTES * 60 / 3
+    await asyncio.gather(
+        bench.load(LOAD * can, end), bench.break_things(end, calm_from), bench.watch(end)
+    )
+    await client.http.aclose()
+    client.http = httpx.AsyncClient(timeout=60)
+    after = await idle(daemon)
+    print(f"\n{MINUTES:g} min at {LOAD * can:.1f} of {can:.1f} requests/s")
+    print(f"requests: {dict(soak.ends)}; {soak.left_out} left out")
+    print(f"faults: {faults.done}; engines: {len(soak.engine)}")
+
+    assert soak.wrong == []
+    assert soak.ends["complete"] > 0.9 * soak.count
+    assert figure(after, "gatewayd_kv_pages", "active") == 0
+    check_growth("daemon", soak.daemon)
+    check_growth("engine", max(soak.engine.values(), key=len))
+    tasks = figure(before, "soak_tasks"), figure(after, "soak_tasks")
+    now = Held.by(daemon.process.pid)
+    print(f"daemon: {held} at first, {now} at last; tasks {tasks}")
+    assert tasks[1] <= tasks[0] + 2
+    assert now.files <= held.files + 4
+    assert now.threads <= held.threads + 2
+    kept = stored_in(tmp_path)
+    more = (kept - stored) / (soak.count - counted)
+    print(f"store: {stored} bytes at first, {kept} at last, {more:.0f} a request")
+    assert more < STORE_BYTES_PER_REQUEST
+    check_latency(soak.latencies)
+    assert daemon.stop() == 0
+
+
+def check_latency(latencies: list[tuple[float, float]]) -> None:
+    """The median of the last third beside that of the first, all from the same kind of minute."""
+    taken = [seconds for _, seconds in sorted(latencies)]
+    third = len(taken) // 3
+    first, last = statistics.median(taken[:third]), statistics.median(taken[-third:])
+    print(f"latency: {first * 1e3:.0f} ms at first, {last * 1e3:.0f} ms at last, {len(taken)} seen")
+    assert last < 1.5 * first + 0.05

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from gatewayd.config import Config
 from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.starting import GuardedExecutor
+from gatewayd.observing import Told, observers_of
 from gatewayd.parsing import ModelParsers, load_parsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.catalog import Catalog
@@ -25,7 +25,6 @@ from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.errors import told
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
-from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
 from gatewayd_hooks.markers import PROJECT
@@ -37,7 +36,6 @@ from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 
-FAULT_LIMIT = 3
 _ENABLED = ("installed", "enabled")
 _LIGHT = (
     Kind.SCHEDULER,
@@ -47,50 +45,6 @@ _LIGHT = (
     Kind.SPEC_CONTROLLER,
 )
 """Kinds whose strategies of this project read no file."""
-
-
-class Told:
-    """One hook, each plugin behind a fence.
-
-    One that raises, does not come back or takes too long, too often, is told no more.
-    """
-
-    def __init__(self, host: PluginHost, hook: str, ledger: Ledger, watchdog: Watchdog) -> None:
-        self._hook = hook
-        self._ledger = ledger
-        self._watchdog = watchdog
-        self._listeners = {
-            plugin: ledger.timed(Kind.OBSERVER, plugin, hook, listener)
-            for plugin, listener in host.listeners(hook).items()
-        }
-        self._fence = Fence(FAULT_LIMIT)
-
-    @property
-    def has_listeners(self) -> bool:
-        """Whether any loaded plugin implements the hook."""
-        return bool(self._listeners)
-
-    def tell(self, event: object) -> None:
-        """Call every plugin with one event."""
-        self(event=event)
-
-    def __call__(self, **arguments: object) -> None:
-        """Call every plugin that listens."""
-        for plugin, listener in tuple(self._listeners.items()):
-            self._watchdog.arm()
-            began = time.thread_time()
-            try:
-                listener(**arguments)
-                self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
-                for overrun in self._ledger.take_overruns(Kind.OBSERVER):
-                    raise StrategyFault(Kind.OBSERVER, overrun.reason)
-            except Exception:  # noqa: BLE001 - a plugin may raise anything
-                _log.exception("%s of plugin %s failed", self._hook, plugin)
-                if self._fence.record(self._hook, plugin):
-                    _log.error("plugin %s is told no more of %s", plugin, self._hook)
-                    del self._listeners[plugin]
-            finally:
-                self._watchdog.disarm()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +112,7 @@ class Plugged:
                 (name, host.strategy(Kind.PROTOCOL, name, settings))
                 for name, settings in slots.chosen_in(config.protocol)
             ),
-            observers=_observers(host, config, ledger, watchdog),
+            observers=observers_of(host, config, ledger, watchdog),
             parsers=load_parsers(config, host, resources, ledger, watchdog),
             ledger=ledger,
             watchdog=watchdog,
@@ -303,18 +257,3 @@ def _load_configured(host: PluginHost, config: Config) -> list[str]:
             problems.append(str(error))
     failures = host.hooked(Kind.OBSERVER, config.plugins.observers)
     return problems + [f"{failed.kind}.{failed.name} {failed.reason}" for failed in failures]
-
-
-def _observers(host: PluginHost, config: Config, ledger: Ledger, watchdog: Watchdog) -> Observers:
-    """Load observers; one that cannot be loaded is reported and left out."""
-    for failure in host.hooked(Kind.OBSERVER, config.plugins.observers):
-        _log.error("observer %s is left out: %s", failure.name, failure.reason)
-    observers = Observers()
-    # Without listeners a request pays for no call at all.
-    admitted = Told(host, "gatewayd_request_admitted", ledger, watchdog)
-    if admitted.has_listeners:
-        observers = dataclasses.replace(observers, admitted=admitted.tell)
-    finished = Told(host, "gatewayd_request_finished", ledger, watchdog)
-    if finished.has_listeners:
-        observers = dataclasses.replace(observers, finished=finished.tell)
-    return observers

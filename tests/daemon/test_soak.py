@@ -24,6 +24,7 @@ from typing import Any
 import httpx
 import pytest
 
+from gatewayd.explain.recent import MOST as LEDGERS
 from tests.daemon.soaking import Faults, Held, figure, installed, slope
 
 MINUTES = float(os.environ.get("GATEWAYD_SOAK_MINUTES", "30"))
@@ -94,6 +95,18 @@ class Bench:
         elif code != "engine_restarted" or not has_begun:  # queued ones go to the next engine
             self.soak.wrong.append(f"{prompt!r}: {answer}")
 
+    async def warm(self) -> None:
+        """As many requests as the daemon keeps the ledgers of: it grows until it has so many."""
+        left = iter(range(LEDGERS + LEDGERS // 8))
+
+        async def more() -> None:
+            for k in left:
+                prompt = PROMPTS[k % len(PROMPTS)]
+                answer = await self.client.complete(self.daemon, prompt, 1, stream=k % 2 == 0)
+                assert answer.is_complete
+
+        await asyncio.gather(*(more() for _ in range(32)))
+
     async def capacity(self, seconds: float) -> float:
         """Requests a second that it can do, with as many at once as there are below."""
         before, end = self.soak.count, time.monotonic() + seconds
@@ -160,7 +173,7 @@ async def idle(daemon: Any) -> str:
             await asyncio.sleep(0.2)
 
 
-def grown(points: list[tuple[float, float]], warm: float = 0.3) -> tuple[float, float]:
+def grown(points: list[tuple[float, float]], warm: float = 0.1) -> tuple[float, float]:
     """MiB in 10^5 requests after what warms up, and requests that this is read from."""
     later = points[int(len(points) * warm) :]
     seen = later[-1][0] - later[0][0] if later else 0.0
@@ -190,6 +203,7 @@ async def test_nothing_is_lost_and_nothing_grows(
     faults, soak = Faults(daemon, str(admin), file), Soak()
     expected = {p: (await client.complete(daemon, p, TOKENS)).text for p in PROMPTS}
     bench = Bench(daemon, client, soak, expected, faults)
+    await bench.warm()
     can = await bench.capacity(min(20.0, 4 * MINUTES))
     await client.http.aclose()
     client.http = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=300))

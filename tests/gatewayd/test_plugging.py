@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from gatewayd.config_load import load
-from gatewayd.plugging import FAULT_LIMIT, Plugged, check_strategies
+from gatewayd.observing import FAULT_LIMIT
+from gatewayd.plugging import Plugged, check_strategies
 from gatewayd_hooks.budgets import PATIENCE
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.events import RequestAdmitted
@@ -210,7 +211,7 @@ def test_an_observer_that_is_slow_itself_is_told_no_more(
     built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch, name: str, is_told: bool
 ) -> None:
     monkeypatch.setattr("gatewayd_hooks.ledger.time", CLOCK)
-    monkeypatch.setattr("gatewayd.plugging.time", CLOCK)
+    monkeypatch.setattr("gatewayd.observing.time", CLOCK)
     observers = Plugged.load(_config(name), model="m").observers
     for _ in range(100):
         observers.admitted(EVENT)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
+from gatewayd_hooks.testing.fake_sequence import FakeSequence
+from gatewayd_hooks.testing.resources import FIRST_SLOTS, engine_resources
+
+__all__ = ["FakeQueue", "FakeSequence", "engine_resources"]
 
 _COLUMNS = (
     "num_tokens",
@@ -22,57 +24,6 @@ _COLUMNS = (
     "deadline",
     "preemptions",
 )
-_FIRST_SLOTS = 4  # few, so that the columns grow
-
-
-def engine_resources(**changes: Any) -> EngineResources:  # noqa: ANN401 - any of its fields
-    """Sizes of a small engine.
-
-    Args:
-        changes: fields that differ.
-    """
-    sizes = EngineResources(
-        num_pages=64,
-        page_size=16,
-        max_running=8,
-        max_batch_tokens=128,
-        max_model_len=1024,
-        vocab_size=64,
-        eos_token_ids=(2,),
-        device="cpu",
-        slots=_FIRST_SLOTS,
-        page_bytes=96,
-    )
-    return replace(sizes, **changes)
-
-
-@dataclass(eq=False, slots=True)
-class FakeSequence:
-    """One request in a fake queue.
-
-    Attributes:
-        slot: where its columns are; -1 when it has ended.
-        length: tokens at which it ends.
-        cached: tokens it would find in the prefix cache if admitted now.
-        priority: its class.
-        tenant: its tenant's number.
-        computed: tokens computed for it in all.
-        pages: pages it holds.
-        is_running: whether it holds a row.
-        held: steps for which it had better wait.
-        is_shown: whether the scheduler is told so before it plans.
-    """
-
-    slot: int
-    length: int
-    cached: int
-    priority: int
-    tenant: int = 0
-    computed: int = 0
-    pages: int = 0
-    is_running: bool = False
-    held: int = 0
-    is_shown: bool = True
 
 
 class FakeQueue:
@@ -102,7 +53,7 @@ class FakeQueue:
     ) -> None:
         self._scheduler = scheduler
         self._num_pages = resources.num_pages
-        self._by_slot: list[FakeSequence | None] = [None] * _FIRST_SLOTS
+        self._by_slot: list[FakeSequence | None] = [None] * FIRST_SLOTS
         self._clock = clock
         self.running: list[FakeSequence] = []
         self.waiting: list[FakeSequence] = []
@@ -110,11 +61,11 @@ class FakeQueue:
         self.preemptions = 0
         self.view = QueueView(
             running=np.zeros(0, np.int32),
-            num_tokens=np.zeros(_FIRST_SLOTS, np.int32),
-            num_computed=np.zeros(_FIRST_SLOTS, np.int32),
-            priority=np.zeros(_FIRST_SLOTS, np.int8),
-            tenant=np.zeros(_FIRST_SLOTS, np.int32),
-            arrival=np.zeros(_FIRST_SLOTS, np.float64),
+            num_tokens=np.zeros(FIRST_SLOTS, np.int32),
+            num_computed=np.zeros(FIRST_SLOTS, np.int32),
+            priority=np.zeros(FIRST_SLOTS, np.int8),
+            tenant=np.zeros(FIRST_SLOTS, np.int32),
+            arrival=np.zeros(FIRST_SLOTS, np.float64),
             token_budget=resources.max_batch_tokens,
             max_running=resources.max_running,
             free_pages=resources.num_pages,

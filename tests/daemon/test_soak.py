@@ -96,13 +96,13 @@ class Bench:
             self.soak.wrong.append(f"{prompt!r}: {answer}")
 
     async def warm(self) -> None:
-        """As many requests as the daemon keeps the ledgers of: it grows until it has so many."""
-        left = iter(range(LEDGERS + LEDGERS // 8))
+        """More requests than the daemon keeps the ledgers of: it grows until it has so many."""
+        left = iter(range(LEDGERS + LEDGERS // 4))
 
         async def more() -> None:
             for k in left:
                 prompt = PROMPTS[k % len(PROMPTS)]
-                answer = await self.client.complete(self.daemon, prompt, 1, stream=k % 2 == 0)
+                answer = await self.client.complete(self.daemon, prompt, TOKENS, stream=k % 10 < 7)
                 assert answer.is_complete
 
         await asyncio.gather(*(more() for _ in range(32)))

@@ -111,3 +111,12 @@ def test_options_that_cannot_be_are_refused_before_a_screen_opens(tmp_path: Path
     ]:
         ended = told("tui", "--snapshot", file, *words)
         assert (ended.exit_code, sentence in ended.output) == (1, True), ended.output
+
+
+def test_plugins_that_are_no_list_are_refused_before_a_screen_opens(tmp_path: Path) -> None:
+    file, config = tmp_path / "one.jsonl", tmp_path / "gatewayd.toml"
+    file.write_bytes(line_of(samples.snapshot()))
+    config.write_text('[plugins]\nconsole = "crowd"\n')
+    ended = told("tui", "--snapshot", file, "--config", config)
+    assert ended.exit_code == 1
+    assert "[plugins] console must be a list of names" in ended.output

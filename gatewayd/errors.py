@@ -31,6 +31,7 @@ GatewayError
 ├── StrategyUnavailable     503  strategy_unavailable  a logits processor that was asked for fails
 ├── EngineLost              500  engine_restarted     ends a stream that had begun
 ├── NumericalError          500  numerical_error      the model's logits were not numbers
+├── QueueTimeout            504  queue_timeout        it waited for longer than it asked for
 └── InternalError           500  internal_error
 """
 
@@ -342,6 +343,13 @@ class EngineLost(GatewayError):
     """The engine died under a request whose answer had begun."""
 
     code = "engine_restarted"
+
+
+class QueueTimeout(GatewayError):
+    """No engine has begun with the request within the time that it gives itself."""
+
+    status = 504
+    code = "queue_timeout"
 
 
 class NumericalError(GatewayError):

@@ -23,7 +23,7 @@ from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
-from gatewayd.pipeline_timing import Timing, timing_of
+from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.principal import Principal, revoked
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
@@ -41,6 +41,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
         arrival: when the request came, by the clock.
         principal: who sends it.
         model: its name.
+        queue_timeout: seconds from its arrival within which an engine must begin; None for ever.
     """
 
     request_id: str
@@ -51,6 +52,7 @@ class Work(msgspec.Struct, frozen=True, kw_only=True):
     arrival: float
     principal: Principal
     model: str
+    queue_timeout: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,6 +121,7 @@ class Generation:
     """
 
     __slots__ = (
+        "_expiry",
         "_handed",
         "_handles",
         "_is_admitted",
@@ -147,6 +150,7 @@ class Generation:
         self.error: GatewayError | None = None
         self.is_abandoned = False
         self._handles: list[Handle] = []
+        self._expiry: asyncio.TimerHandle | None = None
         self._loop = pipeline.loop
         self._trail = trail.current()
         self._waiter: asyncio.Future[None] | None = None
@@ -172,6 +176,9 @@ class Generation:
         self._is_admitted = True
         self._submitted = self.clock()
         self._pipeline.live.add(self)
+        if (seconds := self.work.queue_timeout) is not None:
+            left = max(0.0, self.work.arrival + seconds - self._submitted)
+            self._expiry = self._loop.call_later(left, self._expire, seconds)
         if self.work.principal.lease is not None:
             self.work.principal.lease.add(self._revoke)
         tell = self._pipeline.observers.admitted
@@ -185,6 +192,13 @@ class Generation:
             )
             guarded(tell, event)
         self._handed = self._submitted if tell is nobody else self.clock()
+
+    def _expire(self, seconds: float) -> None:
+        """It has waited for as long as it may, if it does."""
+        if any([one.queue_seconds is not None or one.first is not None for one in self.choices]):
+            return
+        timelines = [timeline for handle in self._handles for timeline in handle.timelines]
+        self.fail(queue_timeout(seconds, timelines))
 
     def _revoke(self) -> None:
         """Its key is good no more."""
@@ -304,6 +318,8 @@ class Generation:
         if not (self.is_done or self.error):
             self.is_abandoned = True
         self._cancel()
+        if self._expiry is not None:
+            self._expiry.cancel()
         self._is_closed = True
         if self.work.principal.lease is not None:
             self.work.principal.lease.discard(self._revoke)

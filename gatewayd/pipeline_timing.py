@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from gatewayd.engines.timeline import Timeline
+from gatewayd.errors import QueueTimeout
+from gatewayd.explain.causes import AT_ENGINE, CAUSES
 from gatewayd.pipeline_choice import Choice
 
 
@@ -22,6 +27,28 @@ class Timing(NamedTuple):
     queue: float | None = None
     prefill: float | None = None
     decode: float | None = None
+
+
+def queue_timeout(seconds: float, timelines: Sequence[Timeline] = ()) -> QueueTimeout:
+    """What a request is told that has waited for so long, and for what most of it.
+
+    Args:
+        seconds: that it gave itself.
+        timelines: of its choices; none before it was sent to an engine.
+    """
+    now = time.monotonic()
+    spent: defaultdict[int, float] = defaultdict(float)
+    for timeline in timelines:
+        for stretch in timeline.stretches(now):
+            spent[stretch.cause] += stretch.seconds
+    what = ""
+    if spent:
+        what = f", most of it because {CAUSES[AT_ENGINE[max(spent, key=spent.__getitem__)]]}"
+    return QueueTimeout(
+        f"no engine has begun with the request within its queue_timeout of {seconds:g} s{what}: "
+        "send it again later, or with more time",
+        param="queue_timeout",
+    )
 
 
 def timing_of(choices: Sequence[Choice], arrival: float, submitted: float) -> Timing:

@@ -162,6 +162,16 @@ class GenerationTable(RequestTable):
         ServiceTier | None,
         Field(description="`priority`, `fast` are realtime; `flex` is batch; the others standard."),
     ] = None
+    queue_timeout: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=86400,
+            allow_inf_nan=False,
+            description="Seconds from its arrival after which a request with which no engine has "
+            "begun ends as 504 `queue_timeout`. It waits for ever without.",
+        ),
+    ] = None
     kv_retention: Annotated[
         KvRetention | None,
         Field(

@@ -153,6 +153,11 @@ def test_sighup_swaps_what_the_file_says_and_keeps_the_rest(nano: Any) -> None:
     assert nano.said("chunk is unknown")
     slots = call(str(nano.path), "GET", "/admin/strategies")["slots"]
     assert next(s["names"] for s in slots if s["kind"] == "scheduler") == ["priority"]
+    plugins = call(str(nano.path), "GET", "/admin/plugins")["plugins"]
+    states = {row["name"]: row["state"] for row in plugins if row["kind"] == "scheduler"}
+    assert {name for name, state in states.items() if state == "enabled"} == {"priority"}
+    found = call(str(nano.path), "GET", "/admin/plugins/scheduler/fcfs")["settings"]
+    assert [each["name"] for each in found] == ["max_prefill_chunk"]
 
 
 def test_the_command_line_swaps_and_shows(nano: Any) -> None:

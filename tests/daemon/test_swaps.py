@@ -157,7 +157,7 @@ def test_sighup_swaps_what_the_file_says_and_keeps_the_rest(nano: Any) -> None:
     states = {row["name"]: row["state"] for row in plugins if row["kind"] == "scheduler"}
     assert {name for name, state in states.items() if state == "enabled"} == {"priority"}
     found = call(str(nano.path), "GET", "/admin/plugins/scheduler/fcfs")["settings"]
-    assert [each["name"] for each in found] == ["max_prefill_chunk"]
+    assert "max_prefill_chunk" in [each["name"] for each in found]
 
 
 def test_the_command_line_swaps_and_shows(nano: Any) -> None:

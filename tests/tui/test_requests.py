@@ -192,3 +192,36 @@ async def test_a_request_leads_to_its_lines(watching: Watching, screen: str) -> 
         await pilot.press("l")
         first = {"queue": "wait-0000", "running": "run-0000", "explain": "done-0000"}[screen]
         await until(pilot, lambda: f"only of {first}" in text_of(console))
+
+
+@pytest.mark.parametrize(("screen", "key"), [("queue", "h"), ("running", "h")])
+async def test_of_two_requests_with_one_id_the_chosen_one_is_meant(
+    daemon: FakeDaemon, watching: Watching, screen: str, key: str
+) -> None:
+    waiting = [samples.waiting(1, id="same", request_id=f"cmpl-{n}") for n in range(2)]
+    running = [samples.running(1, id="same", request_id=f"cmpl-{n}") for n in range(2)]
+    daemon.snapshot = samples.snapshot(waiting=waiting, running=running)
+    async with watching(start=screen) as (_, pilot):
+        await pilot.press(key)
+        await until(pilot, lambda: daemon.calls)
+    assert daemon.calls == [("POST", "/admin/requests/cmpl-0/hold", None)]
+
+
+async def test_a_request_is_explained_by_the_id_that_no_other_has(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    daemon.snapshot = samples.snapshot(running=[samples.running(1, request_id="cmpl-run-0001")])
+    missing = 404, {"error": {"message": "no such request has ended"}}
+    daemon.answers["GET", "/admin/requests/cmpl-run-0001"] = missing
+    async with watching(start="running") as (console, pilot):
+        await pilot.press("x")
+        await until(pilot, lambda: "has not ended" in text_of(console))
+        daemon.answers["GET", "/admin/requests/cmpl-run-0001"] = (
+            200,
+            samples.explanation("run-0001"),
+        )
+        for number in (1, 2):
+            daemon.snapshot = samples.snapshot(number, running=[])
+            await until(pilot, lambda: "70 % of 1000.0 ms" in text_of(console))
+    asked = [route for _, route, _ in daemon.calls if "cmpl" in route]
+    assert len(asked) == 2  # not again when it is known

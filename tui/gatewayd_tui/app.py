@@ -14,6 +14,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.widgets import DataTable, Input, Tree
 
+from gatewayd_tui.changes import is_named
 from gatewayd_tui.client import Lost, Source
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
 from gatewayd_tui.palette import Commands, own_bindings
@@ -166,9 +167,9 @@ class Console(App[None]):
     def place_of(self, request: str) -> str:
         """The screen that a request is on now."""
         snapshot = self.shown.snapshot
-        if snapshot is not None and any(row.id == request for row in snapshot.running):
+        if snapshot is not None and any(is_named(row, request) for row in snapshot.running):
             return "running"
-        if snapshot is not None and any(row.id == request for row in snapshot.waiting):
+        if snapshot is not None and any(is_named(row, request) for row in snapshot.waiting):
             return "queue"
         return "explain"
 

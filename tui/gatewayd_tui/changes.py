@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 import msgspec
@@ -37,27 +37,56 @@ def changing(action: _ActionT) -> _ActionT:
     return action
 
 
-def cancel(request: str, owner: str = "") -> Change:
+class Request(Protocol):
+    """A row that is about a request."""
+
+    @property
+    def id(self) -> str:
+        """The ``x-request-id``, which people know, and which clients may send twice."""
+        ...
+
+    @property
+    def request_id(self) -> str:
+        """The gateway's own; empty where it is not told."""
+        ...
+
+    @property
+    def tenant(self) -> str:
+        """Whose it is."""
+        ...
+
+
+def own_id(row: Request) -> str:
+    """What no other request has."""
+    return row.request_id or row.id
+
+
+def is_named(row: Request, request: str) -> bool:
+    """Whether one of its ids is this."""
+    return request in (row.id, row.request_id)
+
+
+def cancel(row: Request) -> Change:
     """End a request."""
-    title = f"cancel request {request}" + (f" of {owner}" if owner else "")
-    return Change(title, "POST", _request(request, "cancel"), destroys=True)
+    title = f"cancel request {row.id}" + (f" of {row.tenant}" if row.tenant else "")
+    return Change(title, "POST", _request(row, "cancel"), destroys=True)
 
 
-def hold(request: str) -> Change:
+def hold(row: Request) -> Change:
     """Let a request make no progress."""
-    return Change(f"hold request {request}", "POST", _request(request, "hold"))
+    return Change(f"hold request {row.id}", "POST", _request(row, "hold"))
 
 
-def release(request: str) -> Change:
+def release(row: Request) -> Change:
     """Let a held request go on."""
-    return Change(f"release request {request}", "POST", _request(request, "release"))
+    return Change(f"release request {row.id}", "POST", _request(row, "release"))
 
 
-def bump(request: str, priority: str | None = None) -> Change:
+def bump(row: Request, priority: str | None = None) -> Change:
     """Put a request in front of its class, or into another class."""
     where = "to the front" if priority is None else f"to class {priority}"
     body = None if priority is None else {"priority": priority}
-    return Change(f"bump request {request} {where}", "POST", _request(request, "bump"), body)
+    return Change(f"bump request {row.id} {where}", "POST", _request(row, "bump"), body)
 
 
 def pause(seconds: float | None = None) -> Change:
@@ -174,5 +203,5 @@ def _part(name: str) -> str:
     return quote(name, safe="")
 
 
-def _request(request: str, verb: str) -> str:
-    return f"/admin/requests/{_part(request)}/{verb}"
+def _request(row: Request, verb: str) -> str:
+    return f"/admin/requests/{quote(own_id(row), safe='')}/{verb}"

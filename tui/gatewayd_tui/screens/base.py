@@ -58,7 +58,11 @@ class ConsoleScreen(Screen[None]):
     def look_at(self, request: str) -> None:
         """Go to a request."""
         for table in self.tables():
-            keys = [table.key_of(row) for row in table.shown() if self.id_of(row) == request]
+            keys = [
+                table.key_of(row)
+                for row in table.shown()
+                if request in (self.id_of(row), getattr(row, "request_id", ""))
+            ]
             if keys:
                 table.go_to(keys[0])
 

@@ -13,6 +13,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
 from gatewayd.admin.wire import Explanation
+from gatewayd_tui.changes import is_named
 from gatewayd_tui.client import Lost, Refused
 from gatewayd_tui.figures import millis
 from gatewayd_tui.reads import Ended, explanation_of, requests
@@ -72,7 +73,7 @@ class ExplainScreen(ConsoleScreen):
         if state.history[-1].requests != self._ended:
             self._ended = state.history[-1].requests
             self._list()
-        if self._wanted is not None and (self._found is None or self._found.id != self._wanted):
+        if self._wanted is not None and not self._is_found(self._wanted):
             self._explain(self._wanted)
 
     def look_at(self, request: str) -> None:
@@ -109,8 +110,13 @@ class ExplainScreen(ConsoleScreen):
 
     def action_logs(self) -> None:
         """What the log says of it."""
-        if self._wanted is not None:
+        if self._found is not None:
+            self.console.visit("logs", self._found.id)
+        elif self._wanted is not None:
             self.console.visit("logs", self._wanted)
+
+    def _is_found(self, request: str) -> bool:
+        return self._found is not None and request in (self._found.id, self._found.request_id)
 
     def _copy(self, what: str, written: Callable[[Explanation], str]) -> None:
         if self._found is None:
@@ -152,16 +158,17 @@ def standing(state: State, request: str) -> Text | None:
     snapshot = state.snapshot
     if snapshot is None:
         return None
+    runs = [row for row in snapshot.running if is_named(row, request)]
+    waits = [row for row in snapshot.waiting if is_named(row, request)]
     lines = [
         f"choice {row.choice}: {row.phase}, {row.computed_tokens} tokens computed, "
         f"{row.generated_tokens}/{row.max_tokens} generated, {row.preemptions} preemptions, "
         f"now {row.cause}"
-        for row in snapshot.running
-        if row.id == request
+        for row in runs
     ]
-    lines += [
-        f"waits for {millis(r.age_ms)}: {r.reason}" for r in snapshot.waiting if r.id == request
-    ]
-    if not lines:
+    lines += [f"waits for {millis(row.age_ms)}: {row.reason}" for row in waits]
+    names = [row.id for row in runs] + [row.id for row in waits]
+    if not names:
         return None
-    return Text("\n".join([f"{request} has not ended; it is explained when it does", "", *lines]))
+    head = f"{names[0]} has not ended; it is explained when it does"
+    return Text("\n".join([head, "", *lines]))

@@ -8,7 +8,7 @@ from textual.binding import Binding
 
 from gatewayd.admin.wire_snapshot import WaitingView
 from gatewayd_hooks.scheduling import Priority
-from gatewayd_tui.changes import bump, cancel, changing, hold, release
+from gatewayd_tui.changes import bump, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import count, millis
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State
@@ -64,7 +64,7 @@ class QueueScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """One table."""
-        yield LiveTable(COLUMNS, lambda row: row.id)
+        yield LiveTable(COLUMNS, own_id)
 
     def show(self, state: State) -> None:
         """Those that wait."""
@@ -78,7 +78,7 @@ class QueueScreen(ConsoleScreen):
     @changing
     def action_bump(self) -> None:
         """To the front of its class."""
-        self.ask([bump(row.id) for row in self.chosen()])
+        self.ask([bump(row) for row in self.chosen()])
 
     @changing
     @work
@@ -88,27 +88,27 @@ class QueueScreen(ConsoleScreen):
         if rows:
             word = await self.app.push_screen_wait(Choose("Into which class?", CLASSES))
             if word is not None:
-                self.ask([bump(row.id, word) for row in rows])
+                self.ask([bump(row, word) for row in rows])
 
     @changing
     def action_cancel(self) -> None:
         """End it."""
-        self.ask([cancel(row.id, row.tenant) for row in self.chosen()])
+        self.ask([cancel(row) for row in self.chosen()])
 
     @changing
     def action_hold(self) -> None:
         """Let it wait on."""
-        self.ask([hold(row.id) for row in self.chosen()])
+        self.ask([hold(row) for row in self.chosen()])
 
     @changing
     def action_release(self) -> None:
         """No longer."""
-        self.ask([release(row.id) for row in self.chosen()])
+        self.ask([release(row) for row in self.chosen()])
 
     def action_explain(self) -> None:
         """Where its time goes."""
         for row in self.chosen()[:1]:
-            self.console.visit("explain", row.id)
+            self.console.visit("explain", own_id(row))
 
     def action_logs(self) -> None:
         """What the log says of it."""

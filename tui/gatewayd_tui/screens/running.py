@@ -8,7 +8,7 @@ from textual.app import ComposeResult
 from textual.binding import Binding
 
 from gatewayd.admin.wire_snapshot import RunningView
-from gatewayd_tui.changes import Change, cancel, changing, hold, release
+from gatewayd_tui.changes import Change, cancel, changing, hold, own_id, release
 from gatewayd_tui.figures import bar, count, millis, percent
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State
@@ -74,7 +74,7 @@ class RunningScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """One table."""
-        yield LiveTable(COLUMNS, lambda row: f"{row.id}#{row.choice}")
+        yield LiveTable(COLUMNS, lambda row: f"{own_id(row)}#{row.choice}")
 
     def show(self, state: State) -> None:
         """Those that run."""
@@ -88,22 +88,22 @@ class RunningScreen(ConsoleScreen):
     @changing
     def action_cancel(self) -> None:
         """End it, all its choices."""
-        self.ask(self._once(lambda row: cancel(row.id, row.tenant)))
+        self.ask(self._once(cancel))
 
     @changing
     def action_hold(self) -> None:
         """Let it give its row up."""
-        self.ask(self._once(lambda row: hold(row.id)))
+        self.ask(self._once(hold))
 
     @changing
     def action_release(self) -> None:
         """Let it go on."""
-        self.ask(self._once(lambda row: release(row.id)))
+        self.ask(self._once(release))
 
     def action_explain(self) -> None:
         """Where its time goes."""
         for row in self.chosen()[:1]:
-            self.console.visit("explain", row.id)
+            self.console.visit("explain", own_id(row))
 
     def action_logs(self) -> None:
         """What the log says of it."""
@@ -112,4 +112,4 @@ class RunningScreen(ConsoleScreen):
 
     def _once(self, change: Callable[[RunningView], Change]) -> list[Change]:
         """A change for each request, however many of its choices are chosen."""
-        return list({row.id: change(row) for row in self.chosen()}.values())
+        return list({own_id(row): change(row) for row in self.chosen()}.values())

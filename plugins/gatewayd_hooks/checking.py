@@ -93,6 +93,10 @@ def _refusal(errors: Sequence[ErrorDetails]) -> Refusal:
     if best["type"] == "unknown_type":
         return _of_type(path, best)
     sentence = _sentence(path, best)
+    if best["type"] == "literal_error" and path not in _FORMS:
+        here = [one["type"] for one in mine if _path(one["loc"]) == path]
+        kinds = [_EXPECTED[kind] for kind in here if kind in _EXPECTED]
+        sentence += "".join(f", or {kind}" for kind in dict.fromkeys(kinds))
     if best["type"] == "missing":
         return Refusal(400, sentence, param=path, code="missing_required_parameter")
     return Refusal(400, sentence, param=path)

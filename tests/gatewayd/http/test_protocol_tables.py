@@ -151,3 +151,15 @@ def test_blocks_within_blocks_are_counted_and_their_depth_is_nothing() -> None:
     told = sentence_of(MessagesRequest, {**body, "messages": [{"role": "user", "content": deep}]})
     place = "messages[0].content[0].content[0].type"
     assert told == f"{place} is \"tool_result\"; it must be 'text' or 'document'"
+
+
+@pytest.mark.parametrize(
+    ("field", "words"),
+    [
+        ("format", "'json', or an object"),
+        ("think", "'low', 'medium', 'high' or 'max', or true or false"),
+    ],
+)
+def test_a_wrong_word_is_told_what_else_there_is(field: str, words: str) -> None:
+    told = sentence_of(tables.ChatRequest, {"model": "nano", field: "much"})
+    assert told == f'{field} is "much"; it must be {words}'

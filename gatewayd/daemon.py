@@ -220,6 +220,7 @@ class Daemon:
                 *prefix_routes(Prefixes(self._fleet, record)),
                 *plugin_routes(self._control),
             ],
+            live,
         )
         self._admin = AdminServer(app, config.admin.socket)
         logs.keep(self._lines)

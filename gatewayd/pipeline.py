@@ -17,6 +17,7 @@ import msgspec
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
+from gatewayd.explain.ledger import Ledger
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
 from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
@@ -341,6 +342,23 @@ class Generation:
             return "abort"
         return reason(self.choices)
 
+    @property
+    def ledger(self) -> Ledger:
+        """Where its time went until now, for one that runs."""
+        return self._ledger("running", self.clock())
+
+    def _ledger(self, outcome: str, now: float) -> Ledger:
+        return ledger_of(
+            self.work,
+            self.choices,
+            [timeline for handle in self._handles for timeline in handle.timelines],
+            self._trail,
+            outcome=outcome,
+            submitted=self._submitted,
+            handed=self._handed,
+            end=now,
+        )
+
     def _cancel(self) -> None:
         for handle in self._handles:
             handle.cancel()
@@ -356,16 +374,7 @@ class Generation:
             choices = self.choices[at * n : (at + 1) * n]
             ended = account(request, choices, outcome=outcome, arrival=work.arrival, end=now)
             self._pipeline.metrics.ended(handle.replica, ended)
-        ledger = ledger_of(
-            work,
-            self.choices,
-            [timeline for handle in self._handles for timeline in handle.timelines],
-            self._trail,
-            outcome=outcome,
-            submitted=self._submitted,
-            handed=self._handed,
-            end=now,
-        )
+        ledger = self._ledger(outcome, now)
         explained = self._pipeline.metrics.explained
 
         def settle(seconds: float) -> None:

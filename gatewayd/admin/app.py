@@ -28,6 +28,7 @@ from gatewayd.http.asgi import (
     Send,
     send_error,
 )
+from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
@@ -42,12 +43,16 @@ class Admin:
         pinning: pins prompts.
         recent: knows where the time of the last requests went.
         record: puts what is done on record.
+        live: has those that run.
     """
 
-    def __init__(self, control: Control, pinning: Pinning, recent: Recent, record: Record) -> None:
+    def __init__(
+        self, control: Control, pinning: Pinning, recent: Recent, record: Record, live: Live
+    ) -> None:
         self._control = control
         self._pinning = pinning
         self._recent = recent
+        self._live = live
         self._record = record
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
@@ -107,11 +112,14 @@ class Admin:
     async def explain(self, scope: Scope, receive: Receive) -> object:
         """Where the time of one request went."""
         asked = scope["path_params"]["id"]
-        ledger = self._recent.find(asked)
+        # A client may use an id again: what runs is the latest.
+        runs = self._live.find(asked)
+        ledger = self._recent.find(asked) if runs is None else runs.ledger
         if ledger is None:
             raise NotFound(
-                f"no request {asked[:128]!r} has ended among the last {self._recent.most}; ids are "
-                "those of the header x-request-id, of requests that were sent to an engine"
+                f"no request {asked[:128]!r} runs, or has ended among the last "
+                f"{self._recent.most}; ids are those of the header x-request-id, of requests that "
+                "were sent to an engine"
             )
         return explanation(ledger)
 
@@ -148,9 +156,10 @@ def build_admin(
     recent: Recent,
     tenancy: Tenancy,
     more: Sequence[Route] = (),
+    live: Live | None = None,
 ) -> App:
     """Put the app together, with more routes than those of this file."""
-    admin = Admin(control, pinning, recent, Record(tenancy))
+    admin = Admin(control, pinning, recent, Record(tenancy), Live() if live is None else live)
     routes = Router(
         [
             Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),

@@ -98,9 +98,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: the route.
         tenant: whose it is; empty without tenants.
         priority: its class.
-        outcome: ``stop``, ``length``, ``abort`` or ``error``.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``running`` until then.
         arrived: Unix time.
-        ms: from its arrival to the end of its answer.
+        ms: from its arrival to the end of its answer, or until now.
         ttft_ms: to the first token; None without any.
         tpot_ms: of each token behind the first; None without such.
         prompt_tokens: of all prompts.

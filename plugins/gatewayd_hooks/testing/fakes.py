@@ -41,6 +41,7 @@ class FakeQueue:
         view: what the scheduler sees.
         running: in order of admission.
         waiting: in no particular order.
+        parked: held by an operator; the scheduler is not to know of them.
         finished: those that reached their length, in order.
         preemptions: how often a sequence was put out.
     """
@@ -57,6 +58,7 @@ class FakeQueue:
         self._clock = clock
         self.running: list[FakeSequence] = []
         self.waiting: list[FakeSequence] = []
+        self.parked: list[FakeSequence] = []
         self.finished: list[FakeSequence] = []
         self.preemptions = 0
         self.view = QueueView(
@@ -153,9 +155,42 @@ class FakeQueue:
         self._show_running()
         self._scheduler.enqueue(sequence.slot, self.view, front=True)
 
+    def park(self, sequence: FakeSequence) -> None:
+        """An operator holds a sequence that runs or waits, until ``unpark``."""
+        if sequence.is_running:
+            self.preempt(sequence)
+        self.waiting.remove(sequence)
+        self.parked.append(sequence)
+        self._scheduler.dequeue(sequence.slot)
+
+    def unpark(self, sequence: FakeSequence) -> None:
+        """It waits again."""
+        self.parked.remove(sequence)
+        self.waiting.append(sequence)
+        self._enqueue_again(sequence)
+
+    def bump(self, sequence: FakeSequence, priority: int | None) -> None:
+        """An operator changes the class of a sequence; None puts it first in the one it has."""
+        if priority is not None:
+            sequence.priority = self.view.priority[sequence.slot] = priority
+        else:
+            self.view.urgent = self.view.urgent | {sequence.slot}
+            if sequence.is_running:
+                self.running.sort(key=lambda one: one is not sequence)
+                self._show_running()
+        if sequence in self.waiting:
+            self._scheduler.dequeue(sequence.slot)
+            self._enqueue_again(sequence)
+
+    def _enqueue_again(self, sequence: FakeSequence) -> None:
+        slot, view = sequence.slot, self.view
+        front = slot in view.urgent or bool(view.preemptions[slot])
+        self._scheduler.enqueue(slot, view, front=front)
+
     def _remove(self, sequence: FakeSequence) -> None:
         (self.running if sequence.is_running else self.waiting).remove(sequence)
         self._by_slot[sequence.slot] = None
+        self.view.urgent = self.view.urgent - {sequence.slot}
         sequence.slot = -1
         sequence.is_running = False
         sequence.pages = 0
@@ -175,6 +210,7 @@ class FakeQueue:
         sequence = self._by_slot[slot]
         assert sequence is not None, f"asked about slot {slot}, which nobody has"
         assert not sequence.is_running, f"asked what slot {slot} would compute, which runs"
+        assert sequence not in self.parked, f"asked about slot {slot}, which has gone"
         return max(1, int(self.view.num_tokens[slot]) - sequence.cached)
 
     # Steps
@@ -244,7 +280,9 @@ class FakeQueue:
         for slot, count in zip(slots, tokens, strict=True):
             assert 0 <= slot < len(self._by_slot), f"slot {slot} is out of range"
             sequence = self._by_slot[slot]
-            assert sequence is not None, f"slot {slot} neither runs nor waits"
+            is_here = sequence is not None and sequence not in self.parked
+            assert is_here, f"slot {slot} neither runs nor waits"
+            assert sequence is not None
             need = int(view.num_tokens[slot] - view.num_computed[slot])
             assert 1 <= count <= need, f"slot {slot} needs {need} tokens and was granted {count}"
             admitted += not sequence.is_running

@@ -197,6 +197,39 @@ class SchedulerConformance:
                 queue.step()
             assert set(map(id, queue.finished)) == set(map(id, kept))
 
+    def test_what_an_operator_puts_first_is_served_before_others_of_its_class(self) -> None:
+        for priority in (0, 1, 2):
+            with self.queue(max_running=1) as queue:
+                queue.arrive(8, 3, priority=priority)
+                queue.step()
+                waiting = [queue.arrive(8, 2, priority=priority) for _ in range(4)]
+                queue.bump(waiting[2], None)
+                for _ in range(200):
+                    if not len(queue):
+                        break
+                    queue.step()
+                assert queue.finished[1] is waiting[2]
+
+    def test_what_an_operator_holds_is_not_planned_until_it_is_released(self) -> None:
+        with self.queue(max_running=2) as queue:
+            held = [queue.arrive(20, 4) for _ in range(3)]
+            queue.step()
+            for sequence in held:
+                queue.park(sequence)
+            others = [queue.arrive(20, 4) for _ in range(3)]
+            for _ in range(100):
+                if not len(queue):
+                    break
+                queue.step()
+            assert set(map(id, queue.finished)) == set(map(id, others))
+            for sequence in held:
+                queue.unpark(sequence)
+            for _ in range(100):
+                if not len(queue):
+                    break
+                queue.step()
+            assert len(queue.finished) == 6
+
     def test_a_slot_used_again_is_a_new_sequence(self) -> None:
         with self.queue(max_running=1) as queue:
             queue.cancel(queue.arrive(90, 9, priority=2))

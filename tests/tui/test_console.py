@@ -36,7 +36,12 @@ async def test_a_key_opens_each_screen(watching: Watching) -> None:
         for screen in reversed(SCREENS):
             await pilot.press(screen.KEY)
             await until(pilot, partial(is_open, console, screen))
-            assert f"{screen.KEY}▸{screen.TITLE}" in text_of(console)
+            line = text_of(console).splitlines()[1]
+            assert f"{screen.KEY}▸{screen.TITLE}" in line
+            others = [each for each in SCREENS if each is not screen]
+            assert [f" {each.KEY} {each.TITLE[:2]}" in line for each in others] == [True] * len(
+                others
+            )
 
 
 def test_keys_and_ids_are_of_one_thing_each() -> None:

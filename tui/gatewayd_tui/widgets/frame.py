@@ -40,9 +40,11 @@ class ScreenLine(Static):
 
     def show(self, screens: Sequence[tuple[str, str]], open_key: str, width: int) -> None:
         """Write it: ``screens`` are keys and titles."""
+        others = [title for key, title in screens if key != open_key]
         room = width - sum(len(key) + 2 for key, _ in screens)
-        cut = max((len(title) for _, title in screens), default=0)
-        while cut > 1 and sum(min(cut, len(title)) for _, title in screens) > room:
+        room -= sum(len(title) for key, title in screens if key == open_key)
+        cut = max(map(len, others), default=0)
+        while cut > 1 and sum(min(cut, len(title)) for title in others) > room:
             cut -= 1
         text = Text(no_wrap=True, overflow="ellipsis")
         for key, title in screens:

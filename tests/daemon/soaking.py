@@ -171,6 +171,12 @@ class Faults:
             "half a request": self._send_half,
         }
 
+    async def each(self) -> None:
+        """Everything once: what is imported and kept for it is there from then on."""
+        for cause in (*self.soft.values(), *(self._swap for _ in _SWAPS), *self.hard.values()):
+            await cause()
+        self.last = time.monotonic()
+
     async def one(self, *, may_be_hard: bool) -> None:
         """Cause one of them; those that cost an engine are one in eight."""
         kinds = self.hard if may_be_hard and self._rng.random() < 0.125 else self.soft

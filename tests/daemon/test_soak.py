@@ -173,7 +173,7 @@ async def idle(daemon: Any) -> str:
             await asyncio.sleep(0.2)
 
 
-def grown(points: list[tuple[float, float]], warm: float = 0.1) -> tuple[float, float]:
+def grown(points: list[tuple[float, float]], warm: float = 0.2) -> tuple[float, float]:
     """MiB in 10^5 requests after what warms up, and requests that this is read from."""
     later = points[int(len(points) * warm) :]
     seen = later[-1][0] - later[0][0] if later else 0.0
@@ -183,7 +183,8 @@ def grown(points: list[tuple[float, float]], warm: float = 0.1) -> tuple[float, 
 def check_growth(name: str, points: list[tuple[float, float]]) -> None:
     by, seen = grown(points)
     total = by * seen / 100_000
-    print(f"{name}: {by:+.2f} MiB in 10^5 requests, from {seen:.0f} ({total:+.2f} MiB)")
+    course = ", ".join(f"{kib / 1024:.1f}" for _, kib in points[:: max(1, len(points) // 8)])
+    print(f"{name}: {by:+.2f} MiB in 10^5 requests, from {seen:.0f} ({total:+.2f} MiB): {course}")
     # What few requests show is pages of memory, which come and go by more than that.
     assert by < MIB_PER_100_000 or total < 1.0, name
 
@@ -203,6 +204,7 @@ async def test_nothing_is_lost_and_nothing_grows(
     faults, soak = Faults(daemon, str(admin), file), Soak()
     expected = {p: (await client.complete(daemon, p, TOKENS)).text for p in PROMPTS}
     bench = Bench(daemon, client, soak, expected, faults)
+    await faults.each()
     await bench.warm()
     can = await bench.capacity(min(20.0, 4 * MINUTES))
     await client.http.aclose()

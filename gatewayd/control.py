@@ -21,6 +21,7 @@ from gatewayd.config_slots import SlotTable, StrategyTable
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
+from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged, check_strategies, chosen_rows, load_detector
 from gatewayd.sizes import limit_of, sizes
 from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
@@ -56,6 +57,7 @@ class Control:
         config: at the start.
         fleet: the engines.
         plugged: the strategies of this process.
+        kept: keeps what operators change over restarts; None for nothing that is kept.
 
     Attributes:
         config: in effect now.
@@ -64,12 +66,15 @@ class Control:
         on_promise: told what classes are promised from now on.
     """
 
-    def __init__(self, config: Config, fleet: EngineFleet, plugged: Plugged) -> None:
+    def __init__(
+        self, config: Config, fleet: EngineFleet, plugged: Plugged, kept: Overrides | None = None
+    ) -> None:
         self.config = config
         self.detector = load_detector(config, plugged.host)
         self._most_tokens = sizes(config.engine).max_batch_tokens
         self._fleet = fleet
         self._plugged = plugged
+        self._kept = kept
         self._lock = asyncio.Lock()
         self._first = {
             (kind, name): table.settings(name) for kind, name, table in configured(config)
@@ -114,7 +119,9 @@ class Control:
                 new = type(table).model_validate({**tables, **chosen})
             except ValidationError as error:
                 raise Refused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
-            return await self._swap(Kind(kind), new, who)
+            has_state = await self._swap(Kind(kind), new, who)
+            self._keep([kind], who)
+            return has_state
 
     def limit(self, changes: Mapping[str, Any], who: str) -> None:
         """Change limits.
@@ -122,6 +129,10 @@ class Control:
         Raises:
             Refused: there is no such limit, or a value is out of its bounds; none is changed.
         """
+        self._limit(changes, who)
+        self._keep([f"{LIMITS[name]}.{name}" for name in changes], who)
+
+    def _limit(self, changes: Mapping[str, Any], who: str) -> None:
         tables: dict[str, dict[str, Any]] = {}
         for name, value in changes.items():
             if name not in LIMITS:
@@ -165,6 +176,13 @@ class Control:
         except ValidationError as error:
             raise Refused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
         self._promise(new, who)
+        self._keep(["slo"], who)
+
+    def _keep(self, sections: list[str], who: str) -> None:
+        """Let what an operator has changed outlive the process."""
+        if self._kept is not None:
+            for section in sections:
+                self._kept.keep(section, self.config, who)
 
     def _promise(self, new: SloTable, who: str) -> None:
         if new == self.config.slo:
@@ -176,12 +194,15 @@ class Control:
             shown = ", ".join(f"{key} {value}" for key, value in targets.items())
             _log.warning("class %s is promised %s from now on, by %s", name, shown, who)
 
-    async def reload(self, new: Config, who: str) -> None:
+    async def reload(self, file: Config, who: str) -> None:
         """Come as near to another configuration as can be without a restart.
+
+        What operators changed stays where the file says what it said then.
 
         Raises:
             Refused: it cannot be used; nothing has changed.
         """
+        new = file if self._kept is None else self._kept.over(file)
         plugins = ", ".join(sorted(f"{kind}.{name}" for kind, name, _ in configured(new)))
         try:
             problems = await self._aside(f"one of {plugins}", check_strategies, new)
@@ -189,6 +210,8 @@ class Control:
             raise Refused(str(error)) from error
         if problems:
             raise Refused("; ".join(problems))
+        if self._kept is not None:
+            self._kept.file = file
         async with self._lock:
             logs.set_level(new.log.level)
             self._note_restarts(new)
@@ -204,7 +227,8 @@ class Control:
         self._promise(new.slo, who)
         now, limits = self.limits(), {n: limit_of(new, table, n) for n, table in LIMITS.items()}
         try:
-            self.limit({n: v for n, v in limits.items() if v != now[n]}, who)
+            if changes := {n: v for n, v in limits.items() if v != now[n]}:
+                self._limit(changes, who)
         except Refused as refusal:
             _log.error("limits stay as they are: %s", refusal)
         self.config = self.config.model_copy(

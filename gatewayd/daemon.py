@@ -45,7 +45,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
 from gatewayd.pipeline_live import Live
-from gatewayd.plugging import Plugged
+from gatewayd.plugging import Plugged, check_strategies
 from gatewayd.reloading import Reloading
 from gatewayd.server import ListenError, Server, is_loopback, listeners, url_of
 from gatewayd.service.descriptors import make_room
@@ -113,7 +113,26 @@ class Daemon:
             raise StartError(str(error)) from error
 
     def _compose(self) -> None:
-        config = self._config
+        self._durable = Durable(self._config)
+        try:
+            self._compose_beside_store()
+        except BaseException:
+            self._durable.close()
+            raise
+
+    def _in_effect(self, file: Config) -> Config:
+        """The configuration with what operators changed; the file alone if that cannot be used."""
+        overrides = self._durable.overrides
+        overrides.file = file
+        config = overrides.over(file)
+        if config is not file and (problems := check_strategies(config)):
+            _log.error("the configuration is as the file says: %s", "; ".join(problems))
+            overrides.disregard()
+            return file
+        return config
+
+    def _compose_beside_store(self) -> None:
+        config = self._config = self._in_effect(self._config)
         name = launch.served_name(config)
         template = self._text.template
         plugged = self._plugged = Plugged.load(
@@ -133,9 +152,8 @@ class Daemon:
             plugged.admission,
         )
         self._fleet.deadlines = launch.deadlines(config)
-        self._control = Control(config, self._fleet, plugged)
+        self._control = Control(config, self._fleet, plugged, self._durable.overrides)
         recent, live = Recent(), Live()
-        self._durable = Durable(config)
         self._durable.tenancy.directory.watch_quotas(self._fleet.bound)
         metrics = Metrics(
             self._fleet,

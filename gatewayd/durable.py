@@ -27,6 +27,8 @@ from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.http.methods import route
 from gatewayd.http.services import Services
+from gatewayd.overrides import records as override_records
+from gatewayd.overrides.kept import Overrides
 from gatewayd.responses.background import Background
 from gatewayd.responses.following import ResponseOne
 from gatewayd.responses.routes import (
@@ -68,7 +70,7 @@ class Durable:
         place = self._place = take(config.store.path)
         try:
             self.clock = Clock(place.last_used)
-            self.database, self.vault, self.tenancy = _open(place, self.clock)
+            self.database, self.vault, self.tenancy, self.overrides = _open(place, self.clock)
         except BaseException:
             place.close()
             raise
@@ -167,7 +169,7 @@ class Durable:
             await asyncio.sleep(_SWEEP_SECONDS)
 
 
-def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy]:
+def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy, Overrides]:
     wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
@@ -184,4 +186,5 @@ def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy]:
     tenancy = Tenancy(database, place.folder, secret, clock.now)
     with engine.connect() as connection:
         tenancy.load(connection)
-    return database, vault, tenancy
+        changes = override_records.latest(connection)
+    return database, vault, tenancy, Overrides(changes, database.submit, clock.now)

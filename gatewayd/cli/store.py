@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import sqlite3
 from contextlib import closing, suppress
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from sqlalchemy.exc import SQLAlchemyError
 
 from gatewayd.cli.common import AsJson, ConfigFile, fail, load_config, print_json
 
@@ -71,6 +73,56 @@ def upgrade(config: ConfigFile = None) -> None:
     except StoreError as error:
         fail(str(error))
     typer.echo(f"{place.database} has the schema {HEAD}")
+
+
+@app.command()
+def changes(
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Let the file count again; the daemon must not run.")
+    ] = False,
+) -> None:
+    """Show what operators changed of strategies, limits and promises while the daemon served.
+
+    The last change of each counts over restarts, until the configuration's file says something
+    else there than it said then.
+    """
+    import time
+
+    from gatewayd.overrides import records
+    from gatewayd.store.database import connect
+    from gatewayd.store.faults import StoreError
+    from gatewayd.store.place import take
+
+    folder = folder_of(config)
+    if not (folder / "gatewayd.db").exists():
+        fail(f"there is no store in {folder}")
+    try:
+        if forget:
+            place = take(str(folder))
+            try:
+                engine = connect(place.database)
+                with engine.begin() as connection:
+                    for change in records.latest(connection):
+                        new = change._replace(at=int(time.time()), actor="--forget")
+                        records.add(connection, new._replace(value=change.base))
+                engine.dispose()
+            finally:
+                place.close()
+        engine = connect(folder / "gatewayd.db")
+        with engine.execution_options(readonly=True).connect() as connection:
+            found = records.history(connection)
+        engine.dispose()
+    except (StoreError, SQLAlchemyError) as error:
+        fail(f"the store {folder} cannot be used: {error}")
+    if as_json:
+        print_json([change._asdict() for change in found])
+        return
+    for change in found:
+        at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(change.at))
+        kept = "as the file" if change.value == change.base else json.dumps(change.value)
+        typer.echo(f"{at}  [{change.section}] by {change.actor}: {kept}")
 
 
 @app.command()

@@ -222,3 +222,14 @@ audit = Table(
     Column("detail", Text, nullable=False),
     Column("mac", Text, nullable=False),
 )
+
+overrides = Table(
+    "overrides",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("at", Integer, nullable=False),
+    Column("actor", Text, nullable=False),
+    Column("section", Text, nullable=False, index=True),
+    Column("value", Text, nullable=False),
+    Column("base", Text, nullable=False),
+)

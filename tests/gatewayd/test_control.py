@@ -13,6 +13,7 @@ import pytest
 from gatewayd.config import Config
 from gatewayd.control import Control, Refused
 from gatewayd.engines.fleet import EngineFleet
+from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged
 from gatewayd_hooks.fence import StrategyHang
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
@@ -28,6 +29,11 @@ class Swaps:
     def __init__(self) -> None:
         self.made: list[tuple[str, list[str]]] = []
         self.proven: list[bool] = []
+        self.limits: list[Any] = []
+
+    def limit(self, limits: Any) -> None:
+        """See ``EngineSwaps``."""
+        self.limits.append(limits)
 
     async def swap(self, kind: str, choices: list[Any], *, is_proven: bool) -> bool:
         """See ``EngineSwaps``."""
@@ -36,15 +42,20 @@ class Swaps:
         return False
 
 
-def control_of(config: Config) -> tuple[Control, Swaps]:
+def control_of(config: Config, kept: Overrides | None = None) -> tuple[Control, Swaps]:
     """A control over engines that agree, with the installed plugins."""
     swaps = Swaps()
     plugged = Plugged.load(config, model="nano")
     fleet = cast(
         EngineFleet,
-        SimpleNamespace(swaps=swaps, router=plugged.router, admission=plugged.admission),
+        SimpleNamespace(
+            swaps=swaps,
+            router=plugged.router,
+            admission=plugged.admission,
+            backlog=SimpleNamespace(),
+        ),
     )
-    return Control(config, fleet, plugged), swaps
+    return Control(config, fleet, plugged, kept), swaps
 
 
 @pytest.fixture

@@ -1,0 +1,60 @@
+"""Rows of what operators changed: the last of a section counts, those before are its history."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NamedTuple
+
+from sqlalchemy import Connection, delete, func, insert, select
+
+from gatewayd.store.tables import overrides
+
+KEPT = 100
+"""Rows of one section."""
+
+
+class Change(NamedTuple):
+    """One of them.
+
+    Attributes:
+        at: Unix time.
+        actor: who made it.
+        section: of the configuration.
+        value: from then on.
+        base: what the configuration's file said then.
+    """
+
+    at: int
+    actor: str
+    section: str
+    value: Any
+    base: Any
+
+
+def add(connection: Connection, change: Change) -> None:
+    """Put one down, and let go of those that are long past."""
+    row = change._replace(value=json.dumps(change.value), base=json.dumps(change.base))
+    connection.execute(insert(overrides).values(row._asdict()))
+    ours = overrides.c.section == change.section
+    kept = select(overrides.c.number).where(ours).order_by(overrides.c.number.desc()).limit(KEPT)
+    connection.execute(delete(overrides).where(ours, overrides.c.number.not_in(kept)))
+
+
+def history(connection: Connection) -> list[Change]:
+    """All of them, the oldest first."""
+    return _changes(connection, select(*_COLUMNS).order_by(overrides.c.number))
+
+
+def latest(connection: Connection) -> list[Change]:
+    """The last one of each section, in the order in which they were made."""
+    last = select(func.max(overrides.c.number)).group_by(overrides.c.section)
+    query = select(*_COLUMNS).where(overrides.c.number.in_(last)).order_by(overrides.c.number)
+    return _changes(connection, query)
+
+
+_COLUMNS = [overrides.c[name] for name in Change._fields]
+
+
+def _changes(connection: Connection, query: Any) -> list[Change]:  # noqa: ANN401 - a select
+    found = [Change(*row) for row in connection.execute(query)]
+    return [one._replace(value=json.loads(one.value), base=json.loads(one.base)) for one in found]

@@ -65,10 +65,16 @@ async def test_the_link_shows_the_console_and_nothing_else_does(link: str) -> No
     async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as browser:
         async with browser.get(link) as page:
             assert page.status == 200
+            assert page.headers["Content-Security-Policy"] == "frame-ancestors 'none'"
             assert base.replace("http", "ws", 1) + "/ws" in await page.text()
         cookies = [c for c in browser.cookie_jar]
         assert [(c["httponly"], c["samesite"]) for c in cookies] == [(True, "Strict")]
-        async with browser.ws_connect(f"{base}/ws?width=100&height=30") as screen:
+        other = base.rpartition(":")[0] + ":1"  # has the cookie: to browsers it is the same site
+        for origin in (other, base + ".evil.test", "null", "", None):
+            with pytest.raises(aiohttp.WSServerHandshakeError) as refused:
+                await browser.ws_connect(f"{base}/ws", origin=origin)
+            assert refused.value.status == 403
+        async with browser.ws_connect(f"{base}/ws?width=100&height=30", origin=base) as screen:
             seen = ""
             while "Overview" not in seen:
                 message = await asyncio.wait_for(screen.receive(), 20)

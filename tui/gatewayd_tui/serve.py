@@ -1,7 +1,9 @@
 """The console in a browser. Whoever opens the page acts as whoever started this.
 
 A page of another site can reach a port of this machine too, so that being here is not enough: the
-link that is printed carries a key, which becomes a cookie that browsers keep from other sites.
+link that is printed carries a key, which becomes a cookie that browsers keep from other sites. To
+browsers all ports of a host are one site, and any page may open a WebSocket: the one that drives
+the console asks for the origin that the link has, too, and no page may show this one in a frame.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from aiohttp import web
 from textual_serve.server import Server
+from yarl import URL
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 _HOUR = 3600
@@ -33,6 +36,7 @@ class BrowserConsole(Server):
         super().__init__(command, host, port, "gatewayd", url or f"http://{host}:{port}")
         self._key = secrets.token_urlsafe(24)
         self._cookie = f"gatewayd-console-{port}"
+        self._origin = str(URL(self.public_url).origin())
 
     @property
     def link(self) -> str:
@@ -42,6 +46,7 @@ class BrowserConsole(Server):
     async def _make_app(self) -> web.Application:
         app = await super()._make_app()
         app.middlewares.append(self._guard)
+        app.on_response_prepare.append(_unframed)
         return app
 
     @web.middleware
@@ -55,6 +60,8 @@ class BrowserConsole(Server):
             raise found
         if not self._is_key(request.cookies.get(self._cookie, "")):
             raise web.HTTPForbidden(text="open the link that gatewayd tui --serve has printed\n")
+        if request.path == "/ws" and request.headers.get("Origin") != self._origin:
+            raise web.HTTPForbidden(text=f"the console is for pages of {self._origin} only\n")
         return await handler(request)
 
     def _is_key(self, given: str) -> bool:
@@ -64,3 +71,8 @@ class BrowserConsole(Server):
         """Say where to go."""
         self.console.print(f"The console is at {self.link}", highlight=False, soft_wrap=True)
         self.console.print("ctrl+c ends it")
+
+
+async def _unframed(request: web.Request, response: web.StreamResponse) -> None:
+    """Pages of other ports could have the cookie sent from a frame, and put theirs over it."""
+    response.headers["Content-Security-Policy"] = "frame-ancestors 'none'"

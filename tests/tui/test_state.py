@@ -11,7 +11,7 @@ from gatewayd.admin.wire_snapshot import Snapshot
 from gatewayd_tui.figures import bar, count, duration, line, millis, percent, size
 from gatewayd_tui.state import MOST_LOGS, MOST_POINTS, State, advance, lose, rate, rates, share
 from gatewayd_tui.waterfall import beside, markdown, picture
-from tests.tui.samples import explanation, log, snapshot
+from tests.tui.samples import BEGAN, explanation, log, snapshot
 
 
 def after(*snapshots: Snapshot) -> State:
@@ -65,6 +65,25 @@ def test_the_history_is_short_and_of_one_daemon() -> None:
     state = advance(state, snapshot(1, daemon=other))
     assert len(state.history) == 1
     assert [each.number for each in state.logs] == [4, 5, 6, 7]
+
+
+@pytest.mark.parametrize(("unix", "uptime"), [(90.0, 0.5), (5000.0, 4000.0)])
+def test_a_daemon_that_was_started_again_is_another_one_also_with_the_same_pid(
+    unix: float, uptime: float
+) -> None:
+    before = after(*(snapshot(n) for n in range(40)))
+    fresh = msgspec.structs.replace(before.snapshot.daemon, uptime_seconds=uptime)  # type: ignore[union-attr]
+    logs = [log(0), log(1)]
+    for number in (1, 50):
+        again = snapshot(number, unix=BEGAN + unix, daemon=fresh, logs=logs)
+        state = advance(before, again)
+        assert len(state.history) == 1
+        assert [each.number for each in state.logs] == [0, 1]
+
+
+def test_a_clock_that_is_set_a_little_keeps_the_history() -> None:
+    before = after(snapshot(0))
+    assert len(advance(before, snapshot(1, unix=BEGAN + 3)).history) == 2
 
 
 def test_log_lines_come_once_and_the_oldest_go() -> None:

@@ -12,6 +12,8 @@ MOST_POINTS = 120
 MOST_LOGS = 1000
 RATE_SECONDS = 5.0
 """Over which a rate is a mean."""
+CLOCK_SECONDS = 5.0
+"""By which the clock may be set while a daemon runs; set by more, it looks like another one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +67,7 @@ class State:
 
 def advance(state: State, snapshot: Snapshot) -> State:
     """The state after a snapshot."""
-    before = state.snapshot
-    is_same = before is not None and before.daemon.pid == snapshot.daemon.pid
+    is_same = state.snapshot is not None and is_same_run(state.snapshot, snapshot)
     history = state.history if is_same else ()
     logs = state.logs if is_same else ()
     last = logs[-1].number if logs else -1
@@ -76,6 +77,17 @@ def advance(state: State, snapshot: Snapshot) -> State:
         history=(*history, point(snapshot))[-MOST_POINTS:],
         logs=(*logs, *fresh)[-MOST_LOGS:],
         lost=None,
+    )
+
+
+def is_same_run(before: Snapshot, after: Snapshot) -> bool:
+    """Whether one process has sent both. In a container every daemon has the pid 1."""
+    begins = [each.unix - each.daemon.uptime_seconds for each in (before, after)]
+    return (
+        before.daemon.pid == after.daemon.pid
+        and before.number <= after.number
+        and before.daemon.uptime_seconds <= after.daemon.uptime_seconds
+        and abs(begins[1] - begins[0]) <= CLOCK_SECONDS
     )
 
 

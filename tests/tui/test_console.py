@@ -16,7 +16,7 @@ from gatewayd_tui.recording import Recorded, Recorder, line_of, read
 from gatewayd_tui.screens import SCREENS
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.screens.queue import QueueScreen
-from tests.tui.conftest import Watching, text_of, until
+from tests.tui.conftest import Watching, said, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import snapshot
 
@@ -132,7 +132,30 @@ async def test_a_saved_snapshot_is_a_recording(
     async with watching() as (_, pilot):
         await pilot.press("e")
         await until(pilot, lambda: saved(tmp_path))
+        await until(pilot, lambda: saved(tmp_path)[0].stat().st_size)
     assert list(read(saved(tmp_path)[0])) == [snapshot()]
+    assert saved(tmp_path)[0].stat().st_mode & 0o777 == 0o600
+
+
+async def test_where_nothing_can_be_saved_it_is_said(
+    watching: Watching, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with watching() as (console, pilot):
+        os.rmdir(tmp_path)
+        await pilot.press("e")
+        await until(pilot, lambda: said(console))
+        assert "is not saved: No such file or directory" in said(console)[0]
+
+
+async def test_a_full_disk_ends_the_recording_and_not_the_console(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    async with watching(recorder=Recorder(Path("/dev/full"))) as (console, pilot):
+        await until(pilot, lambda: said(console))
+        daemon.snapshot = snapshot(1)
+        await until(pilot, lambda: len(console.shown.history) == 2)
+        assert said(console) == ["/dev/full records no more: No space left on device"]
 
 
 async def test_what_is_seen_is_recorded(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +112,21 @@ async def test_a_recording_plays_what_was_recorded_and_goes_on_where_it_was(
     assert [each.number async for each in source.snapshots(0.0)] == [2, 3]
     with pytest.raises(Refused, match="is a recording"):
         await source.call("POST", "/admin/drain")
+
+
+def test_what_a_full_disk_has_not_taken_is_taken_back(tmp_path: Path) -> None:
+    file = tmp_path / "some.jsonl"
+    recorder = Recorder(file)
+    recorder.put(snapshot(0))
+    most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.stat().st_size + 100, most[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            recorder.put(snapshot(1))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, most)
+    recorder.close()
+    assert list(read(file)) == [snapshot(0)]
 
 
 def test_a_recording_that_is_none_says_which_line(tmp_path: Path) -> None:

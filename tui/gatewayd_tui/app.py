@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from io import StringIO
 from pathlib import Path
@@ -14,6 +15,7 @@ from textual.binding import Binding
 from textual.dom import DOMNode
 from textual.widgets import DataTable, Input, Tree
 
+from gatewayd.admin.wire_snapshot import Snapshot
 from gatewayd_tui.changes import is_named
 from gatewayd_tui.client import Lost, Source
 from gatewayd_tui.messages import ConnectionLost, SnapshotArrived
@@ -145,7 +147,7 @@ class Console(App[None]):
         """There is news."""
         self._state = advance(self._state, message.snapshot)
         if self._recorder is not None:
-            self._recorder.put(message.snapshot)
+            self._record(self._recorder, message.snapshot)
         self._refresh_page()
 
     def on_connection_lost(self, message: ConnectionLost) -> None:
@@ -230,10 +232,31 @@ class Console(App[None]):
     def action_export(self) -> None:
         """Save what is shown, for ``--snapshot``."""
         snapshot = self.shown.snapshot
-        if snapshot is not None:
-            name = time.strftime("gatewayd-%Y%m%d-%H%M%S.jsonl", time.localtime(snapshot.unix))
+        if snapshot is None:
+            return
+        name = time.strftime("gatewayd-%Y%m%d-%H%M%S.jsonl", time.localtime(snapshot.unix))
+        if self.is_web:  # the browser saves it
             text = StringIO(line_of(snapshot).decode())
-            self.deliver_text(text, save_directory=Path.cwd(), save_filename=name)
+            self.deliver_text(text, save_filename=name)
+            return
+        try:
+            with contextlib.closing(Recorder(Path(name))) as file:
+                file.put(snapshot)
+        except OSError as error:
+            told = f"{name} is not saved: {error.strerror or error}"
+            self.notify(told, severity="error", markup=False)
+        else:
+            self.notify(f"saved as {Path.cwd() / name}", markup=False)
+
+    def _record(self, recorder: Recorder, snapshot: Snapshot) -> None:
+        """Write a snapshot down; a disk that takes no more ends the recording, not the console."""
+        try:
+            recorder.put(snapshot)
+        except OSError as error:
+            recorder.close()
+            self._recorder = None
+            told = f"{recorder.name} records no more: {error.strerror or error}"
+            self.notify(told, severity="error", timeout=60, markup=False)
 
     def _bind_added(self) -> None:
         """Give plugins the keys that nobody has."""

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator, Iterator
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
@@ -47,12 +49,23 @@ class Recorder:
 
     def __init__(self, path: Path) -> None:
         path.touch(mode=0o600)
-        self._file: BinaryIO = path.open("ab")
+        self.name = str(path)
+        self._file: FileIO = path.open("ab", buffering=0)
 
     def put(self, snapshot: Snapshot) -> None:
-        """Write one down."""
-        self._file.write(line_of(snapshot))
-        self._file.flush()
+        """Write one down.
+
+        Raises:
+            OSError: it could not be written, and the file is as it was.
+        """
+        rest, whole = memoryview(line_of(snapshot)), self._file.tell()
+        try:
+            while rest:
+                rest = rest[self._file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                self._file.truncate(whole)
+            raise
 
     def close(self) -> None:
         """End the file."""

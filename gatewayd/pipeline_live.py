@@ -76,11 +76,14 @@ class Live:
         self._of(generation).add(0, generation.completion_tokens)
 
     def find(self, request_id: str) -> Generation | None:
-        """By the id that the client was told, or the gateway's own; the latest of them."""
+        """By the gateway's own id, else by the one that the client was told: the latest of them."""
+        told = None
         for generation in reversed(self._all):
-            if request_id in (generation.answered_id, generation.work.request_id):
+            if generation.work.request_id == request_id:
                 return generation
-        return None
+            if told is None and generation.answered_id == request_id:
+                told = generation
+        return told
 
     @property
     def num_tenants(self) -> int:

@@ -40,6 +40,7 @@ def row(ledger: Ledger) -> dict[str, object]:
     totals = ledger.totals()
     return {
         "id": ledger.answered_id,
+        "request_id": ledger.request_id,
         "endpoint": ledger.endpoint,
         "priority": Priority(ledger.priority).name.lower(),
         "outcome": ledger.outcome,

@@ -104,8 +104,11 @@ class Operations:
     async def _done(
         self, scope: Scope, found: Generation, verb: str, done: str, **detail: str | None
     ) -> RequestAnswer:
-        tenant = found.work.principal.tenant
-        await self._record(scope, f"request.{verb}", found.answered_id, tenant=tenant, **detail)
+        own, told = found.work.request_id, found.answered_id
+        detail["tenant"] = found.work.principal.tenant
+        if told != own:
+            detail["x_request_id"] = told  # which others may have sent, too
+        await self._record(scope, f"request.{verb}", own, **detail)
         _log.warning("request %s was %s, by %s", found.work.request_id, done, peer_in(scope))
         return RequestAnswer(found.answered_id, done)
 

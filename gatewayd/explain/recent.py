@@ -20,7 +20,8 @@ class Recent:
     def __init__(self, most: int = MOST) -> None:
         self._most = most
         self._line: deque[Ledger] = deque()
-        self._by_id: dict[str, Ledger] = {}
+        self._own: dict[str, Ledger] = {}
+        self._told: dict[str, Ledger] = {}
 
     def __len__(self) -> int:
         return len(self._line)
@@ -33,17 +34,22 @@ class Recent:
     def add(self, ledger: Ledger) -> None:
         """A request has ended."""
         self._line.append(ledger)
-        self._by_id[ledger.request_id] = self._by_id[ledger.answered_id] = ledger
+        self._own[ledger.request_id] = ledger
+        if ledger.answered_id != ledger.request_id:
+            self._told[ledger.answered_id] = ledger
         if len(self._line) > self._most:
             oldest = self._line.popleft()
-            for name in {oldest.request_id, oldest.answered_id}:
+            for names, name in (
+                (self._own, oldest.request_id),
+                (self._told, oldest.answered_id),
+            ):
                 # A client may use an id again: the latest has it.
-                if self._by_id.get(name) is oldest:
-                    del self._by_id[name]
+                if names.get(name) is oldest:
+                    del names[name]
 
     def find(self, request_id: str) -> Ledger | None:
-        """By the id that the client was told, or the gateway's own; the latest of them."""
-        return self._by_id.get(request_id)
+        """By the gateway's own id, else by the one that the client was told: the latest of them."""
+        return self._own.get(request_id) or self._told.get(request_id)
 
     def backwards(self) -> Iterator[Ledger]:
         """The latest first; nothing may be added meanwhile."""

@@ -50,7 +50,15 @@ def audited(daemon: Any) -> list[tuple[str, str]]:
     found = act(daemon, "GET", "/audit?limit=200")
     assert found["fault"] is None
     assert all(row["actor"].startswith(f"uid {os.getuid()}, pid ") for row in found["rows"])
-    return [(row["action"], row["target"]) for row in reversed(found["rows"])]
+    rows = list(reversed(found["rows"]))
+    own: dict[str, set[str]] = {}
+    for row in rows:
+        row["detail"] = json.loads(row["detail"])
+        if (told := row["detail"].get("x_request_id")) is not None:
+            own.setdefault(told, set()).add(row["target"])
+    # Requests are on record by the gateway's own id; each of these was one request.
+    assert all(len(ids) == 1 and next(iter(ids)).startswith("req_") for ids in own.values())
+    return [(row["action"], row["detail"].get("x_request_id", row["target"])) for row in rows]
 
 
 def held(daemon: Any) -> int:

@@ -35,6 +35,14 @@ def test_of_two_with_one_id_the_latest_is_found_until_it_ends() -> None:
     assert list(live) == [first]
 
 
+def test_the_gateway_s_own_id_is_of_one_request_whatever_clients_send() -> None:
+    live = Live()
+    first: Any = request(1, "mine")
+    live.add(first)
+    live.add(request(2, "req_1"))
+    assert live.find("req_1") is first
+
+
 def test_prompts_count_when_they_come_and_answers_at_their_end() -> None:
     live = Live(lambda: 100.0)
     one = request(1, "x", prompt_tokens=30)

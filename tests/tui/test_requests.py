@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from functools import partial
 
+import msgspec
 import pytest
 from syrupy.assertion import SnapshotAssertion
 
@@ -205,6 +206,23 @@ async def test_of_two_requests_with_one_id_the_chosen_one_is_meant(
         await pilot.press(key)
         await until(pilot, lambda: daemon.calls)
     assert daemon.calls == [("POST", "/admin/requests/cmpl-0/hold", None)]
+
+
+async def test_of_two_that_ended_with_one_id_the_chosen_one_is_explained(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    rows = [{**samples.ended("newest")[0], "id": "same", "request_id": f"req_{n}"} for n in "ab"]
+    daemon.answers["GET", "/admin/requests?order=newest&limit=50"] = 200, {"requests": rows}
+    for name in "ab":
+        found = msgspec.structs.replace(samples.explanation("same"), request_id=f"req_{name}")
+        daemon.answers["GET", f"/admin/requests/req_{name}"] = 200, found
+    async with watching(start="explain") as (console, pilot):
+        await until(pilot, lambda: "same  /v1" in text_of(console))
+        await pilot.press("down")
+        await until(pilot, lambda: daemon.calls[-1][1] == "/admin/requests/req_b")
+        await pilot.press("J")
+        assert json.loads(console.clipboard)["request_id"] == "req_b"
+    assert not [route for _, route, _ in daemon.calls if "same" in route]
 
 
 async def test_a_request_is_explained_by_the_id_that_no_other_has(

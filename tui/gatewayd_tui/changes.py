@@ -37,8 +37,8 @@ def changing(action: _ActionT) -> _ActionT:
     return action
 
 
-class Request(Protocol):
-    """A row that is about a request."""
+class Named(Protocol):
+    """What is about a request."""
 
     @property
     def id(self) -> str:
@@ -50,18 +50,22 @@ class Request(Protocol):
         """The gateway's own; empty where it is not told."""
         ...
 
+
+class Request(Named, Protocol):
+    """A row of one that can be acted on."""
+
     @property
     def tenant(self) -> str:
         """Whose it is."""
         ...
 
 
-def own_id(row: Request) -> str:
+def own_id(row: Named) -> str:
     """What no other request has."""
     return row.request_id or row.id
 
 
-def is_named(row: Request, request: str) -> bool:
+def is_named(row: Named, request: str) -> bool:
     """Whether one of its ids is this."""
     return request in (row.id, row.request_id)
 

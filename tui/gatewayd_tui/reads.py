@@ -30,6 +30,7 @@ class Ended(msgspec.Struct, frozen=True):
     ms: float
     ttft_ms: float | None
     cause: str
+    request_id: str = ""
 
 
 class _PluginList(msgspec.Struct, frozen=True):

@@ -42,6 +42,18 @@ def ledger(**fields: Any) -> Ledger:
     return Ledger(**given)
 
 
+def test_the_gateway_s_own_id_is_of_one_ledger_whatever_clients_send() -> None:
+    recent = Recent(2)
+    first, second = ledger(), ledger(request_id="req_2", answered_id="req_1")
+    recent.add(first)
+    recent.add(second)
+    assert recent.find("req_1") is first
+    recent.add(ledger(request_id="req_3", answered_id="req_3"))
+    assert recent.find("req_1") is second
+    recent.add(ledger(request_id="req_4", answered_id="req_4"))
+    assert recent.find("req_1") is recent.find("mine") is None
+
+
 def test_its_time_line_is_cut_into_parts() -> None:
     found = ledger(
         spans=(Span("grammar", 10.25, 10.5), Span("receive", 10.0, 10.125)),

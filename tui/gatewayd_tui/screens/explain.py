@@ -13,7 +13,7 @@ from textual.containers import VerticalScroll
 from textual.widgets import DataTable, Static
 
 from gatewayd.admin.wire import Explanation
-from gatewayd_tui.changes import is_named
+from gatewayd_tui.changes import Request, is_named, own_id
 from gatewayd_tui.client import Lost, Refused
 from gatewayd_tui.figures import millis
 from gatewayd_tui.reads import Ended, explanation_of, requests
@@ -64,7 +64,7 @@ class ExplainScreen(ConsoleScreen):
 
     def body(self) -> ComposeResult:
         """The list above, one of it below."""
-        yield LiveTable(COLUMNS, lambda row: row.id)
+        yield LiveTable(COLUMNS, own_id)
         with VerticalScroll(id="picture", can_focus=False):
             yield Static("no request is chosen")
 
@@ -86,12 +86,12 @@ class ExplainScreen(ConsoleScreen):
         """The one under the cursor, when somebody has put it there."""
         table = self.query_one(LiveTable)
         row, before = table.current(), self._under
-        if row is None or row.id == before:
+        if row is None or own_id(row) == before:
             return
-        self._under = row.id
-        is_moved = any(each.id == before for each in table.shown())
+        self._under = own_id(row)
+        is_moved = any(own_id(each) == before for each in table.shown())
         if self._wanted in (None, before) or is_moved:
-            self.look_at(row.id)
+            self.look_at(self._under)
 
     def action_order(self) -> None:
         """The other order, from its first."""
@@ -113,7 +113,7 @@ class ExplainScreen(ConsoleScreen):
         if self._found is not None:
             self.console.visit("logs", self._found.id)
         elif self._wanted is not None:
-            self.console.visit("logs", self._wanted)
+            self.console.visit("logs", told(self.console.shown, self._wanted))
 
     def _is_found(self, request: str) -> bool:
         return self._found is not None and request in (self._found.id, self._found.request_id)
@@ -136,7 +136,7 @@ class ExplainScreen(ConsoleScreen):
         table.head(f"the {self._order} requests")
         table.put(rows)
         if self._wanted is None and rows:
-            self.look_at(rows[0].id)
+            self.look_at(own_id(rows[0]))
 
     @work(exclusive=True, group="explain")
     async def _explain(self, request: str) -> None:
@@ -151,6 +151,13 @@ class ExplainScreen(ConsoleScreen):
         rows = self.query_one(LiveTable).shown()
         usual = beside(found.ms, [row.ms for row in rows if row.priority == found.priority])
         place.update(picture(found, self.app.size.width - 4, usual))
+
+
+def told(state: State, request: str) -> str:
+    """The id that log lines have of a request, by any of its ids."""
+    snapshot = state.snapshot
+    rows: list[Request] = [] if snapshot is None else [*snapshot.running, *snapshot.waiting]
+    return next((row.id for row in rows if is_named(row, request)), request)
 
 
 def standing(state: State, request: str) -> Text | None:

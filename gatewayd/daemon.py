@@ -163,6 +163,7 @@ class Daemon:
             control=self._control,
             recent=recent,
             slo=config.slo,
+            live=live,
         )
         self._control.on_promise = metrics.slo.promise
         plugged.metrics(metrics.registry)

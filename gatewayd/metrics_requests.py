@@ -1,13 +1,15 @@
 """What ``/metrics`` shows of requests: each prompt with its choices, at the engine that served it.
 
 Requests are noted once, at their end, and counted by the hundred or when somebody scrapes. The
-one thing counted per chunk of tokens is the time since the one before.
+one thing counted per chunk of tokens is the time since the one before. Tokens generated are the
+exception: long answers would make their rate nothing for minutes and then a peak, so that a scrape
+adds those of the requests that still run.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
@@ -77,12 +79,15 @@ class EngineRequests:
     Attributes:
         outcomes: requests by how they ended.
         inter_token: seconds between chunks of tokens of one choice.
+        generated_tokens: of requests that have ended.
+        told_tokens: the same and those of the requests that ran at the last scrape.
     """
 
     def __init__(self, max_model_len: int) -> None:
         self._waiting: list[Ended] = []
         self.outcomes: Counter[str] = Counter(stop=0, length=0, abort=0, error=0)
         self.prompt_tokens = self.cached_tokens = self.generated_tokens = self.corrupted = 0
+        self.told_tokens = 0
         tokens = token_bounds(max_model_len)
         self.inter_token = Histogram(NEXT_TOKEN)
         self.ttft = Histogram(FIRST_TOKEN)
@@ -111,6 +116,14 @@ class EngineRequests:
         self._waiting.append(request)
         if len(self._waiting) >= _FOLD_AT:
             self.fold()
+
+    def tell(self, running_tokens: int) -> None:
+        """Bring ``told_tokens`` up to date.
+
+        A request whose engine is lost starts over, and has fewer tokens than a moment ago: what has
+        been told stays until it is reached again, as nothing may make a counter smaller.
+        """
+        self.told_tokens = max(self.told_tokens, self.generated_tokens + running_tokens)
 
     def fold(self) -> None:
         """Count what waits, figure by figure."""
@@ -176,7 +189,7 @@ _HISTOGRAMS: tuple[tuple[str, str, str], ...] = (
 _COUNTERS: tuple[tuple[str, str, str], ...] = (
     ("prompt_tokens", "prompt_tokens", "Tokens of prompts that were computed to their end."),
     ("prompt_tokens_cached", "cached_tokens", "Of these, found in the cache."),
-    ("generation_tokens", "generated_tokens", "Tokens generated."),
+    ("generation_tokens", "told_tokens", "Tokens generated, those of running requests too."),
     ("corrupted_requests", "corrupted", "Requests whose logits were not numbers."),
 )
 
@@ -187,9 +200,23 @@ _SPLIT_COUNTERS: tuple[tuple[str, str, str, str], ...] = (
 
 
 class RequestCollector(Collector):
-    """Counts requests by engine; gives the counts when somebody scrapes."""
+    """Counts requests by engine; gives the counts when somebody scrapes.
 
-    def __init__(self, fleet: Fleet, model_name: str, max_model_len: int) -> None:
+    Args:
+        fleet: has the engines.
+        model_name: the label's value.
+        max_model_len: bounds the histograms of token counts.
+        running: tokens of the requests that have not ended, by engine.
+    """
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        model_name: str,
+        max_model_len: int,
+        running: Callable[[], Mapping[int | None, int]] = dict,
+    ) -> None:
+        self._running = running
         self._fleet = fleet
         self._model_name = model_name
         self._max_model_len = max_model_len
@@ -213,12 +240,16 @@ class RequestCollector(Collector):
         """Give all counts, those that wait included, and zeros for idle engines."""
         for replica in self._fleet.status():
             self._of(replica.index)
+        running = self._running()
+        for engine in running:
+            self._of(engine)
         engines = [
             ((self._model_name, _NO_ENGINE if engine is None else str(engine)), counts)
             for engine, counts in self._engines.items()
         ]
-        for _, counts in engines:
+        for engine, counts in self._engines.items():
             counts.fold()
+            counts.tell(running.get(engine, 0))
         for name, attribute, text in _HISTOGRAMS:
             histogram = HistogramMetricFamily(f"vllm:{name}", text, labels=_LABELS)
             for key, counts in engines:

@@ -85,6 +85,16 @@ class Live:
                 told = generation
         return told
 
+    def generated(self) -> dict[int | None, int]:
+        """Tokens of all that is not over, by the engine that has it or had it last."""
+        found: dict[int | None, int] = {}
+        for generation in self._all:
+            choices, n = generation.choices, generation.work.num_choices
+            for at, handle in enumerate(generation.handles):
+                made = sum([choice.completion_tokens for choice in choices[at * n : (at + 1) * n]])
+                found[handle.replica] = found.get(handle.replica, 0) + made
+        return found
+
     @property
     def num_tenants(self) -> int:
         """That have ever sent anything."""

@@ -200,12 +200,20 @@ async def test_a_client_that_leaves_is_an_abort(ledger: Ledger) -> None:
 
 async def test_preemptions_of_requests_add_up_to_those_of_the_engine(ledger: Ledger) -> None:
     body = {"model": "nano", "max_tokens": 150, "ignore_eos": True}
-    answers = await asyncio.gather(
+    asked = asyncio.gather(
         *[
             ledger.http.post("/v1/completions", json={**body, "prompt": ids(k, 20)})
             for k in range(8)
         ]
     )
+    early = []
+    while not (page := await Page.of(ledger.http))("e2e_request_latency_seconds_count"):
+        early.append(page("generation_tokens_total"))
+        await asyncio.sleep(0.02)
+    answers = await asked
+    # They count as they come.
+    assert early == sorted(early)
+    assert len({tokens for tokens in early if 0 < tokens < 1200}) > 5
     assert {answer.status_code for answer in answers} == {200}
     async with asyncio.timeout(10):
         while (page := await Page.of(ledger.http))("e2e_request_latency_seconds_count") < 8:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from types import SimpleNamespace
 from typing import Any
@@ -15,6 +16,7 @@ from gatewayd.metrics import Metrics
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline import Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.pipeline_live import Live
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
@@ -168,6 +170,53 @@ async def test_prompts_of_one_request_count_where_each_was_served(text: TextMode
         assert value(registry, "request_prompt_tokens_count", engine) == 1
         assert value(registry, "generation_tokens_total", engine) == 4
         assert value(registry, "inter_token_latency_seconds_count", engine) == 2
+
+
+async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel) -> None:
+    go = [asyncio.Event() for _ in range(4)]
+    seen: list[tuple[float | None, float | None]] = []
+
+    async def script(job: Job) -> None:
+        job.replica = 0
+        for sink in job.sinks:
+            sink.tokens([100] * 3, None)
+        await go[0].wait()
+        for sink in job.sinks:
+            sink.restarted()  # its engine was lost, another one has it
+        job.replica = 1
+        await go[1].wait()
+        job.sinks[0].tokens([100] * 4, None)
+        await go[2].wait()
+        job.replica = 0
+        for sink, count in zip(job.sinks, (1, 2), strict=True):
+            sink.tokens([100] * count, None)
+            sink.finished("length", None)
+        go[3].set()
+
+    fleet, live = FakeFleet(script), Live()
+    made = Metrics(fleet, "m", version="1", max_model_len=100, live=live)
+
+    async def look() -> None:
+        await asyncio.sleep(0.01)
+        scrape = {
+            sample.labels["engine"]: sample.value
+            for family in made.registry.collect()
+            for sample in family.samples
+            if sample.name == "vllm:generation_tokens_total"
+        }
+        seen.append((scrape.get("0"), scrape.get("1")))
+
+    generation = await Pipeline(fleet=fleet, metrics=made, live=live).start(work_of(text, [7]))
+    await look()
+    for event in go[:3]:
+        event.set()
+        await look()
+    await generation.finish()
+    generation.close()
+    await look()
+    # 6 are told before the loss; of 4 + 1 + 2 in the end, by one engine, the seventh is new.
+    assert seen == [(6, None), (6, 0), (6, 4), (7, 4), (7, 4)]
+    assert value(made.registry, "request_generation_tokens_sum") == 7
 
 
 async def test_the_longest_choice_and_all_choices_are_told(text: TextModel) -> None:

@@ -77,7 +77,8 @@ class Replica:
         self._is_final = False  # the engine has said that no restart will help
         self._is_stopping = False
         self._is_wanted = True
-        self._stirred = asyncio.Event()  # one of these two has changed
+        self._is_unloading = False  # also when one is wanted again before it has ended
+        self._stirred = asyncio.Event()  # what is wanted has changed
         self._is_gone = asyncio.Event()  # unloaded, and its memory is free
         self._save_seconds = 0.0
 
@@ -166,12 +167,12 @@ class Replica:
     async def _run(self) -> None:
         setbacks = Setbacks()
         while not self._is_stopping:
-            if not self._is_wanted:
+            if self._is_unloading:
                 await self._rest()
                 setbacks = Setbacks()
                 continue
             reason, uptime = await self._live()
-            if self._is_stopping or not self._is_wanted:
+            if self._is_stopping or self._is_unloading:
                 continue
             self.restarts += 1
             setbacks.note(uptime)
@@ -203,7 +204,7 @@ class Replica:
         if not self._is_wanted or self.is_over:
             return
         self._save_seconds = save_seconds
-        self._is_wanted = False
+        self._is_wanted, self._is_unloading = False, True
         self._is_gone.clear()
         self._stirred.set()
         self._lose("unloaded")
@@ -225,6 +226,8 @@ class Replica:
         while not (self._is_wanted or self._is_stopping):
             self._stirred.clear()
             await self._stirred.wait()
+            self._is_gone.set()  # loaded and unloaded again, there is still none
+        self._is_unloading = False
         self.state = ReplicaState.STARTING
 
     def hurry(self) -> None:
@@ -360,5 +363,5 @@ class Replica:
 
     @property
     def _ends(self) -> bool:
-        """Whether no engine is wanted."""
-        return self._is_stopping or not self._is_wanted
+        """Whether the engine that there is must end."""
+        return self._is_stopping or self._is_unloading

@@ -182,6 +182,35 @@ async def test_loaded_again_while_requests_end_nothing_is_unloaded(make_fleet: M
     assert len(setup.executor.started) == 1
 
 
+async def test_loaded_again_while_its_engine_ends(make_fleet: Make) -> None:
+    """The unload is over when the engine is, whatever is wanted by then."""
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    await setup.ready()
+    for lives in (2, 3):
+        unloading = asyncio.create_task(setup.fleet.unload(0))
+        await setup.until(lambda: setup.fleet.status()[0].state is ReplicaState.UNLOADED)
+        assert not unloading.done()
+        setup.fleet.load()
+        await asyncio.wait_for(unloading, 10)
+        await setup.until(lambda: setup.fleet.is_ready)
+        assert (await setup.generate([1], 5).end()).reason == "length"
+        assert len(setup.executor.started) == lives
+        assert setup.executor.started[-2].poll() == 0, "it was asked to end, not lost"
+    assert setup.fleet.status()[0].restarts == 0
+
+
+async def test_unloaded_again_before_another_engine_starts(make_fleet: Make) -> None:
+    setup = await make_fleet(FAKE_STEP_MS=5)
+    await setup.ready()
+    (replica,) = setup.fleet._replicas
+    await replica.unload(0)
+    async with asyncio.timeout(10):
+        replica.load()
+        await replica.unload(0)
+    assert replica.state is ReplicaState.UNLOADED
+    assert len(setup.executor.started) == 1
+
+
 async def test_stopped_while_it_is_unloaded_or_unloading(make_fleet: Make) -> None:
     for seconds in (0.0, 30.0):
         setup = await make_fleet(FAKE_STEP_MS=5)

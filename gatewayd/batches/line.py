@@ -12,12 +12,14 @@ import msgspec
 from gatewayd.batches.calls import Answer, call
 from gatewayd.batches.lines import Line
 from gatewayd.batches.records import BatchRow, Result
-from gatewayd.errors import Unauthorized
+from gatewayd.errors import AdmissionPaused, Unauthorized
 from gatewayd.http.asgi import App, encode_json
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.directory import Directory
 
 _FIRST_SECONDS, _MOST_SECONDS = 0.25, 30.0
+_PAUSE_SECONDS = 5.0
+"""Most while admission is paused: it may be resumed long before it would end by itself."""
 _ATTEMPTS = 3
 """Of a line whose engine was lost: the loss may be the line's own doing."""
 
@@ -43,8 +45,15 @@ async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line)
         elif answer.status not in (429, 503) or _is_final(code, answer):
             return _result(row.id, line, answer)
         # Not all at once when there is room again.
-        await asyncio.sleep(max(seconds, answer.retry_after or 0) * random.uniform(0.75, 1.25))
+        await asyncio.sleep(_wait(code, answer, seconds) * random.uniform(0.75, 1.25))
         seconds = min(2 * seconds, _MOST_SECONDS)
+
+
+def _wait(code: str | None, answer: Answer, seconds: float) -> float:
+    """Seconds until it is worth another attempt, of which there have been some."""
+    if code == AdmissionPaused.code:
+        return min(seconds, _PAUSE_SECONDS)
+    return max(seconds, answer.retry_after or 0)
 
 
 def _is_final(code: str | None, answer: Answer) -> bool:

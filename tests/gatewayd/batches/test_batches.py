@@ -18,8 +18,10 @@ from openai.types.chat import ChatCompletion
 from sqlalchemy import Connection
 
 from gatewayd.batches import records
+from gatewayd.batches.calls import Answer
+from gatewayd.batches.line import _wait
 from gatewayd.batches.records import NEXT, Result
-from gatewayd.errors import Conflict, EngineLost, QueueFull, RequestCancelled
+from gatewayd.errors import AdmissionPaused, Conflict, EngineLost, QueueFull, RequestCancelled
 from gatewayd.files.records import OVER
 from gatewayd.files.vault import Draft
 from gatewayd.store.ids import new_id
@@ -78,6 +80,31 @@ async def test_each_line_is_answered_as_the_route_would(text: TextModel, folder:
     assert batch.usage.input_tokens_details.cached_tokens == 2 * 38
     assert [one["response"]["status_code"] for one in failed] == [400, 404]
     assert failed[0]["response"]["body"]["error"]["param"] == "temperature"
+
+
+async def test_a_batch_goes_on_soon_after_admission_is_resumed(
+    text: TextModel, folder: Path
+) -> None:
+    """Whatever the pause would have lasted, which is what clients are told."""
+    refuse, answer, attempts = fails(AdmissionPaused("paused", retry_after=86_400)), says([300]), []
+
+    async def script(job: Job) -> None:
+        attempts.append(job)
+        await (refuse if len(attempts) <= 2 else answer)(job)
+
+    async with serving(text, folder, script) as gateway:
+        batch = await create(gateway, jsonl([line("a")]))
+        batch = await until_status(gateway, batch, "completed")
+        assert batch.request_counts is not None
+        assert batch.request_counts.completed == 1
+    assert len(attempts) == 3
+
+
+def test_how_long_a_line_waits_for_another_attempt() -> None:
+    paused = Answer(503, b"", "", 86_400.0)
+    assert [_wait("paused", paused, seconds) for seconds in (0.25, 4, 30)] == [0.25, 4, 5]
+    assert _wait("model_unloaded", Answer(503, b"", "", 30.0), 0.25) == 30
+    assert _wait("rate_limit_exceeded", Answer(429, b"", "", None), 8.0) == 8
 
 
 async def test_files_of_results_are_files_with_their_own_expiry(

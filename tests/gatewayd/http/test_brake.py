@@ -29,7 +29,8 @@ class Clock:
 def test_the_time_doubles_with_each_wrong_key_behind_the_free_ones() -> None:
     clock = Clock()
     one = Brake(clock)
-    assert [one.wrong("10.0.0.1") for _ in range(FREE)] == [0.0] * FREE
+    assert FREE == 10, "docs and the changelog say so"
+    assert [one.wrong("10.0.0.1") for _ in range(10)] == [0.0] * 10
     waits = []
     for _ in range(11):
         waits.append(one.wrong("10.0.0.1"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from urllib.parse import parse_qs
 
 import msgspec
 from starlette.exceptions import HTTPException
@@ -17,7 +16,7 @@ from gatewayd.admin.pinning import Pinning
 from gatewayd.admin.recording import Record
 from gatewayd.admin.tenants import tenant_routes
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
-from gatewayd.control import Control, Refused
+from gatewayd.control import LIMITS, Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gatewayd.explain.recent import Recent
 from gatewayd.http.asgi import (
@@ -29,6 +28,7 @@ from gatewayd.http.asgi import (
     send_error,
 )
 from gatewayd.pipeline_live import Live
+from gatewayd.http.query import query_of
 from gatewayd.tenants.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)
@@ -86,6 +86,8 @@ class Admin:
         """Change limits."""
         body = await body_of(scope, receive, LimitsBody)
         changes = msgspec.to_builtins(body)
+        if not changes:
+            raise InvalidRequest(f"the body changes nothing; it may set {', '.join(LIMITS)}")
         self._control.limit(changes, str(peer_in(scope)))
         await self._record(scope, "limits.set", ", ".join(changes), **changes)
         return self._control.limits()
@@ -100,11 +102,11 @@ class Admin:
 
     async def requests(self, scope: Scope, receive: Receive) -> object:
         """The last requests, the newest first, or the slowest of those that are kept."""
-        query = parse_qs(scope["query_string"].decode("latin-1"))
-        (order,), (limit,) = query.get("order", ["newest"]), query.get("limit", ["20"])
+        query = query_of(scope)
+        order, limit = query.get("order", "newest"), query.get("limit", "20")
         if order not in ("newest", "slowest"):
             raise InvalidRequest("order must be newest or slowest", param="order")
-        if not limit.isdecimal() or not 1 <= int(limit[:9]) <= self._recent.most:
+        if not (limit.isascii() and limit.isdigit()) or not 1 <= int(limit[:9]) <= self._recent.most:
             raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
         found = getattr(self._recent, order)(int(limit))
         return {"requests": [row(ledger) for ledger in found]}

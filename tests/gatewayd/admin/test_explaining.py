@@ -78,6 +78,18 @@ async def test_lists_of_what_there_is_not_are_refused(query: str, param: str) ->
     assert (status, answer["error"]["param"]) == (400, param)
 
 
+@pytest.mark.parametrize("first", ["newest", "slowest", "best"])
+async def test_of_a_key_that_comes_twice_the_last_counts(first: str) -> None:
+    recent = Recent()
+    for at in range(3):
+        recent.add(ledger(answered_id=f"r{at}", end=16.0 + (at == 1)))
+    query = f"order={first}&order=slowest&limit=9&limit=1"
+    status, found = await get(recent, "/admin/requests", query)
+    assert (status, [row["id"] for row in found["requests"]]) == (200, ["r1"])
+    status, _ = await get(recent, "/admin/requests", "limit=%C2%B2")
+    assert status == 400, "no number, whatever str.isdecimal() says"
+
+
 async def test_the_waterfall_has_a_bar_for_each_part() -> None:
     recent = Recent()
     recent.add(ledger())

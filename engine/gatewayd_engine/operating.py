@@ -125,9 +125,12 @@ class Operating:
             raise Refused(f"page {page} is not cached")
         if page is not None:
             chosen = pages.behind(page)
+        elif message.tenant is None:
+            chosen = pages.known_of(None)
         else:
-            whose = message.tenant
-            chosen = pages.known_of(None if whose is None else self._queue.number_of(whose))
+            # Whoever asked for nothing has nothing, and gets no number by this.
+            number = self._queue.find_number(message.tenant)
+            chosen = [] if number is None else pages.known_of(number)
         free = [one for one in chosen if not pages.is_held(one)]
         before, now = pages.num_free, free[:_MOST_EVICTED]
         evict = partial(self._placement.prefixes.evict, now)

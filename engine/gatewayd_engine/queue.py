@@ -104,6 +104,10 @@ class Queue:
         """The small number that stands for a tenant."""
         return self._tenants.setdefault(tenant, len(self._tenants))
 
+    def find_number(self, tenant: str) -> int | None:
+        """The same, of one that has it already."""
+        return self._tenants.get(tenant)
+
     @property
     def tenants(self) -> list[str]:
         """Of everybody who ever had one, by these numbers."""

@@ -76,10 +76,10 @@ class Admin:
             names, settings = body.name, body.settings
         if not all(isinstance(values, dict) for values in settings.values()):
             raise InvalidRequest("settings must be a table for each name", param="settings")
-        has_state = await self._control.swap(kind, names, settings, str(peer_in(scope)))
         # Settings may be secrets: only which were given.
         given = {name: sorted(values) for name, values in settings.items()}
-        await self._record(scope, "strategy.swap", kind, names=names, settings=given)
+        async with self._record.around(scope, "strategy.swap", kind, names=names, settings=given):
+            has_state = await self._control.swap(kind, names, settings, str(peer_in(scope)))
         return SwapAnswer(kind, names, has_state)
 
     async def limits(self, scope: Scope, receive: Receive) -> object:
@@ -95,9 +95,11 @@ class Admin:
     async def pin(self, scope: Scope, receive: Receive) -> object:
         """Keep what is cached of a prompt, or let go of it."""
         body = await body_of(scope, receive, PinBody, _PROMPT_BYTES)
-        answer = await self._pinning.pin(body, str(peer_in(scope)))
-        what = f"{answer.prompt_tokens} tokens" if answer.prompt_tokens else "all"
-        await self._record(scope, "pin.set", what, seconds=body.seconds)
+        is_all = body.prompt is None and not body.messages
+        what = "all" if is_all else "a prompt"
+        async with self._record.around(scope, "pin.set", what, seconds=body.seconds) as told:
+            answer = await self._pinning.pin(body, str(peer_in(scope)))
+            told["tokens"] = answer.prompt_tokens
         return answer
 
     async def requests(self, scope: Scope, receive: Receive) -> object:
@@ -106,7 +108,10 @@ class Admin:
         order, limit = query.get("order", "newest"), query.get("limit", "20")
         if order not in ("newest", "slowest"):
             raise InvalidRequest("order must be newest or slowest", param="order")
-        if not (limit.isascii() and limit.isdigit()) or not 1 <= int(limit[:9]) <= self._recent.most:
+        if (
+            not (limit.isascii() and limit.isdigit())
+            or not 1 <= int(limit[:9]) <= self._recent.most
+        ):
             raise InvalidRequest(f"limit must be from 1 to {self._recent.most}", param="limit")
         found = getattr(self._recent, order)(int(limit))
         return {"requests": [row(ledger) for ledger in found]}

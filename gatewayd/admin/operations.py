@@ -18,6 +18,7 @@ from gatewayd.admin.wire_operations import (
     StateAnswer,
     UnloadBody,
 )
+from gatewayd.config_slo import ClassTargets, SloTable
 from gatewayd.control import Control
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.handle import JobHandle
@@ -72,6 +73,8 @@ class Operations:
     async def hold(self, scope: Scope, receive: Receive) -> object:
         """Let a request make no progress."""
         found = self._find(scope)
+        if self._fleet.is_draining:
+            raise InvalidRequest("the daemon finishes what it has and stops; cancel it instead")
         for job in _jobs(found):
             self._fleet.operating.hold(job)
         return await self._done(scope, found, "hold", "held")
@@ -138,8 +141,10 @@ class Operations:
 
     async def drain(self, scope: Scope, receive: Receive) -> object:
         """Finish and stop; on record before it begins, as the store is closed by it."""
-        await self._record(scope, "daemon.drain", "daemon")
-        self._drain(f"drain by {peer_in(scope)}")
+        try:
+            await self._record(scope, "daemon.drain", "daemon")
+        finally:
+            self._drain(f"drain by {peer_in(scope)}")
         return StateAnswer("draining", self._replicas())
 
     # Models
@@ -153,8 +158,8 @@ class Operations:
             )
         self._check_model(scope)
         _log.warning("%s is unloaded, by %s", self._model, peer_in(scope))
-        await self._fleet.unload(seconds)
-        await self._record(scope, "model.unload", self._model, seconds=seconds)
+        async with self._record.around(scope, "model.unload", self._model, seconds=seconds):
+            await self._fleet.unload(seconds)
         return self._state()
 
     async def load(self, scope: Scope, receive: Receive) -> object:
@@ -181,6 +186,11 @@ class Operations:
     async def slo(self, scope: Scope, receive: Receive) -> object:
         """Change what classes are promised."""
         changes = await body_of(scope, receive, SloBody)
+        if not any(changes.values()):
+            raise InvalidRequest(
+                f"the body changes nothing; it may set {', '.join(ClassTargets.model_fields)} of "
+                f"{', '.join(SloTable.model_fields)}"
+            )
         self._control.promise(changes, str(peer_in(scope)))
         await self._record(scope, "slo.set", ", ".join(changes), **changes)
         return self._control.config.slo.model_dump()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from starlette.routing import Route
 
@@ -17,6 +18,7 @@ from gatewayd.engines.pinning import PinRefused
 from gatewayd.errors import EngineUnavailable, InvalidRequest, NotFound
 from gatewayd.http.asgi import Receive, Scope
 from gatewayd.http.query import query_of
+from gatewayd.store.tables import DEFAULT_TENANT
 
 _log = logging.getLogger(__name__)
 
@@ -43,13 +45,14 @@ class Prefixes:
                 param="seconds",
             )
         engine, page = self._place(scope)
-        try:
-            tokens = await self._fleet.pins.pin_page(engine, page, body.seconds)
-        except PinRefused as refusal:
-            raise InvalidRequest(str(refusal), param="eviction") from refusal
-        if not tokens:
-            raise _not_cached(engine, page)
-        await self._record(scope, "prefix.pin", f"{engine}/{page}", seconds=body.seconds)
+        target, seconds = f"{engine}/{page}", body.seconds
+        async with self._record.around(scope, "prefix.pin", target, seconds=seconds):
+            try:
+                tokens = await self._fleet.pins.pin_page(engine, page, seconds)
+            except PinRefused as refusal:
+                raise InvalidRequest(str(refusal), param="eviction") from refusal
+            if not tokens:
+                raise _not_cached(engine, page)
         return PagePinAnswer(tokens)
 
     async def evict_page(self, scope: Scope, receive: Receive) -> object:
@@ -60,7 +63,13 @@ class Prefixes:
     async def evict(self, scope: Scope, receive: Receive) -> object:
         """Give up all that is cached, or all of a tenant."""
         tenant = query_of(scope).get("tenant")
-        return await self._evict(scope, "all" if tenant is None else tenant, tenant=tenant)
+        if tenant is None:
+            return await self._evict(scope, "all")
+        if not self._record.knows(tenant):
+            raise NotFound(f"there is no tenant {tenant[:64]!r}", param="tenant")
+        # Who comes without a key has none for the engines, and is shown as of that of everybody.
+        names = ("", tenant) if tenant == DEFAULT_TENANT else (tenant,)
+        return await self._evict(scope, tenant, tenants=names)
 
     async def _evict(
         self,
@@ -69,15 +78,19 @@ class Prefixes:
         *,
         engine: int | None = None,
         page: int | None = None,
-        tenant: str | None = None,
+        tenants: Sequence[str | None] = (None,),
     ) -> EvictAnswer:
-        try:
-            pages, in_use = await self._fleet.operating.evict(engine, page, tenant)
-        except EvictionRefused as refusal:
-            if engine is not None and page is not None and "not cached" in str(refusal):
-                raise _not_cached(engine, page) from refusal
-            raise InvalidRequest(str(refusal), param="eviction") from refusal
-        await self._record(scope, "prefix.evict", target, pages=pages, in_use=in_use)
+        pages = in_use = 0
+        async with self._record.around(scope, "prefix.evict", target) as told:
+            try:
+                for tenant in tenants:
+                    gone, kept = await self._fleet.operating.evict(engine, page, tenant)
+                    pages, in_use = pages + gone, in_use + kept
+            except EvictionRefused as refusal:
+                if engine is not None and page is not None and "not cached" in str(refusal):
+                    raise _not_cached(engine, page) from refusal
+                raise InvalidRequest(str(refusal), param="eviction") from refusal
+            told |= {"pages": pages, "in_use": in_use}
         _log.warning("%d pages of the prefix cache were evicted, by %s", pages, peer_in(scope))
         return EvictAnswer(pages, in_use)
 

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from gatewayd.admin.peer import peer_in
 from gatewayd.errors import GatewayError, StoreUnavailable
 from gatewayd.http.asgi import Scope
 
+_log = logging.getLogger(__name__)
 _MOST_LETTERS = 256
+
+
+class _NotNoted(Exception):
+    """There is no such row; the sentence says why."""
 
 
 class Recorder(Protocol):
@@ -16,6 +25,9 @@ class Recorder(Protocol):
 
     async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
         """Put a change on record that was made outside of the store."""
+
+    def has_tenant(self, name: str) -> bool:
+        """Whether there is one of that name, or was since the start."""
 
 
 class Record:
@@ -35,9 +47,51 @@ class Record:
             StoreUnavailable: it was done, and is not on record.
         """
         try:
-            actor = str(peer_in(scope))
+            await self._note(scope, action, target, detail)
+        except _NotNoted as error:
+            raise StoreUnavailable(f"it was done, and cannot be put on record: {error}") from error
+
+    @asynccontextmanager
+    async def around(
+        self,
+        scope: Scope,
+        action: str,
+        target: str,
+        **detail: Any,  # noqa: ANN401 - JSON
+    ) -> AsyncIterator[dict[str, Any]]:
+        """Put on record that something begins which may be cut, and what has come of it.
+
+        Whoever does it adds to the detail what there is to tell of its end. A store that takes no
+        row stops nobody.
+
+        Raises:
+            StoreUnavailable: it was done, and is not on record.
+        """
+        try:
+            await self._note(scope, f"{action}.begin", target, detail)
+        except _NotNoted as error:
+            _log.error("it is not on record that %s begins: %s", action, error)
+        told: dict[str, Any] = {}
+        try:
+            yield told
+        except (Exception, asyncio.CancelledError) as failure:
+            why = getattr(failure, "message", str(failure)) or type(failure).__name__
+            try:
+                await self._note(scope, f"{action}.failed", target, {"why": why[:_MOST_LETTERS]})
+            except _NotNoted as error:
+                _log.error("it is not on record that %s failed: %s", action, error)
+            raise
+        await self(scope, action, target, **detail, **told)
+
+    async def _note(self, scope: Scope, action: str, target: str, detail: dict[str, Any]) -> None:
+        actor = str(peer_in(scope))
+        try:
             await self._recorder.note(actor, action, target[:_MOST_LETTERS], detail)
         except GatewayError as error:
-            raise StoreUnavailable(
-                f"it was done, and cannot be put on record: {error.message}"
-            ) from error
+            raise _NotNoted(error.message) from error
+        except OSError as error:  # the row is there, and the end of the audit beside the store not
+            raise _NotNoted(str(error)) from error
+
+    def knows(self, tenant: str) -> bool:
+        """Whether there is a tenant that something can be done to."""
+        return self._recorder.has_tenant(tenant)

@@ -141,9 +141,17 @@ class EngineFleet:
         return reason
 
     def drain(self) -> None:
-        """Take no further request; those that are here go on."""
+        """Take no further request; those that are here go on, also those that were held."""
         self._is_draining = True
         self._is_settled.set()
+        self.release_held()
+
+    def release_held(self) -> None:
+        """Let go on what an operator held: nobody waits for them when engines end."""
+        flying = [job for flight in self._flights for job in flight.jobs]
+        for job in [*self._pending, *flying]:
+            if job.is_held:
+                self.operating.release(job)
 
     def cut(self) -> None:
         """Fail every request that is still here, because the daemon stops."""
@@ -173,6 +181,7 @@ class EngineFleet:
         error = ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
         pending, self._pending = self._pending, []
         self._fail(pending, error)
+        self.release_held()
         deadline = time.monotonic() + seconds
         while self.num_unfinished and time.monotonic() < deadline:
             with contextlib.suppress(TimeoutError):

@@ -63,6 +63,12 @@ class Flight:
         """Sequences that go on."""
         return len(self._choices)
 
+    @property
+    def jobs(self) -> list[Job]:
+        """Those that go on, in order of arrival."""
+        jobs = {choice.job.number: choice.job for choice in self._choices.values()}
+        return [jobs[number] for number in sorted(jobs)]
+
     def add(self, job: Job) -> None:
         """The job was sent to this engine; its choices have their sequence ids."""
         now = time.monotonic()
@@ -96,8 +102,7 @@ class Flight:
         Returns:
             The jobs that it had, in order of arrival.
         """
-        jobs = {choice.job.number: choice.job for choice in self._choices.values()}
-        now = time.monotonic()
+        jobs, now = self.jobs, time.monotonic()
         for choice in self._choices.values():
             choice.is_queued = False
             choice.timeline.lost(now)
@@ -106,7 +111,7 @@ class Flight:
         for choice in leaving.values():
             choice.settle()
         self.num_waiting = self.queued_tokens = 0
-        return [jobs[number] for number in sorted(jobs)]
+        return jobs
 
     def deliver(self, step: StepOutput) -> None:
         """Hand what a step produced to the sinks.

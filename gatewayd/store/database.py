@@ -15,6 +15,7 @@ from sqlalchemy import URL, Connection, Engine, create_engine, event
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
+from gatewayd.errors import StoreUnavailable
 from gatewayd.store import wal
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.writer import Writer
@@ -67,14 +68,17 @@ class Database:
         self._reading = engine.execution_options(readonly=True)
         self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="gatewayd-store-reader")
         self._writer = Writer(engine)
+        self._is_closed = False
 
     async def read(self, work: Callable[[Connection], T]) -> T:
         """Read in one transaction, in a thread.
 
         Raises:
-            StoreUnavailable: the store cannot be read.
+            StoreUnavailable: the store cannot be read, or is closed.
         """
         loop = asyncio.get_running_loop()
+        if self._is_closed:
+            raise _closed()
         try:
             return await loop.run_in_executor(self._readers, self._read, work)
         except DBAPIError as error:
@@ -86,8 +90,10 @@ class Database:
         If whoever waits is cancelled it may be written or not.
 
         Raises:
-            StoreUnavailable: the store cannot be written.
+            StoreUnavailable: the store cannot be written, or is closed.
         """
+        if self._is_closed:
+            raise _closed()
         try:
             return await asyncio.wrap_future(self._writer.submit(work))
         except DBAPIError as error:
@@ -107,6 +113,7 @@ class Database:
 
     def close(self) -> None:
         """Write what is left and close all connections."""
+        self._is_closed = True
         self._writer.close()
         self._readers.shutdown()
         self._engine.dispose()
@@ -114,3 +121,7 @@ class Database:
     def _read(self, work: Callable[[Connection], T]) -> T:
         with self._reading.begin() as connection:
             return work(connection)
+
+
+def _closed() -> StoreUnavailable:
+    return StoreUnavailable("the store is closed, as the daemon stops", retry_after=5)

@@ -140,6 +140,10 @@ class Directory:
             raise Unauthorized("the API key has expired", code="key_expired")
         return key.principal
 
+    def has_account(self, tenant: str) -> bool:
+        """Whether there is such a tenant, or was since the start."""
+        return tenant in self._accounts
+
     def principal_of(self, tenant: str, key_id: str | None) -> Principal:
         """With whose rights something goes on that a tenant has begun.
 

@@ -98,6 +98,10 @@ class Tenancy:
             head = await self._database.write(work)
             await asyncio.to_thread(audit.keep, self._secret, self._head, head)
 
+    def has_tenant(self, name: str) -> bool:
+        """Whether there is one of that name, or was since the start: it may have pages yet."""
+        return self.directory.has_account(name)
+
     def _desk(self, connection: Connection, actor: str) -> Desk:
         now, believed = int(time.time()), int(self._believed())
         return Desk(connection, self._secret, self._head, now, actor, believed)

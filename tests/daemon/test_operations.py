@@ -17,6 +17,9 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import AdminError, call
+from gatewayd.admin.wire_tenants import Nothing
+from gatewayd.tenants.actions import action_of
+from tests.gatewayd.durables import opened
 
 Start = Callable[..., Any]
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
@@ -243,11 +246,22 @@ def test_admission_promises_and_pages(nano: Any) -> None:
         act(nano, "PUT", "/prefixes/0/200/pin", {"seconds": 5})
     with pytest.raises(AdminError, match="there is no engine 3"):
         act(nano, "DELETE", "/prefixes/3/0")
-    assert act(nano, "DELETE", "/prefixes?tenant=nobody") == {"pages": 0, "in_use": 0}
+    with pytest.raises(AdminError, match="there is no tenant 'nobody'"):
+        act(nano, "DELETE", "/prefixes?tenant=nobody")
     assert act(nano, "DELETE", f"/prefixes/0/{pinned[0]}")["pages"] >= 1
     command = ["prefix", "evict", "--all", "--socket", str(nano.path)]
     assert "pages are free" in gatewayd(*command)
     assert cached([*prompt, 5]) == 0
+    assert cached([*prompt, 5]) == 64
+    rows = act(nano, "GET", "/prefixes?engine=0")["rows"]
+    assert {row["tenant"] for row in rows} == {"default"}
+    assert act(nano, "DELETE", "/prefixes?tenant=default")["pages"] >= 4, "as it is shown"
+    assert cached([*prompt, 5]) == 0
+
+    for route, empty in (("/limits", {}), ("/slo", {}), ("/slo", {"batch": {}})):
+        with pytest.raises(AdminError, match="the body changes nothing; it may set "):
+            act(nano, "PATCH", route, empty)
+    assert audited(nano)[-1] == ("prefix.evict", "default")
 
     act(nano, "PATCH", "/limits", {"max_waiting_requests": 99})
     act(nano, "PUT", "/pins", {"seconds": 9, "prompt": prompt})
@@ -255,7 +269,11 @@ def test_admission_promises_and_pages(nano: Any) -> None:
     actions = [action for action, _ in audited(nano)]
     for action in ("admission.pause", "admission.resume", "slo.set", "prefix.pin", "prefix.evict"):
         assert action in actions
-    assert actions[-3:] == ["limits.set", "pin.set", "strategy.swap"]
+    assert actions[-5:] == [
+        "limits.set",
+        *("pin.set.begin", "pin.set"),
+        *("strategy.swap.begin", "strategy.swap"),
+    ]
 
 
 def _pins(daemon: Any, page: int) -> bool:
@@ -291,7 +309,7 @@ async def test_engines_may_be_lost_or_unloaded_while_requests_are_held(nano: Any
         assert waiting.text == calm.text
 
         # Unloaded: its memory is free, and requests are told.
-        last = Stream(nano, http, "last")
+        last = Stream(nano, http, "last", max_tokens=1900)
         await last.began.wait()
         on(nano, "last", "hold")
         pid = nano.engine_pid
@@ -323,9 +341,11 @@ async def test_engines_may_be_lost_or_unloaded_while_requests_are_held(nano: Any
         assert again.text == calm.text
         assert details["replicas"][0]["restarts"] == 1, "an engine that was unloaded is not lost"
 
-        # Drained: what is there ends well, nothing new is taken.
+        # Drained: what is there ends well, also what was held, nothing new is taken.
         end = Stream(nano, http, "end")
         await end.began.wait()
+        on(nano, "end", "hold")
+        await until(lambda: held(nano) == 1)
         assert act(nano, "POST", "/drain")["state"] == "draining"
         await end.task
         assert end.text == calm.text
@@ -338,3 +358,24 @@ def _is_held(daemon: Any, request: str) -> bool:
     except AdminError:
         return False
     return True
+
+
+async def test_what_a_stopping_daemon_cuts_is_on_record(nano: Any) -> None:
+    """An unload that has begun took effect, whatever came of it."""
+    async with httpx.AsyncClient(timeout=60) as http:
+        one = Stream(nano, http, "one", max_tokens=1900)
+        await one.began.wait()
+        asked = asyncio.create_task(
+            asyncio.to_thread(act, nano, "POST", "/models/nano/unload", {"seconds": 600})
+        )
+        await until(lambda: nano.readyz()[1]["status"] == "unloaded")
+        nano.process.send_signal(signal.SIGTERM)
+        assert await asyncio.to_thread(nano.process.wait, 20) == 0
+        told = await asyncio.gather(asked, return_exceptions=True)
+        assert "the daemon made a mistake" not in str(told)
+        await one.task
+    with opened(nano.path.parent / "state-0" / "gatewayd") as durable:
+        action, params = action_of("GET", "/admin/audit")
+        shown = await durable.tenancy.act(action, params, Nothing(), "a test")
+    assert shown["fault"] is None
+    assert "model.unload.begin" in [row["action"] for row in shown["rows"]]

@@ -182,6 +182,27 @@ async def test_loaded_again_while_requests_end_nothing_is_unloaded(make_fleet: M
     assert len(setup.executor.started) == 1
 
 
+@pytest.mark.parametrize("is_drain", [True, False])
+async def test_nobody_waits_for_what_is_held_when_engines_end(
+    make_fleet: Make, is_drain: bool, make_request: Any, make_sink: Any
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="hold")
+    await setup.ready()
+    jobs = [submit(setup, make_request, make_sink)[0] for _ in range(3)]
+    for job in jobs[:2]:
+        setup.fleet.operating.hold(job)
+    sent = recorded(setup)
+    if is_drain:
+        setup.fleet.drain()
+    else:
+        unloading = asyncio.create_task(setup.fleet.unload(0.1))
+        await asyncio.sleep(0)
+    assert sent == [Release([choice.sequence for choice in job.choices]) for job in jobs[:2]]
+    assert not any(job.is_held for job in jobs)
+    if not is_drain:
+        await unloading
+
+
 async def test_loaded_again_while_its_engine_ends(make_fleet: Make) -> None:
     """The unload is over when the engine is, whatever is wanted by then."""
     setup = await make_fleet(FAKE_STEP_MS=5)

@@ -27,8 +27,8 @@ from gatewayd.http.asgi import (
     Send,
     send_error,
 )
-from gatewayd.pipeline_live import Live
 from gatewayd.http.query import query_of
+from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
 
 _log = logging.getLogger(__name__)

@@ -258,7 +258,8 @@ def test_admission_promises_and_pages(nano: Any) -> None:
     assert act(nano, "DELETE", "/prefixes?tenant=default")["pages"] >= 4, "as it is shown"
     assert cached([*prompt, 5]) == 0
 
-    for route, empty in (("/limits", {}), ("/slo", {}), ("/slo", {"batch": {}})):
+    nothing: list[tuple[str, object]] = [("/limits", {}), ("/slo", {}), ("/slo", {"batch": {}})]
+    for route, empty in nothing:
         with pytest.raises(AdminError, match="the body changes nothing; it may set "):
             act(nano, "PATCH", route, empty)
     assert audited(nano)[-1] == ("prefix.evict", "default")

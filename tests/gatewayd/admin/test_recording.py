@@ -92,7 +92,7 @@ async def test_a_store_that_is_closed_meanwhile_is_no_mistake_of_the_daemon(
         assert record.knows("default")
         assert not record.knows("nobody")
         await record(SCOPE, "admission.pause", "admission")
-    with pytest.raises(StoreUnavailable, match="it was done, .* the store is closed"):
+    with pytest.raises(StoreUnavailable, match=r"it was done, .* the store is closed"):
         await record(SCOPE, "admission.resume", "admission")
     with pytest.raises(StoreUnavailable, match="the store is closed"):
         await durable.database.read(lambda connection: None)

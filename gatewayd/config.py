@@ -131,6 +131,8 @@ class StoreTable(Table):
     path: str | None = Field(default=None, min_length=1)
     bytes: ByteSize = Field(default=ByteSize(64 * GIB), ge=MIB)
     free_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=0)
+    ledger_days: float = Field(default=7.0, ge=0, le=3650)
+    ledger_rows: int = Field(default=20_000, ge=1, le=100_000_000)
 
 
 class FilesTable(Table):

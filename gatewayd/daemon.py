@@ -153,7 +153,7 @@ class Daemon:
         )
         self._fleet.deadlines = launch.deadlines(config)
         self._control = Control(config, self._fleet, plugged, self._durable.overrides)
-        recent, live = Recent(), Live()
+        recent, live = Recent(keep=self._durable.archive.add), Live()
         self._durable.tenancy.directory.watch_quotas(self._fleet.bound)
         metrics = Metrics(
             self._fleet,
@@ -240,6 +240,7 @@ class Daemon:
                 *plugin_routes(self._control),
             ],
             live,
+            self._durable.archive,
         )
         self._admin = AdminServer(app, config.admin.socket)
         logs.keep(self._lines)

@@ -14,6 +14,7 @@ from gatewayd.batches.run import BatchLimits
 from gatewayd.config import Config
 from gatewayd.errors import StoreUnavailable
 from gatewayd.expiry import Expiry
+from gatewayd.explain.archive import Archive
 from gatewayd.files import records as file_records
 from gatewayd.files.routes import (
     FileContent,
@@ -74,6 +75,12 @@ class Durable:
         except BaseException:
             place.close()
             raise
+        self.archive = Archive(
+            self.database,
+            self.clock,
+            days=config.store.ledger_days,
+            rows=config.store.ledger_rows,
+        )
         self.room = Room(
             place.database,
             self.database,
@@ -89,7 +96,7 @@ class Durable:
         self.batches = Batches(self.database, self.vault, limits, self.room, self.clock)
         self._background = Background(self.database)
         self._app: App | None = None
-        self._sweeping: asyncio.Task[None] | None = None
+        self._tasks: list[asyncio.Task[None]] = []
 
     def routes(self, services: Services) -> list[Route]:
         """Every route of what is kept."""
@@ -136,7 +143,10 @@ class Durable:
         """Delete what is too old, go on with batches."""
         if self._app is None:
             raise RuntimeError("answer_with comes first")
-        self._sweeping = asyncio.create_task(self._sweep(), name="sweep")
+        self._tasks = [
+            asyncio.create_task(self._sweep(), name="sweep"),
+            asyncio.create_task(self.archive.run(), name="archive"),
+        ]
         await self._background.start()
         await self.batches.start(self._app, self.tenancy.directory)
 
@@ -144,13 +154,13 @@ class Durable:
         """Leave batches to the next start."""
         await self.batches.stop()
         await self._background.stop()
-        if self._sweeping is not None:
-            self._sweeping.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sweeping
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def close(self) -> None:
         """Close the store; nobody uses it any more."""
+        self.archive.flush()
         self.tenancy.close(self.database.submit)
         self.database.close()
         self._place.close()
@@ -161,6 +171,7 @@ class Durable:
         while True:
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
                 await expiry.sweep()
+                await self.archive.prune()
                 if self.clock.is_steady:
                     await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
                 await self.room.look()

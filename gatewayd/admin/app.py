@@ -18,6 +18,7 @@ from gatewayd.admin.tenants import tenant_routes
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import LIMITS, Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gatewayd.explain.archive import Archive
 from gatewayd.explain.recent import Recent
 from gatewayd.http.asgi import (
     App,
@@ -44,16 +45,24 @@ class Admin:
         recent: knows where the time of the last requests went.
         record: puts what is done on record.
         live: has those that run.
+        archive: finds those that ended long ago; None for one that has none.
     """
 
     def __init__(
-        self, control: Control, pinning: Pinning, recent: Recent, record: Record, live: Live
+        self,
+        control: Control,
+        pinning: Pinning,
+        recent: Recent,
+        record: Record,
+        live: Live,
+        archive: Archive | None,
     ) -> None:
         self._control = control
         self._pinning = pinning
         self._recent = recent
         self._live = live
         self._record = record
+        self._archive = archive
 
     async def strategies(self, scope: Scope, receive: Receive) -> object:
         """What is chosen, what each has cost, and the limits."""
@@ -122,13 +131,15 @@ class Admin:
         # A client may use an id again: what runs is the latest.
         runs = self._live.find(asked)
         ledger = self._recent.find(asked) if runs is None else runs.ledger
-        if ledger is None:
-            raise NotFound(
-                f"no request {asked[:128]!r} runs, or has ended among the last "
-                f"{self._recent.most}; ids are those of the header x-request-id, of requests that "
-                "were sent to an engine"
-            )
-        return explanation(ledger)
+        if ledger is not None:
+            return explanation(ledger)
+        if self._archive is not None and (kept := await self._archive.find(asked)) is not None:
+            return kept
+        raise NotFound(
+            f"no request {asked[:128]!r} runs, or has ended among the last {self._recent.most} or "
+            "is in the store; ids are those of the header x-request-id, of requests that were sent "
+            "to an engine"
+        )
 
 
 class Front:
@@ -164,9 +175,11 @@ def build_admin(
     tenancy: Tenancy,
     more: Sequence[Route] = (),
     live: Live | None = None,
+    archive: Archive | None = None,
 ) -> App:
     """Put the app together, with more routes than those of this file."""
-    admin = Admin(control, pinning, recent, Record(tenancy), Live() if live is None else live)
+    lives = Live() if live is None else live
+    admin = Admin(control, pinning, recent, Record(tenancy), lives, archive)
     routes = Router(
         [
             Route("/admin/strategies", Endpoint(admin.strategies), methods=["GET"]),

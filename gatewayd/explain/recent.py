@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from gatewayd.explain.ledger import Ledger
 
@@ -15,10 +15,14 @@ class Recent:
 
     Args:
         most: requests that are kept.
+        keep: told each of them, too.
     """
 
-    def __init__(self, most: int = MOST) -> None:
+    def __init__(
+        self, most: int = MOST, keep: Callable[[Ledger], None] = lambda ledger: None
+    ) -> None:
         self._most = most
+        self._keep = keep
         self._line: deque[Ledger] = deque()
         self._own: dict[str, Ledger] = {}
         self._told: dict[str, Ledger] = {}
@@ -33,6 +37,7 @@ class Recent:
 
     def add(self, ledger: Ledger) -> None:
         """A request has ended."""
+        self._keep(ledger)
         self._line.append(ledger)
         self._own[ledger.request_id] = ledger
         if ledger.answered_id != ledger.request_id:

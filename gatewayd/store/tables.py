@@ -233,3 +233,14 @@ overrides = Table(
     Column("value", Text, nullable=False),
     Column("base", Text, nullable=False),
 )
+
+# Ids, lengths and times of requests; what they said is not in them.
+ledgers = Table(
+    "ledgers",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("request_id", Text, nullable=False, index=True),
+    Column("answered_id", Text, nullable=False, index=True),
+    Column("unix", Integer, nullable=False, index=True),
+    Column("explanation", LargeBinary, nullable=False),
+)

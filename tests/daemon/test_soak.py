@@ -201,6 +201,7 @@ async def test_nothing_is_lost_and_nothing_grows(
     file.write_text(
         f'[admin]\nsocket = "{admin}"\n[plugins]\nobservers = ["soak"]\n'
         "[engine]\nthreads = 1\nhang_seconds = 3\nstrategy_hang_seconds = 0.5\n"
+        "[store]\nledger_rows = 1000\n"  # full when counting begins
     )
     env = {**installed(tmp_path), "GATEWAYD_CONFIG": str(file)}
     daemon = start_daemon(NANO, env=env)

@@ -11,13 +11,17 @@ import pytest
 from gatewayd.admin.app import build_admin
 from gatewayd.cli.explain import waterfall
 from gatewayd.control import Control
+from gatewayd.explain.archive import Archive
 from gatewayd.explain.recent import Recent
 from tests.gatewayd.explain.test_ledger import ledger
 
 
-async def get(recent: Recent, path: str, query: str = "") -> tuple[int, Any]:
+async def get(
+    recent: Recent, path: str, query: str = "", archive: Archive | None = None
+) -> tuple[int, Any]:
     """Ask the app."""
-    app = build_admin(cast(Control, None), cast(Any, None), recent, cast(Any, None))
+    none: Any = None
+    app = build_admin(cast(Control, None), none, recent, none, archive=archive)
     sent: list[Any] = []
 
     async def receive() -> Any:

@@ -1,0 +1,31 @@
+"""Where the time of ended requests went."""
+
+from __future__ import annotations
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0007"
+down_revision = "0006"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Of none so far."""
+    op.create_table(
+        "ledgers",
+        sa.Column("number", sa.Integer(), nullable=False),
+        sa.Column("request_id", sa.Text(), nullable=False),
+        sa.Column("answered_id", sa.Text(), nullable=False),
+        sa.Column("unix", sa.Integer(), nullable=False),
+        sa.Column("explanation", sa.LargeBinary(), nullable=False),
+        sa.PrimaryKeyConstraint("number", name="pk_ledgers"),
+    )
+    for column in ("request_id", "answered_id", "unix"):
+        op.create_index(f"ix_ledgers_{column}", "ledgers", [column])
+
+
+def downgrade() -> None:
+    """Forget them."""
+    op.drop_table("ledgers")

@@ -76,7 +76,7 @@ def _connected(path: str) -> Iterator[http.client.HTTPConnection]:
     connection = _Connection(path)
     try:
         yield connection
-    except (http.client.HTTPException, ConnectionResetError) as error:
+    except (http.client.HTTPException, ConnectionResetError, BrokenPipeError) as error:
         raise AdminError(f"the daemon behind {path} does not let you in") from error
     except OSError as error:
         raise AdminError(f"no daemon answers at {path}: {error.strerror or error}") from error

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gatewayd.explain.causes import AT_ENGINE, CAUSES
+from gatewayd_tui.screens.queue import WORDS
+from tests.tui import samples
 from tests.tui.conftest import Watching, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 
@@ -38,6 +41,36 @@ async def test_a_question_that_is_not_answered_with_yes_cancels_nothing(
             await pilot.press(key)
         await pilot.pause()
     assert daemon.calls == []
+
+
+@pytest.mark.parametrize("screen", ["queue", "running"])
+async def test_enter_tells_why(daemon: FakeDaemon, watching: Watching, screen: str) -> None:
+    row = samples.waiting(7, request_id="req_7"), samples.running(7, request_id="req_8")
+    daemon.snapshot = samples.snapshot(waiting=[row[0]], running=[row[1]])
+    for name in ("req_7", "req_8"):
+        daemon.answers["GET", f"/admin/requests/{name}"] = 404, {"error": {"message": "?"}}
+    seen = {"queue": "waits for 1.1s: it waited for a free row", "running": "247 tokens computed"}
+    async with watching((80, 24), start=screen) as (console, pilot):
+        await pilot.press("enter")
+        await until(pilot, lambda: seen[screen] in text_of(console))
+
+
+async def test_what_is_waited_for_is_readable_in_a_small_terminal(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    causes = list(AT_ENGINE.values())
+    rows = [samples.waiting(n, cause=cause, reason=CAUSES[cause]) for n, cause in enumerate(causes)]
+    daemon.snapshot = samples.snapshot(waiting=rows)
+    async with watching((80, 24), start="queue") as (console, pilot):
+        lines = text_of(console).splitlines()
+        at = next(line.index("why it") for line in lines if "why it" in line)
+        words = [next(line[at:].strip() for line in lines if row.id in line) for row in rows]
+        assert words == [WORDS.get(cause, cause) for cause in causes]
+        assert not any("…" in word for word in words)
+        await pilot.resize_terminal(120, 24)
+        await until(pilot, lambda: "it waited for a free row of the batch" in text_of(console))
+    runs = {"prefill", "recompute", "decode"}
+    assert WORDS.keys() == set(causes) - runs
 
 
 async def test_read_only_hides_and_blocks(daemon: FakeDaemon, watching: Watching) -> None:

@@ -40,7 +40,7 @@ async def test_what_an_operator_does_happens(tmp_path: Path) -> None:
             await pilot.press("h")
             await until(pilot, lambda: "the-long-one" not in text_of(console))
             await pilot.press("2")
-            await until(pilot, lambda: "‖ held: " in text_of(console))
+            await until(pilot, lambda: "‖ held" in text_of(console))
 
             await pilot.press("u", "3")
             await until(pilot, lambda: "the-long-one" in text_of(console))

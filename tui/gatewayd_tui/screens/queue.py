@@ -24,8 +24,28 @@ def _slack(row: WaitingView) -> Cell:
     return millis(row.slack_ms)
 
 
+WORDS = {
+    "no_engine": "no engine",
+    "engine": "the engine",
+    "turn": "its turn",
+    "rows": "free row",
+    "pages": "free pages",
+    "kv_quota": "pages of its own",
+    "leader": "the same prefix",
+    "tier": "a KV tier",
+    "preempted": "gave way",
+    "held": "an operator",
+    "grammar": "its grammar",
+}
+"""What a request waits for, by its cause, where there is no room for the sentence."""
+
+
 def _reason(row: WaitingView) -> Cell:
     return ("‖ held: " + row.reason, "yellow") if row.is_held else row.reason
+
+
+def _word(row: WaitingView) -> Cell:
+    return ("‖ held", "yellow") if row.is_held else WORDS.get(row.cause, row.cause)
 
 
 COLUMNS: list[Column[WaitingView]] = [
@@ -41,7 +61,7 @@ COLUMNS: list[Column[WaitingView]] = [
     Column("max", 6, lambda r: count(r.max_tokens), lambda r: r.max_tokens, True, True),
     Column("n", 2, lambda r: str(r.choices), lambda r: r.choices, True, True),
     Column("eng", 3, lambda r: "-" if r.engine is None else str(r.engine), None, True, True),
-    Column("why it waits", 0, _reason, lambda r: r.cause),
+    Column("why it waits", 0, _reason, lambda r: r.cause, short=_word),
 ]
 
 
@@ -104,6 +124,12 @@ class QueueScreen(ConsoleScreen):
     def action_release(self) -> None:
         """No longer."""
         self.ask([release(row) for row in self.chosen()])
+
+    def on_data_table_row_selected(self) -> None:
+        """Enter on a row, or a click on the one under the cursor."""
+        row = self.query_one(LiveTable).current()
+        if row is not None:
+            self.console.visit("explain", own_id(row))
 
     def action_explain(self) -> None:
         """Where its time goes."""

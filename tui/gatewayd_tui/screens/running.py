@@ -100,6 +100,12 @@ class RunningScreen(ConsoleScreen):
         """Let it go on."""
         self.ask(self._once(release))
 
+    def on_data_table_row_selected(self) -> None:
+        """Enter on a row, or a click on the one under the cursor."""
+        row = self.query_one(LiveTable).current()
+        if row is not None:
+            self.console.visit("explain", own_id(row))
+
     def action_explain(self) -> None:
         """Where its time goes."""
         for row in self.chosen()[:1]:

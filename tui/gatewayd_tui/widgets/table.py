@@ -7,7 +7,7 @@ leaves lends its place to one that comes: taking rows out and in would lay out t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from rich.text import Text
@@ -22,6 +22,8 @@ Cell = str | tuple[str, str]
 
 WIDE = 110
 """Columns of the terminal from which wide tables have all of theirs."""
+SENTENCES = 120
+"""From which there is room for a sentence in a table; below, a column may have words instead."""
 _GUTTER = "gutter"
 _MARK = "▶"
 
@@ -37,6 +39,7 @@ class Column(Generic[RowT]):
         by: what rows are sorted by; None where that makes no sense.
         is_number: stands at the right, and is sorted the largest first.
         is_wide: only shown where there is much room.
+        short: instead of ``cell`` where there is no room for a sentence.
     """
 
     title: str
@@ -45,6 +48,7 @@ class Column(Generic[RowT]):
     by: Callable[[RowT], Any] | None = None
     is_number: bool = False
     is_wide: bool = False
+    short: Callable[[RowT], Cell] | None = None
 
 
 class LiveTable(DataTable[Text], Generic[RowT]):
@@ -149,7 +153,12 @@ class LiveTable(DataTable[Text], Generic[RowT]):
 
     def on_resize(self, event: events.Resize) -> None:
         """Give the columns their widths."""
-        shown = [c for c in self._all if not c.is_wide or self.app.size.width >= WIDE]
+        width = self.app.size.width
+        shown = [
+            replace(c, cell=c.short) if c.short is not None and width < SENTENCES else c
+            for c in self._all
+            if not c.is_wide or width >= WIDE
+        ]
         # With room for the bar that comes when there are more rows than lines.
         room = event.size.width - 3 - sum(c.width + 1 for c in shown)
         rest = max(12, room)

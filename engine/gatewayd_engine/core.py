@@ -16,7 +16,7 @@ import numpy as np
 
 from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.batch import StepBatch, gather
-from gatewayd_engine.bounds import TenantBounds
+from gatewayd_engine.bounds import TenantBounds, has_begun
 from gatewayd_engine.browsing import Browsing
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.faults import blame
@@ -152,6 +152,7 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
+        self._recovery.fenced(partial(self._bounds.tighten, self._lives.knows), redo=True)
         message = self._bounds.fitted(message, len(prompt))
         if any(map(self._lives.knows, message.sequences)):
             raise Refused("a sequence id is in use")
@@ -172,7 +173,7 @@ class EngineCore:
         """Bound what tenants may hold of the KV cache, from now on.
 
         Returns:
-            Those that have ended; among them who could never run within the bounds.
+            Those that have ended; among them who waited and could never run within the bounds.
         """
         self._recovery.fenced(partial(self._bounds.set, quotas), redo=True)
         while over := [found for one in self._queue if (found := self._refused(one))]:
@@ -182,6 +183,8 @@ class EngineCore:
         return self._lives.take_finished()
 
     def _refused(self, sequence: Sequence) -> tuple[Sequence, Refused] | None:
+        if has_begun(sequence):
+            return None
         try:
             self._bounds.check(sequence.tenant, sequence.limit)
         except Refused as refusal:

@@ -15,6 +15,7 @@ from gatewayd.store.tables import keys, prices
 from gatewayd.tenants import audit, records
 from gatewayd.tenants.keys import ApiKey, new_key
 from gatewayd.tenants.principal import INFER, SCOPES, USUAL
+from gatewayd.tenants.quotas import check_floors, kept_percent
 from gatewayd.tenants.secret import Secret
 from gatewayd.tenants.turnover import current
 
@@ -56,7 +57,9 @@ class Desk(NamedTuple):
 def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any]:
     """Add a tenant."""
     values = msgspec.to_builtins(body.terms)
+    kept = kept_percent(desk.connection)
     records.add_tenant(desk.connection, body.tenant, desk.believed, values)
+    check_floors(desk.connection, kept)
     desk.note("tenant.create", body.tenant, **values)
     return _tenant(desk, body.tenant)
 
@@ -64,7 +67,9 @@ def create_tenant(desk: Desk, params: Params, body: TenantBody) -> dict[str, Any
 def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
     """Change its limits, budget and weight."""
     values = msgspec.to_builtins(body)
+    kept = kept_percent(desk.connection)
     records.change_tenant(desk.connection, params["tenant"], desk.believed, values)
+    check_floors(desk.connection, kept)
     desk.note("tenant.set", params["tenant"], **values)
     return _tenant(desk, params["tenant"])
 

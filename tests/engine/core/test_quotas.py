@@ -150,19 +150,53 @@ def test_one_that_could_never_run_is_refused_with_the_limit(
     engine.generate(list(range(20, 120)), max_tokens=156, tenant="b", ignore_eos=True)
 
 
-def test_one_that_can_never_run_any_more_fails_when_the_ceiling_falls(
+def test_one_that_waits_and_can_never_run_any_more_fails_when_the_ceiling_falls(
     make_engine: Make, folder: Path
 ) -> None:
-    engine = make_engine(folder, kv_pages=64)
-    ids = engine.submit(list(range(20, 70)), n=2, max_tokens=50, ignore_eos=True, tenant="a")
+    engine = make_engine(folder, kv_pages=64, max_running=2)
+    prompt = list(range(20, 70))
+    expected = engine.generate(prompt, max_tokens=50, ignore_eos=True)
+    running = engine.submit(prompt, n=2, max_tokens=50, ignore_eos=True, tenant="a")
+    for _ in range(4):
+        engine.step()
+    waiting = engine.submit(prompt, n=2, max_tokens=50, ignore_eos=True, tenant="a")
     (small,) = engine.submit([5, 6], max_tokens=9, ignore_eos=True, tenant="a")
-    engine.step()
     engine.bound(quota("a", ceiling=2))
-    for sequence in ids:
-        finished = engine.run()[sequence].finished
+    engine.run()
+    for sequence in waiting:
+        finished = engine.answers[sequence].finished
         assert finished.reason == ERROR
         assert finished.error[0] == "kv_quota_exceeded"
+    assert [engine.answers[one].tokens for one in running] == [expected] * 2
     assert len(engine.answers[small].tokens) == 9
+    # Who ran is gone: the ceiling holds as it was set.
+    engine.generate([5, 6], max_tokens=2, tenant="b")
+    assert engine.core._pages.quotas.of(engine.core._queue.number_of("a")).ceiling == 2
+    engine.core.check()
+
+
+@pytest.mark.parametrize("floors", [(60, 60), (64, 64), (40, 8)])
+def test_no_floor_ends_what_runs_and_all_together_leave_a_tenth(
+    make_engine: Make, folder: Path, floors: tuple[int, int]
+) -> None:
+    """Whose cached pages are kept from it may be all that there are."""
+    engine = make_engine(folder, kv_pages=64, max_running=4)
+    prompt = list(range(20, 70))
+    expected = engine.generate(prompt, max_tokens=400, ignore_eos=True)
+    for tenant in ("a", "b"):
+        for i in range(4):
+            engine.generate([9, i, *range(140, 250)], max_tokens=2, tenant=tenant, salt=b"f")
+    (live,) = engine.submit(prompt, max_tokens=400, ignore_eos=True, tenant="c", salt=b"c")
+    for _ in range(20):
+        engine.step()
+    engine.bound(quota("a", floors[0]), quota("b", floors[1]))
+    engine.run()
+    assert engine.answers[live].tokens == expected
+    engine.generate([5], max_tokens=2, tenant="c")
+    kept = sum(one.floor for one in engine.core._pages.quotas.bounds.values())
+    assert kept == min(sum(floors), 57) or kept in (56, 57)
+    with pytest.raises(Refused, match=r"all but ([0-9]+) of its 64 may be kept"):
+        engine.submit([5] * 100, max_tokens=200, tenant="c")
 
 
 def test_nothing_is_counted_where_nobody_has_a_quota(make_engine: Make, folder: Path) -> None:

@@ -66,8 +66,8 @@ class TenantBounds:
             )
         self._spared = {}
         for sequence in self._queue:
-            need = self._need(sequence)
-            if has_begun(sequence) and need.pages > (self._most(sequence.tenant) or need.pages):
+            need, most = self._need(sequence), self._most(sequence.tenant)
+            if most is not None and need.pages > most and has_begun(sequence):
                 ids = (sequence.id, *(fork.id for fork in sequence.forks))
                 self._spared |= dict.fromkeys(ids, need)
         self._apply()

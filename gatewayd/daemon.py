@@ -305,7 +305,10 @@ class Daemon:
         self._manager.stopping(seconds, failure)
         self._plugged.stopping(self._stop_reason)
         await self._durable.stop()  # lines of batches are run again after the next start
-        if not self._is_held:
+        if self._is_held:
+            # Requests come in yet, over connections that are open; what is held would never end.
+            self._fleet.release_held()
+        else:
             self._fleet.drain()
         deadline = time.monotonic() + seconds
         if not await self._finished(serving, seconds):

@@ -28,6 +28,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=FairConfig,
             build=_build,
             summary="Tenants share the tokens by weight: a virtual token counter for each.",
-            requires_spec=">=1.7,<2",
+            requires_spec=">=1.9,<2",
         )
     ]

@@ -67,6 +67,13 @@ class Accounts:
         has_credit: NDArray[np.bool_] = self.levels[tenants] < self._time
         return has_credit
 
+    def is_ahead(self, tenants: NDArray[np.int32], of: int, lead: float) -> NDArray[np.bool_]:
+        """Who was served that much more than one, at the smaller weight of both, shape ``[n]``."""
+        gap = self.levels[tenants] - self.levels[of]
+        weights = np.minimum(self.weights[tenants], self.weights[of])
+        is_ahead: NDArray[np.bool_] = gap * weights > 0.999 * lead
+        return is_ahead
+
 
 class Crowd:
     """Whether more than one tenant was there of late."""

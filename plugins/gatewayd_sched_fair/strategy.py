@@ -10,9 +10,11 @@ import numpy as np
 
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, QueueView
+from gatewayd_hooks.shortage import Shortage
 from gatewayd_hooks.waiting import WaitingLine
 from gatewayd_sched_fair.accounts import Accounts, Crowd
 from gatewayd_sched_fair.config import FairConfig
+from gatewayd_sched_fair.division import Division
 from gatewayd_sched_fair.service import Service
 
 if TYPE_CHECKING:
@@ -56,6 +58,8 @@ class Fair:
         self._wanting = np.zeros(0, np.int64)
         self._has_waiting: NDArray[np.bool_] = np.zeros(0, bool)
         self._crowd = Crowd()
+        self._shortage = Shortage()
+        self._division = Division(self._accounts, self._service, self._crowd, config.crowd_share)
         self._view: QueueView | None = None
 
     def open(self, resources: EngineResources) -> None:
@@ -63,6 +67,7 @@ class Fair:
         longest = resources.max_model_len * self._config.answer_cost
         self._lead = self._config.lead or longest / 16
         self._credit = self._config.credit or longest / 8
+        self._division.lead = self._lead
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -70,6 +75,7 @@ class Fair:
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on, among those of its tenant."""
         tenant = int(view.tenant[slot])
+        self._shortage.came()
         self._service.begin(slot, view)
         self._accounts.note(tenant, float(view.weight[slot]))
         self._crowd.came(tenant, view.now)
@@ -98,6 +104,7 @@ class Fair:
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
         self._view = view
+        lacks_pages = self._shortage.lasts(view)
         waits = np.zeros(len(view.num_tokens), bool)
         waits[list(self._tenants)] = True
         running = view.running
@@ -116,15 +123,20 @@ class Fair:
         stays = ~np.isin(running, victims)
         if behind is not None:
             # Until who waits has its place, whoever is far ahead computes nothing.
-            stays &= ~self._is_ahead(tenants, behind)
+            stays &= ~self._accounts.is_ahead(tenants, behind, self._lead)
             heads = [w._replace(level=-np.inf) if w.tenant == behind else w for w in heads]
         slots, needs = running[stays], needs[stays]
         places = view.max_running - len(running) + len(victims)
         new = self._admissions(view, heads, places, view.free_pages + freed)
         new_slots = np.array([slot for slot, _ in new], np.int32)
         new_needs = np.array([need for _, need in new], np.int32)
-        plan = self._divide(
-            view, np.concatenate([slots, new_slots]), np.concatenate([needs, new_needs]), len(slots)
+        # Whoever waits finds pages where others gave way, or behind those that run.
+        plan = self._division.divide(
+            view,
+            np.concatenate([slots, new_slots]),
+            np.concatenate([needs, new_needs]),
+            len(slots),
+            running_first=lacks_pages and behind is None,
         )
         self._service.grant(plan.slots, plan.tokens, view)
         self._note_wanting(view, plan, new_slots, behind)
@@ -176,15 +188,6 @@ class Fair:
 
     # Who gives way
 
-    def _is_ahead(self, tenants: NDArray[np.int32], of: int) -> NDArray[np.bool_]:
-        """Whose tenants were served that much more than one, shape ``[n]``."""
-        accounts = self._accounts
-        gap = accounts.levels[tenants] - accounts.levels[of]
-        is_ahead: NDArray[np.bool_] = (
-            gap * np.minimum(accounts.weights[tenants], accounts.weights[of]) > 0.999 * self._lead
-        )
-        return is_ahead
-
     def _victims(
         self, view: QueueView, heads: list[_Wish]
     ) -> tuple[NDArray[np.int32], int, int | None]:
@@ -201,7 +204,7 @@ class Fair:
         lacks_place = len(running) >= view.max_running
         if not lacks_place and least.slot not in view.unplaced:
             return nobody
-        may = self._is_ahead(view.tenant[running], least.tenant)
+        may = self._accounts.is_ahead(view.tenant[running], least.tenant, self._lead)
         may &= view.preemptions[running] < MAX_PREEMPTIONS
         may &= view.tenant[running] != least.tenant
         candidates = running[may]
@@ -221,68 +224,7 @@ class Fair:
             freed += -(-int(view.num_computed[slot]) // view.page_size)
         return np.array(victims, np.int32), freed, least.tenant
 
-    # Who computes how much
-
-    def _divide(
-        self,
-        view: QueueView,
-        slots: NDArray[np.int32],
-        needs: NDArray[np.int32],
-        num_running: int,
-    ) -> Plan:
-        """Hand out the budget: decodes, then prompts, in both the least served tenant first."""
-        if not len(slots):
-            return Plan(slots, needs)
-        accounts = self._accounts
-        tenants = view.tenant[slots]
-        costs = self._service.costs_of(slots, needs, view) / accounts.weights[tenants]
-        is_prompt = needs > 1
-        is_prompt[num_running:] = True
-        # Inside a tenant in this order, so each begins at the level that those before it leave.
-        order = np.lexsort((is_prompt, tenants))
-        ahead = np.cumsum(costs[order]) - costs[order]
-        first = np.flatnonzero(np.diff(tenants[order], prepend=-1))
-        ahead -= np.repeat(ahead[first], np.diff(np.append(first, len(order))))
-        begins = np.empty(len(slots))
-        begins[order] = accounts.levels[tenants[order]] + ahead
-        # Whoever is far ahead of one that has prompts left decodes behind them.
-        lowest = tenants[is_prompt]
-        is_far = np.zeros(len(slots), bool)
-        if len(lowest):
-            is_far = self._is_ahead(tenants, int(lowest[accounts.levels[lowest].argmin()]))
-        order = np.lexsort((begins, is_prompt, is_far))
-        slots, needs = slots[order], needs[order]
-        if self._crowd.is_there(view.now):
-            share = 1.0 if is_far.any() else self._config.crowd_share
-            needs = self._shortened(view, slots, needs, is_prompt[order], share)
-            slots, needs = slots[needs > 0], needs[needs > 0]
-        reach = np.cumsum(needs)
-        if reach[-1] <= view.token_budget:
-            return Plan(slots, needs)
-        last = int(np.searchsorted(reach, view.token_budget))
-        tokens = needs[: last + 1].copy()
-        tokens[last] -= reach[last] - view.token_budget
-        return Plan(slots[: last + 1], tokens)
-
-    def _shortened(
-        self,
-        view: QueueView,
-        slots: NDArray[np.int32],
-        needs: NDArray[np.int32],
-        is_prompt: NDArray[np.bool_],
-        share: float,
-    ) -> NDArray[np.int32]:
-        """Tokens of each, with a share of the step for prompts of tenants without credit."""
-        has_credit = self._accounts.has_credit(view.tenant[slots])
-        crowd = is_prompt & ~has_credit
-        limit = max(1, int(view.token_budget * share))
-        if (is_prompt & has_credit).any():
-            # Whoever was served less has the step to itself, beside the decodes: it is a short one.
-            limit = 0
-        reach = np.cumsum(np.where(crowd, needs, 0))
-        less = np.clip(limit - (reach - needs), 0, needs)
-        shortened: NDArray[np.int32] = np.where(crowd, less, needs)
-        return shortened
+    # Who wants more
 
     def _note_wanting(
         self, view: QueueView, plan: Plan, new: NDArray[np.int32], behind: int | None

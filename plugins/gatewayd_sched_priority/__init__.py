@@ -28,6 +28,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=PriorityConfig,
             build=_build,
             summary="Realtime, standard and batch share the tokens 10:5:1; nobody starves.",
-            requires_spec=">=1.5,<2",
+            requires_spec=">=1.9,<2",
         )
     ]

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
+from gatewayd_hooks.shortage import Shortage
 from gatewayd_hooks.waiting import WaitingLine
 from gatewayd_sched_priority.config import PriorityConfig
 from gatewayd_sched_priority.running import Grants, wants
@@ -46,6 +47,7 @@ class WeightedClasses:
     def __init__(self, config: PriorityConfig) -> None:
         self._shares = Shares((config.realtime, config.standard, config.batch))
         self._lines = [WaitingLine() for _ in Priority]
+        self._shortage = Shortage()
         self._backlogged = [False for _ in Priority]
         # Waiting sequences that the last plan granted, with their class and tokens.
         self._granted: dict[int, tuple[int, int]] = {}
@@ -59,6 +61,7 @@ class WeightedClasses:
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on, in its class."""
+        self._shortage.came()
         line = self._lines[int(view.priority[slot])]
         line.enter(slot, float(view.arrival[slot]), front=front)
 
@@ -72,15 +75,16 @@ class WeightedClasses:
 
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
-        unplaced = [of for slot, (of, _) in self._granted.items() if slot in view.unplaced]
-        for number in unplaced:
-            self._backlogged[number] = True
+        for slot, (number, _) in self._granted.items():
+            if slot in view.unplaced:
+                self._backlogged[number] = True
+        lacks_pages = self._shortage.lasts(view)
         self._shares.forgive(self._backlogged)
         self._view = view
 
         running = [wants(view, number) for number in range(len(self._lines))]
         candidates = self._candidates(view, running)
-        budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=bool(unplaced))
+        budgets = self._budgets(view.token_budget, running, candidates, lacks_pages=lacks_pages)
         served = [grants.cut(budget) for grants, budget in zip(running, budgets, strict=True)]
         for number, grants in enumerate(served):
             self._shares.charge(number, grants.total)

@@ -28,6 +28,6 @@ def gatewayd_schedulers() -> Sequence[StrategyInfo[SchedulerStrategy]]:
             config_type=SloConfig,
             build=_build,
             summary="Least slack to the wanted first token first; batch gives way to realtime.",
-            requires_spec=">=1.7,<2",
+            requires_spec=">=1.9,<2",
         )
     ]

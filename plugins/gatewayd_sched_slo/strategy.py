@@ -8,6 +8,7 @@ import numpy as np
 
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
+from gatewayd_hooks.shortage import Shortage
 from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.pace import Pace
 from gatewayd_sched_slo.slots import Slots
@@ -45,6 +46,7 @@ class LeastSlack:
         )
         self._pace = Pace()
         self._waiting = Slots()
+        self._shortage = Shortage()
         self._returned: set[int] = set()
         self._credit = 0.0
         self._last: tuple[float, int, NDArray[np.int32]] = (0.0, 0, _NOBODY)
@@ -57,6 +59,7 @@ class LeastSlack:
 
     def enqueue(self, slot: int, view: QueueView, *, front: bool) -> None:
         """A sequence waits from now on."""
+        self._shortage.came()
         self._waiting.add(slot)
         self._returned.discard(slot)
         # Batch work has time to come back; of the others somebody is reading the answer.
@@ -71,6 +74,7 @@ class LeastSlack:
     def plan(self, view: QueueView) -> Plan:
         """Choose the next step."""
         self._observe(view)
+        lacks_pages = self._shortage.lasts(view)
         running = view.running
         victims = self._victims(view)
         if len(victims):
@@ -82,7 +86,11 @@ class LeastSlack:
             decodes, left = decodes[: view.token_budget], 0
         places = view.max_running - len(running)
         freed = int((-(-view.num_computed[victims] // view.page_size)).sum())
-        step = self._prompts(view, prompts, left, places, view.free_pages + freed)
+        pages = view.free_pages + freed
+        # Whoever waits finds pages where others gave way, or behind those that run.
+        step = self._prompts(
+            view, prompts, left, places, pages, begun_first=lacks_pages and not len(victims)
+        )
         slots = np.concatenate([decodes, np.array(step.slots, np.int32)])
         tokens = np.concatenate([np.ones(len(decodes), np.int32), np.array(step.needs, np.int32)])
         self._last = (view.now, int(tokens.sum()), slots)
@@ -140,7 +148,14 @@ class LeastSlack:
         return slots[order], slack[order]
 
     def _prompts(
-        self, view: QueueView, begun: NDArray[np.int32], budget: int, places: int, pages: int
+        self,
+        view: QueueView,
+        begun: NDArray[np.int32],
+        budget: int,
+        places: int,
+        pages: int,
+        *,
+        begun_first: bool,
     ) -> _Step:
         """Tokens for prompts, begun ones and waiting ones, within a budget."""
         step = _Step([], [])
@@ -161,6 +176,8 @@ class LeastSlack:
             self._credit = 0.0
         first_is_late = bool(keys[order[0]] >= _LATE) if len(order) else False
         num_begun = len(begun)
+        if begun_first:
+            order = order[np.argsort(order >= num_begun, kind="stable")]
         for at in order.tolist():
             slot = int(slots[at])
             if at < num_begun:

@@ -11,3 +11,6 @@ campaign = settings(
     # One test serves every subclass, and a slow machine is no fault.
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.too_slow],
 )
+
+storms = settings(campaign, max_examples=60)
+"""The same for cases that are long."""

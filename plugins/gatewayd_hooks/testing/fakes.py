@@ -44,6 +44,7 @@ class FakeQueue:
         parked: held by an operator; the scheduler is not to know of them.
         finished: those that reached their length, in order.
         preemptions: how often a sequence was put out.
+        idle_steps: the last ones in a row of which nothing came, while sequences ran.
     """
 
     def __init__(
@@ -60,7 +61,7 @@ class FakeQueue:
         self.waiting: list[FakeSequence] = []
         self.parked: list[FakeSequence] = []
         self.finished: list[FakeSequence] = []
-        self.preemptions = 0
+        self.preemptions = self.idle_steps = 0
         self.view = QueueView(
             running=np.zeros(0, np.int32),
             num_tokens=np.zeros(FIRST_SLOTS, np.int32),
@@ -146,6 +147,7 @@ class FakeQueue:
     def preempt(self, sequence: FakeSequence) -> None:
         """A running sequence waits again."""
         self.preemptions += 1
+        self.idle_steps = 0
         self.view.preemptions[sequence.slot] += 1
         self.running.remove(sequence)
         self.waiting.append(sequence)
@@ -191,6 +193,7 @@ class FakeQueue:
         (self.running if sequence.is_running else self.waiting).remove(sequence)
         self._by_slot[sequence.slot] = None
         self.view.urgent = self.view.urgent - {sequence.slot}
+        self.idle_steps = 0
         sequence.slot = -1
         sequence.is_running = False
         sequence.pages = 0
@@ -230,6 +233,7 @@ class FakeQueue:
         with self._read_only():
             plan = self._scheduler.plan(self.view)
         self.check(plan)
+        before = self.preemptions
         put_out = () if plan.preempt is None else plan.preempt.tolist()
         for sequence in [self._by_slot[slot] for slot in put_out]:
             assert sequence is not None
@@ -240,14 +244,16 @@ class FakeQueue:
             if (sequence := self._by_slot[slot]) is not None
         ]
         waiting = [(s, count) for s, count in grants if not (s.is_running or s.held)]
-        before = self.preemptions
+        stays = self.preemptions
         for sequence, count in [grant for grant in grants if grant[0].is_running]:
             self._hold(sequence, count)
-        if self.preemptions == before:
+        if self.preemptions == stays:
             self._admit(waiting)
         self.view.unplaced = frozenset(s.slot for s, _ in waiting if not s.is_running)
         for sequence in held:
             sequence.held -= 1
+        is_idle = not any(s.is_running for s, _ in grants) and self.preemptions == before
+        self.idle_steps = self.idle_steps + 1 if is_idle and self.running else 0
         for sequence, count in grants:
             if sequence.is_running:
                 self._compute(sequence, count)

@@ -168,6 +168,14 @@ def grants_the_held(scheduler: Any) -> None:
     scheduler.plan = broken
 
 
+def lets_those_who_wait_go_first(scheduler: Any) -> None:
+    def change(plan: Plan, view: QueueView) -> Plan:
+        waits = ~np.isin(plan.slots, view.running)
+        return Plan(plan.slots[waits], plan.tokens[waits]) if waits.any() else plan
+
+    replan(scheduler, change)
+
+
 @pytest.mark.parametrize(
     "broken",
     [
@@ -186,6 +194,7 @@ def grants_the_held(scheduler: Any) -> None:
         writes_to_a_column,
         ignores_the_prefix_cache,
         grants_the_held,
+        lets_those_who_wait_go_first,
     ],
 )
 def test_a_broken_one_fails(verdict: Verdict, broken: Callable[[Any], None]) -> None:

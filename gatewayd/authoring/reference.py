@@ -24,6 +24,7 @@ from gatewayd_hooks import (
     http,
     refusal,
     resources,
+    shortage,
     strategy,
     tables,
     waiting,
@@ -32,7 +33,7 @@ from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
 
-_SHARED = (strategy, resources, events, waiting, console)
+_SHARED = (strategy, resources, events, waiting, shortage, console)
 """Modules whose types every author meets; those of a kind are in the module of its Protocol."""
 _REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
 """Groups of hooks."""

@@ -38,7 +38,7 @@ def crowd(seed: int) -> list[tuple[list[int], dict[str, Any]]]:
                 "deadline": rng.choice([None, None, 0.1, 30.0]),
             },
         )
-        for _ in range(20)
+        for _ in range(14)
     ]
 
 
@@ -78,7 +78,7 @@ def test_answers_are_those_made_alone_however_few_pages_there_are(
         for _ in range(i % 4):
             engine.step()
             engine.core.check()
-    # About four hundred steps would do, if all pages were always used.
+    # Those that come to nothing are counted, too.
     answers = engine.run(max_steps=2000)
     assert [answers[i].tokens for i in ids] == alone[seed]
     assert engine.core.stats.faults == 0

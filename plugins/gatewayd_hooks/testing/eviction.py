@@ -177,6 +177,16 @@ class EvictionConformance:
             drained = [strategy.victim() for _ in range(len(cached))]
             assert sorted(drained) == sorted(cached), "no page is kept for ever"
 
+    def test_the_beginning_of_a_prefix_is_given_up_while_its_end_is_in_use(self) -> None:
+        with self.opened() as strategy:
+            told = getattr(strategy, "cached", None)
+            for page in range(3):
+                if told is not None:
+                    told(page, PageOrigin(page - 1, page))
+            strategy.release(1)
+            strategy.release(0)
+            assert {strategy.victim(), strategy.victim()} == {0, 1}
+
     def test_a_pin_spares_a_page_and_those_before_it_while_there_are_others(self) -> None:
         with self.opened() as strategy:
             told, pin = getattr(strategy, "cached", None), getattr(strategy, "pin", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
@@ -47,13 +48,25 @@ class ConsoleScreen(Screen[None]):
         """The application."""
         return cast("Console", self.app)
 
+    @abstractmethod
     def body(self) -> ComposeResult:
         """What is between the frame's lines."""
-        raise NotImplementedError
 
+    @abstractmethod
     def show(self, state: State) -> None:
         """Bring the body to a state that has a snapshot, in place."""
-        raise NotImplementedError
+
+    def list_requests(self, what: str, rows: Sequence[Any], more: int) -> None:
+        """Put rows into the one table, with how many there are above it.
+
+        Args:
+            what: they do, for the head.
+            rows: of the snapshot.
+            more: that are not in it.
+        """
+        table = self.query_one(LiveTable)
+        table.put(rows)
+        table.head(f"{what} {len(rows) + more}", f"{more} are not shown" if more else "")
 
     def look_at(self, request: str) -> None:
         """Go to a request."""

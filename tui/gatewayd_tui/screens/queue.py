@@ -89,11 +89,7 @@ class QueueScreen(ConsoleScreen):
     def show(self, state: State) -> None:
         """Those that wait."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
-        table = self.query_one(LiveTable)
-        table.put(state.snapshot.waiting)
-        more = state.snapshot.more_waiting
-        shown = len(state.snapshot.waiting)
-        table.head(f"waiting {shown + more}", f"{more} are not shown" if more else "")
+        self.list_requests("waiting", state.snapshot.waiting, state.snapshot.more_waiting)
 
     @changing
     def action_bump(self) -> None:

@@ -79,11 +79,7 @@ class RunningScreen(ConsoleScreen):
     def show(self, state: State) -> None:
         """Those that run."""
         assert state.snapshot is not None  # noqa: S101 - as the base says
-        table = self.query_one(LiveTable)
-        table.put(state.snapshot.running)
-        more = state.snapshot.more_running
-        shown = len(state.snapshot.running)
-        table.head(f"running {shown + more}", f"{more} are not shown" if more else "")
+        self.list_requests("running", state.snapshot.running, state.snapshot.more_running)
 
     @changing
     def action_cancel(self) -> None:

@@ -116,3 +116,7 @@ class Metrics:
         self._recent.add(ledger)
         self._causes.ended(ledger)
         self.slo.ended(ledger)
+
+    def refused(self, ledger: Ledger) -> None:
+        """Keep why a request went no further than the gateway; it is counted by its status."""
+        self._recent.refuse(ledger)

@@ -17,13 +17,15 @@ import msgspec
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
-from gatewayd.explain.ledger import Ledger
+from gatewayd.explain.causes import ADMISSION
+from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
 from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
+from gatewayd.pipeline_refused import CLIENT_GONE, why_of
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.principal import Principal, revoked
@@ -93,9 +95,12 @@ class Pipeline:
             EngineUnavailable: there is no engine.
         """
         principal, ticket = work.principal, None
+        if (asks := trail.current()) is not None:
+            asks.asked, asks.is_sent = work, False
         principal.check_use(work.model)
         if principal.account is not None:
-            ticket = await principal.account.admit(asked_of(work))
+            with trail.spent_on(ADMISSION):
+                ticket = await principal.account.admit(asked_of(work))
             work = owned(work, principal.account)
         generation = Generation(self, work) if ticket is None else Charged(self, work, ticket)
         try:
@@ -175,6 +180,8 @@ class Generation:
             self._cancel()
             raise
         self._is_admitted = True
+        if self._trail is not None:
+            self._trail.is_sent = True
         self._submitted = self.clock()
         self._pipeline.live.add(self)
         if (seconds := self.work.queue_timeout) is not None:
@@ -354,10 +361,16 @@ class Generation:
             [timeline for handle in self._handles for timeline in handle.timelines],
             self._trail,
             outcome=outcome,
+            why=self._why(outcome),
             submitted=self._submitted,
             handed=self._handed,
             end=now,
         )
+
+    def _why(self, outcome: str) -> Why | None:
+        if self.error is not None:
+            return why_of(self.error)
+        return CLIENT_GONE if outcome == "abort" else None
 
     def _cancel(self) -> None:
         for handle in self._handles:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.engines.timeline import Timeline
-from gatewayd.explain.ledger import Ledger
+from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.explain.trail import Trail
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline_choice import Choice
@@ -62,6 +62,7 @@ def ledger_of(
     trail: Trail | None,
     *,
     outcome: str,
+    why: Why | None,
     submitted: float,
     handed: float,
     end: float,
@@ -74,6 +75,7 @@ def ledger_of(
         timelines: of the same.
         trail: from its arrival to the engines; None if it came another way.
         outcome: how it ended.
+        why: what ended it, if it was not answered.
         submitted: when it was sent to the engines.
         handed: when those were told who watch requests.
         end: when its answer was complete.
@@ -106,6 +108,7 @@ def ledger_of(
         first=first_token(choices),
         last=max([choice.last for choice in choices if choice.last is not None], default=None),
         end=end,
+        why=why,
     )
 
 

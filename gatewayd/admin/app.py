@@ -19,7 +19,7 @@ from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import LIMITS, Control, Refused
 from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
 from gatewayd.explain.archive import Archive
-from gatewayd.explain.recent import Recent
+from gatewayd.explain.recent import REFUSED, Recent
 from gatewayd.http.asgi import (
     App,
     ClientGone,
@@ -138,7 +138,7 @@ class Admin:
         raise NotFound(
             f"no request {asked[:128]!r} runs, or has ended among the last {self._recent.most} or "
             "is in the store; ids are those of the header x-request-id, of requests that were sent "
-            "to an engine"
+            f"to an engine, and of the last {REFUSED} that were refused because of a limit"
         )
 
 

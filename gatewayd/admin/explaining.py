@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from gatewayd.admin.wire import CausePart, Explanation
+from gatewayd.admin.wire import CausePart, Explanation, WhyPart
 from gatewayd.explain.causes import CAUSES
-from gatewayd.explain.ledger import Ledger
+from gatewayd.explain.ledger import Ledger, Why
 from gatewayd_hooks.scheduling import Priority
 
 
@@ -18,6 +18,7 @@ def explanation(ledger: Ledger) -> Explanation:
         tenant=ledger.tenant,
         priority=Priority(ledger.priority).name.lower(),
         outcome=ledger.outcome,
+        why=_why(ledger.why),
         arrived=ledger.unix,
         ms=1000 * ledger.seconds,
         ttft_ms=_ms(ledger.ttft),
@@ -44,6 +45,7 @@ def row(ledger: Ledger) -> dict[str, object]:
         "endpoint": ledger.endpoint,
         "priority": Priority(ledger.priority).name.lower(),
         "outcome": ledger.outcome,
+        "error": "" if ledger.why is None else ledger.why.code,
         "arrived": ledger.unix,
         "ms": 1000 * ledger.seconds,
         "ttft_ms": _ms(ledger.ttft),
@@ -52,13 +54,25 @@ def row(ledger: Ledger) -> dict[str, object]:
 
 
 def verdict(ledger: Ledger) -> str:
-    """What took most of its time."""
+    """Why it was not answered, and what took most of its time."""
+    why = ledger.why
+    if why is None:
+        return _most(ledger)
+    what = f"{ledger.outcome}, {why.status} {why.code}"
+    return "; ".join([f"{what}: {why.message}" if why.message else what, _most(ledger)])
+
+
+def _most(ledger: Ledger) -> str:
     totals = ledger.totals()
     if not totals:
         return "it took no time"
     cause, seconds = next(iter(totals.items()))
     share = round(100 * seconds / ledger.seconds)
     return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}"
+
+
+def _why(why: Why | None) -> WhyPart | None:
+    return None if why is None else WhyPart(why.status, why.code, why.message)
 
 
 def _ms(seconds: float | None) -> float | None:

@@ -89,6 +89,20 @@ class CausePart(msgspec.Struct, frozen=True):
     ms: float
 
 
+class WhyPart(msgspec.Struct, frozen=True):
+    """What ended a request that was not answered.
+
+    Attributes:
+        status: of its answer; 499 for a client that has left.
+        code: of the error, as the answer had it.
+        message: of the error; empty for one about the request itself, which may quote it.
+    """
+
+    status: int
+    code: str
+    message: str
+
+
 class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     """``GET /admin/requests/{id}``: where the time of a request went.
 
@@ -98,7 +112,9 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
         endpoint: the route.
         tenant: whose it is; empty without tenants.
         priority: its class.
-        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``running`` until then.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if no engine was sent
+            it; ``running`` until then.
+        why: what ended it; None if it was answered, or runs.
         arrived: Unix time.
         ms: from its arrival to the end of its answer, or until now.
         ttft_ms: to the first token; None without any.
@@ -119,6 +135,7 @@ class Explanation(msgspec.Struct, frozen=True, kw_only=True):
     tenant: str
     priority: str
     outcome: str
+    why: WhyPart | None = None
     arrived: float
     ms: float
     ttft_ms: float | None

@@ -59,7 +59,8 @@ def _list(
     )
     for row in rows:
         ttft = "" if row["ttft_ms"] is None else f"{row['ttft_ms']:.1f}"
-        ends = (row["id"], row["endpoint"], row["priority"], row["outcome"])
+        outcome = " ".join(filter(None, (row["outcome"], row["error"])))
+        ends = (row["id"], row["endpoint"], row["priority"], outcome)
         table.add_row(*ends, f"{row['ms']:.1f}", ttft, row["cause"])
     console().print(table)
 

@@ -41,6 +41,8 @@ from gatewayd.errors import (
     ModelUnloaded,
     ServerStopping,
 )
+from gatewayd.explain.causes import ADMISSION
+from gatewayd.explain.trail import spent_on
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import (
     Bump,
@@ -228,7 +230,8 @@ class EngineFleet:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)
         load = partial(self.backlog.load, num_replicas=serving)
-        return admit(self.admission, request, num_choices, load, self.deadlines)
+        with spent_on(ADMISSION):
+            return admit(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:
         if self._is_draining:

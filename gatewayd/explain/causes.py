@@ -9,6 +9,7 @@ from gatewayd_engine.causes import Cause
 
 RECEIVE = "receive"
 GATEWAY = "gateway"
+ADMISSION = "admission"
 GRAMMAR = "grammar"
 WAITED_ENGINE = "no_engine"
 PLUGIN = "plugin"
@@ -19,6 +20,7 @@ CAUSES: Mapping[str, str] = {
     RECEIVE: "its body came in",
     GATEWAY: "it was checked, rendered, encoded and placed",
     GRAMMAR: "what it must follow was compiled",
+    ADMISSION: "limits, budgets and the admission decided about it",
     WAITED_ENGINE: "no engine was ready, or its engine was lost",
     "engine": "its engine said nothing of it",
     "turn": "it waited while others' tokens filled the steps",

@@ -30,6 +30,20 @@ class Part(NamedTuple):
     seconds: float
 
 
+class Why(msgspec.Struct, frozen=True, gc=False):
+    """What ended a request that was not answered.
+
+    Attributes:
+        status: of its answer; 0 for a client that has left.
+        code: of the error.
+        message: of the error, where it tells nothing of what its client has said.
+    """
+
+    status: int
+    code: str
+    message: str = ""
+
+
 class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """A request that has ended; times by one clock, in seconds.
 
@@ -39,7 +53,8 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         endpoint: the route.
         tenant: whose it is.
         priority: its class, as ``Priority``.
-        outcome: ``stop``, ``length``, ``abort`` or ``error``.
+        outcome: ``stop``, ``length``, ``abort`` or ``error``; ``refused`` if it was not sent to an
+            engine.
         prompt_tokens: of all prompts.
         cached_tokens: of these, found in the prefix cache.
         completion_tokens: of all choices.
@@ -56,6 +71,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         last: when the last one did.
         end: when the answer was complete.
         engine_seconds: that it took of engines, by its share of the tokens of their steps.
+        why: what ended it; None if it was answered.
     """
 
     request_id: str
@@ -80,6 +96,7 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     last: float | None
     end: float
     engine_seconds: float = 0.0
+    why: Why | None = None
 
     @property
     def seconds(self) -> float:

@@ -4,46 +4,37 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from heapq import merge
+from itertools import chain, islice
 
 from gatewayd.explain.ledger import Ledger
 
 MOST = 4096
+REFUSED = 1024
+"""Of requests that no engine was sent, in a ring of their own: who hammers pushes out no others."""
 
 
-class Recent:
-    """A ring: what comes beyond its size lets go of the oldest.
+class Ring:
+    """What comes beyond its size lets go of the oldest.
 
     Args:
         most: requests that are kept.
-        keep: told each of them, too.
     """
 
-    def __init__(
-        self, most: int = MOST, keep: Callable[[Ledger], None] = lambda ledger: None
-    ) -> None:
+    def __init__(self, most: int) -> None:
         self._most = most
-        self._keep = keep
-        self._line: deque[Ledger] = deque()
+        self.line: deque[Ledger] = deque()
         self._own: dict[str, Ledger] = {}
         self._told: dict[str, Ledger] = {}
 
-    def __len__(self) -> int:
-        return len(self._line)
-
-    @property
-    def most(self) -> int:
-        """Requests that are kept."""
-        return self._most
-
     def add(self, ledger: Ledger) -> None:
         """A request has ended."""
-        self._keep(ledger)
-        self._line.append(ledger)
+        self.line.append(ledger)
         self._own[ledger.request_id] = ledger
         if ledger.answered_id != ledger.request_id:
             self._told[ledger.answered_id] = ledger
-        if len(self._line) > self._most:
-            oldest = self._line.popleft()
+        if len(self.line) > self._most:
+            oldest = self.line.popleft()
             for names, name in (
                 (self._own, oldest.request_id),
                 (self._told, oldest.answered_id),
@@ -52,18 +43,72 @@ class Recent:
                 if names.get(name) is oldest:
                     del names[name]
 
+    def owns(self, request_id: str) -> Ledger | None:
+        """By the gateway's own id."""
+        return self._own.get(request_id)
+
+    def told(self, answered_id: str) -> Ledger | None:
+        """By the one that its client was told: the latest of them."""
+        return self._told.get(answered_id)
+
+
+class Recent:
+    """Those that engines were sent, and those that were refused.
+
+    Args:
+        most: requests that are kept of the first.
+        keep: told each of the first, too.
+    """
+
+    def __init__(
+        self, most: int = MOST, keep: Callable[[Ledger], None] = lambda ledger: None
+    ) -> None:
+        self._most = most
+        self._keep = keep
+        self._served, self._refused = Ring(most), Ring(min(most, REFUSED))
+
+    def __len__(self) -> int:
+        return len(self._served.line)
+
+    @property
+    def most(self) -> int:
+        """Requests that are kept."""
+        return self._most
+
+    def add(self, ledger: Ledger) -> None:
+        """A request has ended that an engine was sent."""
+        self._keep(ledger)
+        self._served.add(ledger)
+
+    def refuse(self, ledger: Ledger) -> None:
+        """One has ended that none was sent."""
+        self._refused.add(ledger)
+
     def find(self, request_id: str) -> Ledger | None:
         """By the gateway's own id, else by the one that the client was told: the latest of them."""
-        return self._own.get(request_id) or self._told.get(request_id)
+        rings = self._served, self._refused
+        for named in (Ring.owns, Ring.told):
+            found = [ledger for ring in rings if (ledger := named(ring, request_id)) is not None]
+            if found:
+                return max(found, key=_end)
+        return None
 
     def backwards(self) -> Iterator[Ledger]:
-        """The latest first; nothing may be added meanwhile."""
-        return reversed(self._line)
+        """The latest first of those that engines were sent; nothing may be added meanwhile."""
+        return reversed(self._served.line)
 
     def newest(self, count: int) -> list[Ledger]:
         """The latest first."""
-        return [self._line[-1 - at] for at in range(min(count, len(self._line)))]
+        both = merge(
+            reversed(self._served.line), reversed(self._refused.line), key=_end, reverse=True
+        )
+        return list(islice(both, count))
 
     def slowest(self, count: int) -> list[Ledger]:
         """Of all that are kept, the longest first."""
-        return sorted(self._line, key=lambda ledger: -ledger.seconds)[:count]
+        both = chain(self._served.line, self._refused.line)
+        return sorted(both, key=lambda ledger: -ledger.seconds)[:count]
+
+
+def _end(ledger: Ledger) -> float:
+    return ledger.end

@@ -10,8 +10,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING
 
 import msgspec
+
+if TYPE_CHECKING:
+    from gatewayd.pipeline import Work
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -29,14 +33,18 @@ class Trail:
         arrival: when it came, by ``time.monotonic``.
         answered_id: the ``x-request-id`` of its answer.
         spans: in the order of their ends.
+        asked: what it has come to, when that is known.
+        is_sent: whether that has come to the engines.
     """
 
-    __slots__ = ("answered_id", "arrival", "spans")
+    __slots__ = ("answered_id", "arrival", "asked", "is_sent", "spans")
 
     def __init__(self, answered_id: str) -> None:
         self.arrival = time.monotonic()
         self.answered_id = answered_id
         self.spans: list[Span] = []
+        self.asked: Work | None = None
+        self.is_sent = False
 
 
 _current: ContextVar[Trail | None] = ContextVar("trail", default=None)

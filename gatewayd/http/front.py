@@ -16,6 +16,7 @@ from gatewayd.errors import (
     QueueFull,
 )
 from gatewayd.explain import trail
+from gatewayd.explain.ledger import Why
 from gatewayd.http.asgi import (
     App,
     ClientGone,
@@ -30,6 +31,8 @@ from gatewayd.http.asgi import (
 from gatewayd.http.refusal import REFUSED
 from gatewayd.http.request_id import NAME, answered_id, new_id
 from gatewayd.metrics import Metrics
+from gatewayd.pipeline_refused import CLIENT_GONE, is_refusal, refused, why_of
+from gatewayd.tenants.principal import IN_SCOPE
 
 logger = logging.getLogger("gatewayd.http")
 
@@ -37,7 +40,7 @@ Shape = Callable[[Scope, GatewayError], Shaped | None]
 """Gives an error the form of the API whose path was asked for; None for OpenAI's."""
 
 _METHODS = frozenset(("GET", "POST", "HEAD", "OPTIONS", "PUT", "DELETE", "PATCH"))
-CLIENT_GONE = 499
+_GONE = 499
 
 
 class Exchange:
@@ -93,8 +96,10 @@ class Front:
         try:
             await self._app(scope, receive, exchange.send)
         except ClientGone:
-            pass  # counted below as 499
+            self._note(scope, exchange, CLIENT_GONE)  # counted below as 499
         except GatewayError as error:
+            if is_refusal(error):
+                self._note(scope, exchange, why_of(error))
             await self._answer(scope, exchange, error)
         except HTTPException as error:
             allow = [(b"allow", value.encode()) for value in (error.headers or {}).values()]
@@ -102,12 +107,22 @@ class Front:
         except Exception:
             logger.exception("request %s failed", request_id)
             mistake = InternalError("the gateway made a mistake; it is logged")
+            self._note(scope, exchange, why_of(mistake))
             await self._answer(scope, exchange, mistake)
         finally:
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
-            status = scope.get(REFUSED) or exchange.status or CLIENT_GONE
+            status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
+
+    def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
+        """Keep why a request went no further; of those whose key is good, and that wrote."""
+        asks, label = trail.current(), getattr(scope.get("endpoint"), "label", None)
+        if asks is None or asks.is_sent or label is None or scope["method"] != "POST":
+            return
+        if exchange.status is None and (principal := scope.get(IN_SCOPE)) is not None:
+            tenant = principal.tenant if principal.account is not None else ""
+            self._metrics.refused(refused(asks, scope["request_id"], label, tenant, why))
 
     async def _answer(
         self,

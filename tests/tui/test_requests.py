@@ -243,3 +243,14 @@ async def test_a_request_is_explained_by_the_id_that_no_other_has(
             await until(pilot, lambda: "70 % of 1000.0 ms" in text_of(console))
     asked = [route for _, route, _ in daemon.calls if "cmpl" in route]
     assert len(asked) == 2  # not again when it is known
+
+
+async def test_what_was_refused_shows_the_code_of_its_answer(
+    daemon: FakeDaemon, watching: Watching
+) -> None:
+    rows = samples.ended("newest")
+    rows[0] |= {"outcome": "refused", "error": "rate_limit_exceeded"}
+    daemon.answers["GET", "/admin/requests?order=newest&limit=50"] = 200, {"requests": rows}
+    async with watching((120, 40), start="explain") as (console, pilot):
+        await until(pilot, lambda: "rate_limit_exceeded" in text_of(console))
+        assert "refused" in text_of(console)

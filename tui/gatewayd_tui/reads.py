@@ -31,6 +31,7 @@ class Ended(msgspec.Struct, frozen=True):
     ttft_ms: float | None
     cause: str
     request_id: str = ""
+    error: str = ""
 
 
 class _PluginList(msgspec.Struct, frozen=True):

@@ -138,3 +138,18 @@ def test_of_requests_with_the_same_id_the_latest_is_found() -> None:
         recent.add(one)
         assert recent.find("same") is one, at
     assert recent.find("req_0") is None
+
+
+def test_who_hammers_pushes_out_only_what_was_refused() -> None:
+    recent = Recent(2)
+    recent.add(ledger(request_id="req_a", answered_id="same"))
+    made = [ledger(request_id=f"req_{i}", answered_id=f"c{i}", end=17.0 + i) for i in range(5)]
+    for one in made:
+        recent.refuse(one)
+    assert [one.request_id for one in recent.newest(9)] == ["req_4", "req_3", "req_a"]
+    assert [one.request_id for one in recent.slowest(1)] == ["req_4"]
+    assert [recent.find(f"c{i}") for i in range(5)] == [None, None, None, *made[3:]]
+    assert [one.request_id for one in recent.backwards()] == ["req_a"]
+    again = ledger(request_id="req_b", answered_id="same", end=30.0)
+    recent.refuse(again)
+    assert recent.find("same") is again, "the latest of them"

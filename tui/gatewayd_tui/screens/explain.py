@@ -26,6 +26,8 @@ _ORDERS = ("newest", "slowest")
 
 
 def _outcome(row: Ended) -> Cell:
+    if row.outcome == "refused":
+        return row.outcome, "yellow"
     return (f"✖ {row.outcome}", "red") if row.outcome == "error" else row.outcome
 
 
@@ -36,7 +38,7 @@ COLUMNS: list[Column[Ended]] = [
     Column("outcome", 8, _outcome, lambda r: r.outcome),
     Column("took", 7, lambda r: millis(r.ms), lambda r: r.ms, is_number=True),
     Column("ttft", 7, lambda r: millis(r.ttft_ms), lambda r: r.ttft_ms or 0.0, is_number=True),
-    Column("most of it", 0, lambda r: r.cause, lambda r: r.cause),
+    Column("most of it", 0, lambda r: r.error or r.cause, lambda r: r.error or r.cause),
 ]
 
 

@@ -1,0 +1,61 @@
+"""The ledger of a request that no engine was sent: its time, and why it went no further."""
+
+from __future__ import annotations
+
+import time
+
+from gatewayd.errors import GatewayError
+from gatewayd.explain.ledger import Ledger, Why
+from gatewayd.explain.trail import Trail
+from gatewayd_hooks.scheduling import Priority
+
+CLIENT_GONE = Why(499, "client_gone", "its client left before its answer was complete")
+
+
+def is_refusal(error: GatewayError) -> bool:
+    """Whether the gateway had no room or no engine for it, and not a fault of its own words."""
+    return error.status == 429 or error.status >= 500
+
+
+def why_of(error: GatewayError) -> Why:
+    """What is kept of an error; a sentence about the request itself may quote it, and is not."""
+    return Why(error.status, error.code, error.message if is_refusal(error) else "")
+
+
+def refused(trail: Trail, request_id: str, endpoint: str, tenant: str, why: Why) -> Ledger:
+    """Where its time went until now.
+
+    Args:
+        trail: of the request; says what it had come to.
+        request_id: the gateway's own.
+        endpoint: the route.
+        tenant: of its key.
+        why: it goes no further.
+    """
+    now, work = time.monotonic(), trail.asked
+    requests = () if work is None else work.requests
+    num_choices = 1 if work is None else work.num_choices
+    return Ledger(
+        request_id=request_id,
+        answered_id=trail.answered_id,
+        endpoint=endpoint,
+        tenant=tenant,
+        priority=requests[0].priority if requests else Priority.STANDARD,
+        outcome="abort" if why is CLIENT_GONE else "refused",
+        prompt_tokens=sum([len(one.prompt) for one in requests]),
+        cached_tokens=0,
+        completion_tokens=0,
+        num_choices=num_choices * max(1, len(requests)),
+        num_preemptions=0,
+        unix=time.time() - (now - trail.arrival),
+        arrival=trail.arrival,
+        spans=trail.spans,
+        submitted=now,
+        handed=now,
+        stretches=(),
+        computed=now,
+        first=None,
+        last=None,
+        end=now,
+        why=why,
+    )

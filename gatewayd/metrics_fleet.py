@@ -43,6 +43,7 @@ class FleetCollector(Collector):
         replicas = self._fleet.status()
         yield from self._gauges(replicas)
         yield from self._counters(replicas)
+        yield from self._machine(replicas)
         yield from self._strategies()
         yield self._step_sizes(replicas)
         yield from self._states(replicas)
@@ -83,6 +84,30 @@ class FleetCollector(Collector):
             waiting.add_metric([self._model_name, "none"], pending)
             reasons.add_metric([self._model_name, "none", "no_engine"], pending)
         yield from (running, waiting, reasons, usage, pages, config)
+
+    def _machine(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
+        """What engines take of their machines, of those that have said so."""
+        resident = self._gauge("gatewayd_engine_resident_bytes", "Memory of the engine's process.")
+        seconds = CounterMetricFamily(
+            "gatewayd_engine_cpu_seconds",
+            "Seconds of processors that the engine took.",
+            labels=["model_name", "engine"],
+        )
+        memory = self._gauge("gatewayd_device_memory_bytes", "Memory of the device.", "state")
+        busy = self._gauge("gatewayd_device_utilization", "Part of time in which it computes.")
+        for replica in replicas:
+            if (machine := replica.machine) is None:
+                continue
+            key = [self._model_name, str(replica.index)]
+            seconds.add_metric(key, machine.cpu_seconds)
+            if machine.resident_bytes is not None:
+                resident.add_metric(key, machine.resident_bytes)
+            if machine.device_used is not None and machine.device_total is not None:
+                memory.add_metric([*key, "used"], machine.device_used)
+                memory.add_metric([*key, "free"], machine.device_total - machine.device_used)
+            if machine.device_utilization is not None:
+                busy.add_metric(key, machine.device_utilization)
+        yield from (resident, seconds, memory, busy)
 
     def _counters(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         for name, text, attribute in (

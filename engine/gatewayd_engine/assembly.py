@@ -20,6 +20,7 @@ from gatewayd_engine.heads import read_heads
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
+from gatewayd_engine.metering import Meter
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import dummy, load
 from gatewayd_engine.model.parts import Parts
@@ -139,6 +140,7 @@ def assemble(
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
         draw_seed=lambda: fork_seed(seed, next(drawn)),
+        meter=Meter(config.device),
     )
     info = ModelInfo(
         architecture=spec.architecture,

@@ -36,6 +36,7 @@ from gatewayd_engine.messages import (
     TenantQuota,
 )
 from gatewayd_engine.messages_look import Inspect, Looked, Looking
+from gatewayd_engine.metering import Meter
 from gatewayd_engine.operating import Operating
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
@@ -69,6 +70,7 @@ class EngineCore:
         vocab_size: for checking token ids.
         eos_token_ids: end tokens of the model.
         draw_seed: gives a seed to requests that bring none.
+        meter: knows what the engine takes of its machine.
 
     Attributes:
         strategies: what decides now.
@@ -88,6 +90,7 @@ class EngineCore:
         vocab_size: int,
         eos_token_ids: tuple[int, ...],
         draw_seed: Callable[[], int],
+        meter: Meter,
     ) -> None:
         self._max_model_len = max_model_len
         self._vocab_size = vocab_size
@@ -132,7 +135,7 @@ class EngineCore:
             self._lives,
             self._attribution,
         )
-        self._inspection = Inspection(self._queue, self._pages, self._placement, strategies)
+        self._inspection = Inspection(self._queue, self._pages, self._placement, strategies, meter)
         self._browsing = Browsing(
             self._queue, self._pages, self._placement.prefixes, self._inspection
         )

@@ -15,6 +15,7 @@ from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.quotas import NOBODY
 from gatewayd_engine.messages_look import PAGE_STATES, Inspected, PoolLook
+from gatewayd_engine.metering import Meter
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.strategies import Strategies
@@ -42,18 +43,25 @@ class Inspection:
         pages: of the pool.
         placement: knows prefixes and what is outside the pool.
         strategies: the eviction knows pins.
+        meter: knows what the engine takes of its machine.
     """
 
     def __init__(
-        self, queue: Queue, pages: Pages, placement: Placement, strategies: Strategies
+        self,
+        queue: Queue,
+        pages: Pages,
+        placement: Placement,
+        strategies: Strategies,
+        meter: Meter,
     ) -> None:
         self._queue = queue
         self._pages = pages
         self._placement = placement
         self._strategies = strategies
+        self._meter = meter
 
     def look(self, number: int) -> Inspected:
-        """All sequences, and the pool.
+        """All sequences, the pool, and the machine.
 
         Args:
             number: of the question.
@@ -70,6 +78,7 @@ class Inspection:
             accepted=_told(queue.accepted[slots]),
             pool=self._pool(),
             tiers=self._strategies.tiers.num_pages(),
+            machine=self._meter.look(),
         )
 
     def _cached(self, slots: NDArray[np.int64]) -> NDArray[np.int32]:

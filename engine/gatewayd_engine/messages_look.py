@@ -44,6 +44,22 @@ class PoolLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
     tenant_pages: list[int]
 
 
+class MachineLook(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What the engine takes of its machine; None for what is not known, or not there."""
+
+    resident_bytes: int | None = None
+    """Of memory, that its process has."""
+    cpu_seconds: float = 0.0
+    """Of all its threads, since its start."""
+    cpu_cores: float | None = None
+    """Of these seconds in each second since the look before."""
+    device_used: int | None = None
+    """Bytes of the device that somebody has, also others."""
+    device_total: int | None = None
+    device_utilization: float | None = None
+    """Share of the driver's last sample in which a kernel ran, 0 to 1."""
+
+
 class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True, gc=False):
     """How all is; columns over the sequences, int32 where nothing else is said."""
 
@@ -63,6 +79,7 @@ class Inspected(msgspec.Struct, tag="inspected", array_like=True, frozen=True, g
     pool: PoolLook
     tiers: dict[str, int]
     """Pages in each KV tier, by its name."""
+    machine: MachineLook = MachineLook()
 
 
 class Browsed(msgspec.Struct, tag="browsed", array_like=True, frozen=True, gc=False):

@@ -25,14 +25,12 @@ from gatewayd.admin.snapshot_tenants import TenantRows
 from gatewayd.admin.wire_snapshot import DaemonView, Snapshot
 from gatewayd.control import Control
 from gatewayd.engines.fleet import EngineFleet
+from gatewayd.engines.inspecting import PATIENCE_SECONDS
 from gatewayd.explain.recent import Recent
 from gatewayd.log_lines import LogLines
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd_engine.messages_look import Inspected
-
-PATIENCE_SECONDS = 0.25
-"""For engines and for the store; who says nothing by then has said what was last known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,14 +7,17 @@ from collections.abc import Iterable
 from gatewayd.admin.wire_snapshot import EngineView, StrategyView
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
 from gatewayd_engine.messages import ModelInfo, StrategyRow
+from gatewayd_engine.messages_look import MachineLook
 
 _UNKNOWN = ModelInfo("", 0, "", "", 0, 0, [], 0, 0, 0, 0)
+_UNSAID = MachineLook()
 _OVER = (ReplicaState.FAILED, ReplicaState.STOPPED)
 
 
 def engine_view(replica: ReplicaStatus) -> EngineView:
     """One replica."""
     model, stats = replica.model or _UNKNOWN, replica.stats
+    machine = replica.machine or _UNSAID
     return EngineView(
         index=replica.index,
         state=replica.state.value,
@@ -47,6 +50,11 @@ def engine_view(replica: ReplicaStatus) -> EngineView:
         accepted_tokens=stats.accepted_tokens,
         step_tokens=stats.step_tokens,
         step_seconds=stats.step_seconds,
+        resident_bytes=machine.resident_bytes,
+        cpu_cores=machine.cpu_cores,
+        device_used=machine.device_used,
+        device_total=machine.device_total,
+        device_utilization=machine.device_utilization,
     )
 
 

@@ -64,6 +64,10 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         prefix_queries, prefix_hits: prompt tokens looked up and found, totals.
         draft_tokens, accepted_tokens: of speculation, totals.
         step_tokens, step_seconds: of its last step.
+        resident_bytes: of memory that its process has; None where it is not known, as below.
+        cpu_cores: processors that it kept busy since the look before, a mean.
+        device_used, device_total: bytes of a GPU, used by whomever; None on a CPU.
+        device_utilization: share of time in which the GPU computes, 0 to 1.
     """
 
     index: int
@@ -97,6 +101,11 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     accepted_tokens: int
     step_tokens: int
     step_seconds: float
+    resident_bytes: int | None = None
+    cpu_cores: float | None = None
+    device_used: int | None = None
+    device_total: int | None = None
+    device_utilization: float | None = None
 
 
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):

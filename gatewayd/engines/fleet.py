@@ -269,7 +269,14 @@ class EngineFleet:
 
     def status(self) -> Sequence[ReplicaStatus]:
         """See ``seam.Fleet``."""
-        return [replica.status() for replica in self._replicas]
+        return [
+            replace(replica.status(), machine=self.inspection.machine(replica))
+            for replica in self._replicas
+        ]
+
+    async def look(self) -> None:
+        """See ``seam.Fleet``."""
+        await self.inspection.refresh()
 
     @property
     def model(self) -> ModelInfo | None:

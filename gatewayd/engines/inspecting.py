@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import time
 from collections.abc import Sequence
 
 from gatewayd.engines.asking import Asking
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable, InvalidRequest
-from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected
+from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected, MachineLook
 
+PATIENCE_SECONDS = 0.25
+"""For answers of engines; of who says nothing by then it is what was last known."""
+_FRESH_SECONDS = 1.0
 _BROWSE_SECONDS = 5.0
 
 
@@ -27,6 +32,7 @@ class EngineInspection:
         self._asked: dict[Replica, tuple[int, asyncio.Event]] = {}
         self._last: dict[Replica, Inspected] = {}
         self._browsing: Asking[Browsed] = Asking()
+        self._looked = -math.inf
 
     async def look(self, patience: float) -> dict[int, Inspected]:
         """How the engines are that serve, by their numbers.
@@ -35,6 +41,7 @@ class EngineInspection:
             patience: seconds that are waited for answers. Of an engine that takes longer it is what
                 it said last; one that has said nothing yet is not among them.
         """
+        self._looked = time.monotonic()
         waits = []
         for replica in self._replicas:
             if replica.can_serve:
@@ -46,6 +53,16 @@ class EngineInspection:
             for wait in waits:
                 wait.cancel()
         return {replica.index: said for replica, said in self._last.items()}
+
+    def machine(self, replica: Replica) -> MachineLook | None:
+        """What an engine takes of its machine, as it said last; None if it has said nothing."""
+        said = self._last.get(replica)
+        return None if said is None else said.machine
+
+    async def refresh(self) -> None:
+        """Ask all, unless they were asked within the last second: scrapers may be many."""
+        if time.monotonic() - self._looked >= _FRESH_SECONDS:
+            await self.look(PATIENCE_SECONDS)
 
     def _ask(self, replica: Replica) -> None:
         number = next(self._numbers)

@@ -22,6 +22,7 @@ from gatewayd_engine.messages import (
     StrategyRow,
     TokenLogprobs,
 )
+from gatewayd_engine.messages_look import MachineLook
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 
@@ -140,6 +141,7 @@ class ReplicaStatus:
         stats: after its last step.
         strategies: what they have cost since its start, as of a second ago.
         load_seconds: that the engine took to load; 0 before the first has.
+        machine: what it takes of its machine, as it said when it was last looked at.
     """
 
     index: int
@@ -152,6 +154,7 @@ class ReplicaStatus:
     stats: EngineStats = field(default_factory=EngineStats)
     strategies: Sequence[StrategyRow] = ()
     load_seconds: float = 0.0
+    machine: MachineLook | None = None
 
 
 class Room(NamedTuple):
@@ -187,6 +190,9 @@ class Fleet(Protocol):
 
     def status(self) -> Sequence[ReplicaStatus]:
         """Every replica, in order."""
+
+    async def look(self) -> None:
+        """Ask the engines how they are, with little patience; ``status`` tells what they said."""
 
     @property
     def model(self) -> ModelInfo | None:

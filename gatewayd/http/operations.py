@@ -82,10 +82,12 @@ class MetricsPage:
     label = "/metrics"
 
     def __init__(self, services: Services) -> None:
+        self._fleet = services.fleet
         self._registry = services.metrics.registry
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer."""
+        """Answer, when the engines have said what they take."""
+        await self._fleet.look()
         headers = [(b"content-type", CONTENT_TYPE_LATEST.encode())]
         await send_body(send, generate_latest(self._registry), headers=headers)
 

@@ -128,6 +128,9 @@ class FreeFleet:
         """One replica that is always ready."""
         return [ReplicaStatus(0, ReplicaState.READY, None, 0.0, 0, "", MODEL)]
 
+    async def look(self) -> None:
+        """There is nobody to ask."""
+
 
 async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     """Read the body, send an answer."""

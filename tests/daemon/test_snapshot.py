@@ -107,6 +107,10 @@ def check(found: Snapshot) -> None:
     (engine,) = found.engines
     for name, key in FIGURES.items():
         assert getattr(engine, name) == found.samples[key], name
+    if engine.resident_bytes is not None:  # it has been looked at
+        size = 'gatewayd_engine_resident_bytes{engine="0",model_name="nano"}'
+        assert engine.resident_bytes == found.samples[size]
+        assert engine.device_total is None
     state = f'gatewayd_replica_state{{engine="0",model_name="nano",state="{engine.state}"}}'
     assert found.samples[state] == 1
     for promise in found.slo:

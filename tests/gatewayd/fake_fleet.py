@@ -10,6 +10,7 @@ from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Ro
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
+from gatewayd_engine.messages_look import MachineLook
 
 VOCAB_SIZE = 4096
 CONTEXT = 2048
@@ -182,4 +183,8 @@ class FakeFleet:
             held_pages=20,
             tier_hits={"host": 48},
         )
-        return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats)]
+        machine = MachineLook(3 << 30, 80.5, 1.5, 60 << 30, 80 << 30, 0.75)
+        return [ReplicaStatus(0, state, 4321, 12.5, 1, "", self.model, stats, machine=machine)]
+
+    async def look(self) -> None:
+        return None

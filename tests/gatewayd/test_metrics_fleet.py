@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from prometheus_client import CollectorRegistry
@@ -10,6 +11,7 @@ from prometheus_client import CollectorRegistry
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
 from gatewayd.metrics_fleet import FleetCollector
 from gatewayd_engine.messages import EngineStats
+from gatewayd_engine.messages_look import MachineLook
 
 
 class Fleet:
@@ -69,3 +71,27 @@ def test_steps_are_told_by_the_tokens_they_computed() -> None:
     assert value(stats, f"{name}_sum", 1) == 20_012
     bounds = ("1.0", "8.0", "16384.0", "+Inf")
     assert [value(stats, f"{name}_bucket", 1, le=le) for le in bounds] == [4, 5, 5, 6]
+
+
+def test_machines_are_told_as_far_as_engines_know_them() -> None:
+    class Told(Fleet):
+        def status(self) -> list[ReplicaStatus]:
+            said = [MachineLook(5, 2.5, 1.0, 60, 80, 0.75), MachineLook(7, 1.0, 0.5), None]
+            return [
+                replace(one, machine=machine)
+                for one, machine in zip(super().status(), said, strict=True)
+            ]
+
+    fleet: Any = Told([EngineStats()] * 3)
+    registry = CollectorRegistry()
+    registry.register(FleetCollector(fleet, "m"))
+
+    def told(name: str, **labels: str) -> list[float | None]:
+        engines = [{"model_name": "m", "engine": str(each), **labels} for each in range(3)]
+        return [registry.get_sample_value(name, each) for each in engines]
+
+    assert told("gatewayd_engine_resident_bytes") == [5, 7, None]
+    assert told("gatewayd_engine_cpu_seconds_total") == [2.5, 1.0, None]
+    assert told("gatewayd_device_memory_bytes", state="used") == [60, None, None]
+    assert told("gatewayd_device_memory_bytes", state="free") == [20, None, None]
+    assert told("gatewayd_device_utilization") == [0.75, None, None]

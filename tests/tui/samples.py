@@ -98,6 +98,8 @@ def engine(**changed: Any) -> EngineView:
         "accepted_tokens": 0,
         "step_tokens": 48,
         "step_seconds": 0.02,
+        "resident_bytes": 3 << 29,
+        "cpu_cores": 1.75,
     }
     return EngineView(**fields | changed)
 

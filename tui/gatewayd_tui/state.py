@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from gatewayd.admin.wire_snapshot import LogView, Snapshot
+from gatewayd_tui.machines import Taken, taken
 
 MOST_POINTS = 120
 MOST_LOGS = 1000
@@ -28,6 +29,7 @@ class Point:
         evictions: cached pages given up for others, total.
         good: requests that kept all that their class is promised, totals by class.
         kv_share: of the pages that sequences hold, 0 to 1.
+        taken: of the machines.
         p50, p95, p99: milliseconds by ``ttft``, ``tpot``, ``e2e``; None of none.
     """
 
@@ -43,6 +45,7 @@ class Point:
     running: int
     waiting: int
     kv_share: float
+    taken: Taken
     p50: dict[str, float | None]
     p95: dict[str, float | None]
     p99: dict[str, float | None]
@@ -113,6 +116,7 @@ def point(snapshot: Snapshot) -> Point:
         running=sum(e.num_running for e in engines),
         waiting=len(snapshot.waiting) + snapshot.more_waiting,
         kv_share=sum(e.held_pages for e in engines) / pages if pages else 0.0,
+        taken=taken(engines),
         p50={one.name: one.p50 for one in snapshot.latencies},
         p95={one.name: one.p95 for one in snapshot.latencies},
         p99={one.name: one.p99 for one in snapshot.latencies},

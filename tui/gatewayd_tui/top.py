@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gatewayd_tui.figures import count, duration, millis, percent
+from gatewayd_tui.machines import taken
 from gatewayd_tui.screens.queue import COLUMNS as WAITING
 from gatewayd_tui.screens.running import COLUMNS as RUNNING
 from gatewayd_tui.state import State, rate
@@ -54,12 +55,25 @@ def tables(state: State) -> RenderableType:
     for trouble in [*([state.lost] if state.lost else []), *daemon.troubles]:
         head.append(f"\n✖ {trouble}")
     engines = _plain(
-        ("engine", "state", "device", "running", "pages held", "cached", "free", "steps"),
+        (
+            "engine",
+            "state",
+            "device",
+            "memory",
+            "busy",
+            "running",
+            "pages held",
+            "cached",
+            "free",
+            "steps",
+        ),
         [
             (
                 f"{e.index}",
                 e.state,
                 e.device,
+                taken([e]).memory,
+                taken([e]).work,
                 f"{e.num_running}/{e.max_running}",
                 f"{e.held_pages}",
                 f"{e.cached_pages}",

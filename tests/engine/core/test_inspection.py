@@ -22,6 +22,7 @@ from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.standing import NOTHING
 from gatewayd_engine.messages import Pin, SamplingParams
 from gatewayd_engine.messages_look import PAGE_STATES, Browse, Browsed, Inspect, Inspected
+from gatewayd_engine.metering import Meter
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_evict_retention.strategy import Retention
@@ -326,7 +327,7 @@ def large(num_pages: int, running: int, each: int) -> Inspection:
         before = page if depth % 100 < 99 else NOTHING
     placement: Any = SimpleNamespace(prefixes=SimpleNamespace(uncached=lambda slot: 0))
     strategies: Any = SimpleNamespace(plan=plan, tiers=SimpleNamespace(num_pages=dict[str, int]))
-    return Inspection(queue, pages, placement, strategies)
+    return Inspection(queue, pages, placement, strategies, Meter("cpu"))
 
 
 def test_looking_takes_little_of_the_engines_time() -> None:

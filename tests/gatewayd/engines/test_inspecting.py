@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.engines.replica import Replica
 from gatewayd.errors import EngineUnavailable, InvalidRequest
-from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected, PoolLook
+from gatewayd_engine.messages_look import Browse, Browsed, Inspect, Inspected, MachineLook, PoolLook
 
 POOL = PoolLook(1, b"", b"", [0, 0, 0, 0, 0], [], [])
 
@@ -102,3 +104,29 @@ async def test_prefixes_are_asked_of_one_engine() -> None:
     engine.can_serve = False
     with pytest.raises(EngineUnavailable, match="engine 1 does not answer"):
         await inspecting.browse(1, -1, 20)
+
+
+async def test_scrapers_ask_engines_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1000.0
+    clock = SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr("gatewayd.engines.inspecting.time", clock)
+    inspecting, (engine,) = inspection(1)
+    assert inspecting.machine(engine) is None
+    for number in range(3):
+        looking = asyncio.create_task(inspecting.refresh())
+        await asyncio.sleep(0)
+        if number == 0:
+            machine = MachineLook(resident_bytes=5)
+            inspecting.answered(engine, replace(said(engine.sent[0]), machine=machine))
+        await looking
+    assert len(engine.sent) == 1
+    found = inspecting.machine(engine)
+    assert found is not None
+    assert found.resident_bytes == 5
+    now += 1.0
+    looking = asyncio.create_task(inspecting.refresh())
+    await asyncio.sleep(0)
+    assert len(engine.sent) == 2
+    inspecting.lost(engine)
+    await looking
+    assert inspecting.machine(engine) is None

@@ -10,6 +10,7 @@ from textual.widgets import Static
 from gatewayd.admin.wire_snapshot import EngineView, Snapshot
 from gatewayd_tui.changes import changing, load_model, unload_model
 from gatewayd_tui.figures import count, duration, size
+from gatewayd_tui.machines import taken
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
@@ -50,6 +51,8 @@ COLUMNS: list[Column[EngineView]] = [
     Column("pid", 8, lambda r: "-" if r.pid is None else str(r.pid), None, True, True),
     Column("rows", 7, lambda r: f"{r.num_running}/{r.max_running}", None, True, True),
     Column("step tokens", 11, lambda r: count(r.max_batch_tokens), None, True, True),
+    Column("memory", 9, lambda r: taken([r]).memory, lambda r: taken([r]).used or 0, True, True),
+    Column("busy", 5, lambda r: taken([r]).work, lambda r: taken([r]).busy or 0.0, True, True),
     Column("kv", 9, lambda r: size(r.num_pages * r.page_bytes), lambda r: r.num_pages, True),
     Column("detail", 0, lambda r: r.detail),
 ]

@@ -26,6 +26,8 @@ class OverviewScreen(ConsoleScreen):
     NAME = "overview"
     KEY = "1"
     TITLE = "Overview"
+    # At 24 lines everything is to be seen, down to the last event.
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (25, "-high")]
 
     BINDINGS = [
         Binding("a", "pause", "Pause admission", id="overview.pause"),
@@ -93,7 +95,7 @@ def load(history: tuple[Point, ...], room: int) -> Table:
         ("kv held", percent(last.kv_share), [p.kv_share for p in history], 1.0),
         ("cache hits", percent(share(history)), [], None),
     ]
-    table = _grid(12, 6, room, 10, 5)
+    table = _grid(12, 8, room, 10, 5)
     for (name, of), (level, value, values, most) in zip(left, right, strict=True):
         table.add_row(
             name,
@@ -103,7 +105,22 @@ def load(history: tuple[Point, ...], room: int) -> Table:
             value,
             Text(line(values, room, most), "cyan") if values else "",
         )
+    table.add_row(*_machines(history, room))
     return table
+
+
+def _machines(history: tuple[Point, ...], room: int) -> tuple[str | Text, ...]:
+    """Memory at the left, how busy at the right: of GPUs, or of the processes."""
+    now = history[-1].taken
+    used, busy = known(p.taken.used for p in history), known(p.taken.busy for p in history)
+    return (
+        "gpu memory" if now.is_gpu else "memory",
+        now.memory,
+        Text(line(used, room, now.total), "cyan"),
+        "gpu busy" if now.is_gpu else "cpu cores",
+        now.work,
+        Text(line(busy, room, 1.0 if now.is_gpu else None), "cyan"),
+    )
 
 
 def latency(state: State, room: int) -> Table:

@@ -22,8 +22,10 @@ _STATE_BYTES = 1024
 _BASE_BYTES = 1 << 17
 _LETTER_BYTES = 64
 """For a letter of the grammar, as llguidance reads it."""
-_WEIGHED = 16
-"""Tokens after which it is weighed: that takes some 0.1 ms."""
+_WEIGHED, _WEIGHED_IDLE = 16, 512
+"""Tokens after which it is weighed, which takes 0.3 ms: while it grows, and where it does not."""
+_GROWTH_BYTES = 1 << 18
+"""From one time to the next: less is none."""
 _GIVEN_BYTES = 16 << 20
 _REST_SECONDS = 0.05
 _NOBODY = 1 << 30
@@ -48,6 +50,7 @@ class Lexer:
         self.grown_bytes = 0
         self._most = _STATE_BYTES * states
         self._taken = 0
+        self._apart = _WEIGHED
         self._burnt = burnt = _burnt_by(first)
         self._base = _BASE_BYTES + _LETTER_BYTES * letters + _COMPILED_BYTES * burnt
 
@@ -59,7 +62,7 @@ class Lexer:
     def touch(self) -> bool:
         """A token was taken; whether it is time to weigh it."""
         self._taken += 1
-        return self._taken >= _WEIGHED
+        return self._taken >= self._apart
 
     def weigh(self, matcher: LLMatcher) -> None:
         """See what it takes, if it may have grown.
@@ -70,8 +73,11 @@ class Lexer:
         # At the end of a process nobody needs to know, and half of what it takes is gone.
         if self._taken and not _GIVING.is_ending():
             self._taken = 0
+            before = self.grown_bytes
             grown = _GROWN_BYTES * (_burnt_by(matcher) - self._burnt)
-            self.grown_bytes = max(self.grown_bytes, min(grown, self._most))
+            self.grown_bytes = max(before, min(grown, self._most))
+            is_growing = self.grown_bytes - before > _GROWTH_BYTES
+            self._apart = _WEIGHED if is_growing else min(2 * self._apart, _WEIGHED_IDLE)
 
     def __del__(self) -> None:
         """Say so: malloc keeps what is freed."""

@@ -109,10 +109,24 @@ class Ledger:
         return Watched(self, kind, name, strategy)
 
     def timed(
-        self, kind: Kind, name: str, method: str, call: Callable[..., Any]
+        self,
+        kind: Kind,
+        name: str,
+        method: str,
+        call: Callable[..., Any],
+        *,
+        has_budget: bool = True,
     ) -> Callable[..., Any]:
-        """One callable of a plugin, timed under its name."""
-        return self._timed(self._account(kind, name, method), call)
+        """One callable of a plugin, timed under its name.
+
+        Args:
+            kind: of the strategy.
+            name: of the strategy.
+            method: that the account is of.
+            call: what to call.
+            has_budget: whether what it takes is held against its strategy's budget.
+        """
+        return self._timed(self._account(kind, name, method), call, has_budget=has_budget)
 
     def marking(self, kind: Kind, names: Sequence[str]) -> Callable[[str | None], None]:
         """Make what tells the marker, from any thread, which of these is opened beside the rest."""
@@ -183,7 +197,9 @@ class Ledger:
             self._accounts[key] = Account(kind, name, method, number)
         return self._accounts[key]
 
-    def _timed(self, account: Account, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _timed(
+        self, account: Account, method: Callable[..., Any], *, has_budget: bool
+    ) -> Callable[..., Any]:
         clock, mark, number = time.perf_counter, self._marker.bytes, account.number
 
         def call(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - any method
@@ -206,9 +222,10 @@ class Ledger:
                     account.seconds += spent
                     if spent > account.longest:
                         account.longest = spent
-                    if not account.due:
-                        self._due.append(account)
-                    account.due += spent
+                    if has_budget:
+                        if not account.due:
+                            self._due.append(account)
+                        account.due += spent
             except Hang as hang:
                 # It may have come in the middle of the lines above.
                 self.current, self.since = outer, clock()

@@ -67,6 +67,16 @@ def test_within_its_budget_a_strategy_may_take_all_of_a_step(clock: Clock) -> No
     assert steps(Ledger(BUDGET), clock, 200, slow=0.049, rest=0.0) == 0
 
 
+def test_what_has_limits_of_its_own_is_timed_and_not_held_against_it(clock: Clock) -> None:
+    ledger = Ledger(BUDGET)
+    fill = ledger.timed(Kind.GUIDE, "g", "fill_many", clock.spend, has_budget=False)
+    for _ in range(2 * PATIENCE):
+        fill(9.0)
+        ledger.settle_step()
+    assert not ledger.take_overruns()
+    assert ledger.costs()[Kind.GUIDE, "g"].seconds == pytest.approx(18.0 * PATIENCE)
+
+
 def test_many_short_calls_are_one_long_one(clock: Clock) -> None:
     ledger = Ledger(BUDGET)
     release = ledger.timed(Kind.EVICTION, "e", "release", clock.spend)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 import time
@@ -10,9 +11,15 @@ from types import SimpleNamespace
 from typing import Any
 from weakref import ref
 
+import pytest
+
 from gatewayd_engine.config import GuideLimits, StrategyChoice
 from gatewayd_engine.guides.compiling import Compiled, Compiler, Guide
+from gatewayd_guide_llguidance import lexers
+from gatewayd_guide_llguidance.config import LlguidanceConfig
+from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_hooks.guiding import GuideSpec
+from tests.plugins.guides import ENDS, allowed, opened
 
 _ROOT = Path(__file__).parents[2]
 _KEPT_MIB = 64
@@ -24,7 +31,7 @@ from gatewayd_engine.guides.compiling import Compiler, Guide
 from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_hooks.guiding import GuideFailed, GuideSpec
-from tests.plugins.guides import allowed, opened
+from tests.plugins.guides import ENDS, allowed, opened
 
 def rss():
     with open("/proc/self/statm") as file:
@@ -125,3 +132,27 @@ def test_what_grows_a_little_is_kept_within_the_bound() -> None:
     start = f"start: ({' | '.join(f'L{i}' for i in range(len(letters)))})*"
     most, end = _grown(40, 10, GuideSpec("grammar", "\n".join([start, *rules])))
     assert 20 < end <= most < _KEPT_MIB + 16
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens", "least", "most"),
+    [("[a-z]*", 1600, 5, 10), ("[a-z ]*[a-m][a-z ]{22}c", 64, 3, 4)],
+)
+def test_what_does_not_grow_is_seldom_weighed(
+    text: str, tokens: int, least: int, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes longer than a mask."""
+    weighed: list[int] = []
+    sound = lexers._burnt_by
+
+    def burnt_by(matcher: Any) -> int:
+        weighed.append(sound(matcher))
+        return weighed[-1]
+
+    draw = random.Random(0)
+    with opened(Llguidance(LlguidanceConfig())) as strategy:
+        matcher: Any = strategy.compile(GuideSpec("regex", text)).start()
+        monkeypatch.setattr(lexers, "_burnt_by", burnt_by)
+        for _ in range(tokens):
+            matcher.accept([draw.choice(sorted(set(allowed(matcher)) - set(ENDS)))])
+        assert least <= len(weighed) <= most

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gatewayd_engine.config import GuideLimits
 from gatewayd_engine.faults import Fault, StrategyHang
 from gatewayd_engine.guides.beside import Beside
 from gatewayd_engine.guides.compiling import INVALID, Compiled, Guide
+from gatewayd_engine.guides.filling import Filling
 from gatewayd_engine.guides.follower import Follower, Step
-from gatewayd_engine.guides.pace import Pace, Share, Suspicion, too_many, too_slow
+from gatewayd_engine.guides.pace import Pace, too_slow
 from gatewayd_hooks.guiding import GuideFailed
 from gatewayd_hooks.strategy import Kind
+
+_QUICK = 2e-3
+"""Seconds of masks that a step does not feel: they are filled within it."""
 
 
 class Filler:
@@ -26,6 +30,8 @@ class Filler:
         ends: end tokens of the model.
         record: counts a fault of a guide.
         note: adds a call of a guide and its seconds.
+        watched: does what asks a guide by a method, here and now; raises ``StrategyHang`` where it
+            does not come back.
         limits: on what a sequence may cost.
         hang_seconds: that a guide may take.
     """
@@ -36,22 +42,20 @@ class Filler:
         ends: Iterable[int],
         record: Callable[[Guide, BaseException], None],
         note: Callable[[Guide, str, float], None],
+        watched: Callable[[Guide, str, Callable[[], None]], None],
         limits: GuideLimits,
         hang_seconds: float,
     ) -> None:
         self._ends = frozenset(ends)
         self._record = record
         self._note = note
+        self._watched = watched
         self._limits = limits
-        self._suspicion = Suspicion()
-        self._share = Share(limits.step_seconds)
+        self._filling = Filling(words, self._ends, limits)
         self._hang_seconds = hang_seconds
         self._beside = Beside("guide masks")
         self._room = np.zeros((0, words), np.int32)
         self._now: Step | None = None
-        bits = np.zeros(words * 32, np.bool_)
-        bits[sorted(self._ends)] = True
-        self._end_mask = np.packbits(bits, bitorder="little").view(np.int32)
 
     def start(self, compiled: Compiled, output: Sequence[int]) -> Follower:
         """A follower behind these tokens; it may be lost."""
@@ -64,17 +68,32 @@ class Filler:
         follower.matcher = follower.compiled.start()
         self._accept(follower, output)
 
-    def accept(self, follower: Follower, tokens: Sequence[int], *, is_sure: bool = True) -> None:
-        """A follower goes on by tokens.
+    def accept(self, coming: Sequence[tuple[Follower, int]], *, is_sure: bool = True) -> None:
+        """Followers go on by a token each.
 
         Args:
-            follower: who.
-            tokens: what came.
-            is_sure: whether its masks have allowed them; if not, it is lost, and by no fault of
-                its guide.
+            coming: who, and by which.
+            is_sure: whether their masks have allowed them; whose has not, is lost, and by no fault
+                of its guide.
         """
-        if not (follower.has_ended or follower.is_lost):
-            self._guarded(follower, lambda: self._accept(follower, tokens, is_sure))
+        left = iter(coming)
+        one: Follower | None = None
+
+        def go_on() -> None:
+            nonlocal one
+            for one, token in left:
+                if not (one.has_ended or one.is_lost):
+                    self._guarded(one, partial(self._accept, one, (token,), is_sure))
+
+        while coming:
+            try:
+                self._watched(coming[0][0].compiled.guide, "accept", go_on)
+            except StrategyHang as hang:
+                # The others have not been asked yet.
+                if one is not None:
+                    self._lose(one, hang)
+            else:
+                return
 
     def _accept(self, follower: Follower, tokens: Sequence[int], is_sure: bool = True) -> None:
         count = follower.matcher.accept(tokens)
@@ -108,7 +127,7 @@ class Filler:
         except Exception as error:  # noqa: BLE001 - a plugin may raise anything
             self._lose(follower, error)
         else:
-            if self._spends(follower, time.thread_time() - began):
+            if self._filling.spends(follower, time.thread_time() - began):
                 self._lose(follower, too_slow(self._limits))
 
     def _lose(self, follower: Follower, error: BaseException) -> None:
@@ -121,17 +140,20 @@ class Filler:
         follower.fault = _failure(follower.compiled.guide)
         self._record(follower.compiled.guide, error)
 
-    def _spends(self, follower: Follower, seconds: float) -> bool:
-        """Whether it is too much for one of them."""
-        self._share.spend(seconds)
-        return follower.pace.spend(seconds)
-
     # Masks
+
+    def is_quick(self, followers: list[Follower], drafts: list[list[int]]) -> bool:
+        """Whether masks cost a step less than a thread that fills them beside it.
+
+        What computes has all cores, and the interpreter is passed to and fro.
+        """
+        masks = zip(followers, drafts, strict=True)
+        return sum(one.pace.mask_seconds * (1 + len(more)) for one, more in masks) < _QUICK
 
     def begin(self, followers: list[Follower], drafts: list[list[int]]) -> None:
         """Begin to fill masks in a thread; nothing is asked of the matchers until ``step``."""
         self._now = step = self._laid_out(followers, drafts)
-        self._beside.begin(lambda: self._fill(step))
+        self._beside.begin(lambda: self._filling.fill(step))
 
     @property
     def is_filling(self) -> bool:
@@ -144,6 +166,8 @@ class Filler:
         if step is None:
             raise RuntimeError("no masks were begun")
         if self._beside.wait(self._hang_seconds):
+            for guide, seconds in step.seconds.items():
+                self._note(guide, "fill_many", seconds)
             self._settle(step)
             return step
         return self._given_up(step)
@@ -151,7 +175,11 @@ class Filler:
     def fill(self, followers: list[Follower], drafts: list[list[int]]) -> Step:
         """Fill masks here and now."""
         step = self._laid_out(followers, drafts)
-        self._fill(step)
+        try:
+            guide = followers[0].compiled.guide
+            self._watched(guide, "fill_many", lambda: self._filling.fill(step))
+        except StrategyHang:
+            return self._given_up(step)
         self._settle(step)
         return step
 
@@ -176,128 +204,12 @@ class Filler:
         return Step(step.followers, step.drafts, self._room)
 
     def _settle(self, step: Step) -> None:
-        """Count what a thread has found; that is for this one."""
+        """Count the faults that were found; that is for the thread of the steps."""
         for who, error in step.faults:
             if isinstance(who, Guide):
                 self._record(who, error)
             else:
                 self._lose(who, error)
-        for guide, seconds in step.seconds.items():
-            self._note(guide, "fill_many", seconds)
-
-    # In whichever thread
-
-    def _fill(self, step: Step) -> None:
-        """Depth by depth, all who come so far at once."""
-        accepted = [0] * len(step.followers)
-        alive = []
-        for i, one in enumerate(step.followers):
-            if one.has_ended:
-                step.place(one, 0)[:] = self._end_mask
-            elif not one.is_lost:
-                alive.append(i)
-        depth = 0
-        while alive:
-            bad = self._fill_depth([step.followers[i] for i in alive], step, depth)
-            going = []
-            for i in alive:
-                one, drafts = step.followers[i], step.drafts[i]
-                # What comes behind an end is never looked at.
-                if id(one) in bad or depth >= len(drafts) or drafts[depth] in self._ends:
-                    continue
-                began = time.thread_time()
-                try:
-                    if one.matcher.accept(drafts[depth : depth + 1]) == 1:
-                        accepted[i] += 1
-                        going.append(i)
-                except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                    step.faults.append((one, error))
-                if self._spends(one, time.thread_time() - began):
-                    step.faults.append((one, too_slow(self._limits)))
-            alive = going
-            depth += 1
-        self._share.renew()
-        for i in np.flatnonzero(accepted).tolist():
-            one = step.followers[i]
-            try:
-                one.matcher.rollback(accepted[i])
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                step.faults.append((one, error))
-
-    def _fill_depth(self, followers: list[Follower], step: Step, depth: int) -> set[int]:
-        """Fill a mask for each; those for whom there is none, by ``id``."""
-        bad: set[int] = set()
-        for guide in dict.fromkeys(one.compiled.guide for one in followers):
-            theirs = [one for one in followers if one.compiled.guide is guide]
-            theirs.sort(key=lambda one: one.guided is None)
-            first = len(step.line)
-            for one in theirs:
-                step.place(one, depth)
-            masks = step.masks[first : first + len(theirs)]
-            began, longest = time.perf_counter(), 0.0
-            if self._suspicion.is_any or self._share.is_over:
-                lost, longest = self._fill_singly(theirs, masks, step)
-                bad |= lost
-            else:
-                bad |= self._fill_together(guide, theirs, masks, step)
-            for i in np.flatnonzero(~masks.any(1)).tolist():
-                if id(theirs[i]) not in bad:
-                    bad.add(id(theirs[i]))
-                    step.faults.append((theirs[i], ValueError("it allows no token at all")))
-            spent = time.perf_counter() - began
-            if not longest:
-                for one in theirs:
-                    one.pace.mask_seconds = spent / len(theirs)
-            self._suspicion.note(spent, longest)
-            step.seconds[guide] = step.seconds.get(guide, 0.0) + spent
-        return bad
-
-    def _fill_together(
-        self, guide: Guide, followers: list[Follower], masks: NDArray[np.int32], step: Step
-    ) -> set[int]:
-        """Who still reasons is behind the others in the list, and filled by itself."""
-        guided = [one.guided for one in followers if one.guided is not None]
-        count = len(guided)
-        if count < len(followers):
-            lost, _ = self._fill_singly(followers[count:], masks[count:], step)
-            if count:
-                lost |= self._fill_together(guide, followers[:count], masks[:count], step)
-            return lost
-        try:
-            guide.strategy.fill_many(guided, masks)
-        except Exception as error:  # noqa: BLE001 - each alone, to find whose fault it is
-            lost, _ = self._fill_singly(followers, masks, step)
-            if not (lost or isinstance(error, GuideFailed)):
-                step.faults.append((guide, error))
-            return lost
-        return set()
-
-    def _fill_singly(
-        self, followers: list[Follower], masks: NDArray[np.int32], step: Step
-    ) -> tuple[set[int], float]:
-        """One by one: who has none, by ``id``, and the seconds of the slowest.
-
-        The costliest come last, and not at all where the others have taken all that a step may.
-        """
-        bad, longest = set(), 0.0
-        pairs = sorted(zip(followers, masks, strict=True), key=lambda pair: pair[0].pace.cost)
-        for one, mask in pairs:
-            if self._share.is_over and one.pace.is_costly:
-                bad.add(id(one))
-                step.faults.append((one, too_many(self._limits)))
-                continue
-            began = time.thread_time()
-            try:
-                one.matcher.fill(mask)
-            except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-                bad.add(id(one))
-                step.faults.append((one, error))
-                continue
-            one.pace.mask_seconds = spent = time.thread_time() - began
-            longest = max(longest, spent)
-            if self._spends(one, spent):
-                step.faults.append((one, too_slow(self._limits)))
-        return bad, longest
 
 
 def _failure(guide: Guide) -> Fault:

@@ -13,7 +13,7 @@ _SLOW = 0.02
 """Seconds of masks at which somebody is suspected."""
 _WATCHED, _TRUSTED = 16, 16
 """Steps."""
-_UNKNOWN = 0.001
+_UNKNOWN = 0.002
 """Seconds that a mask is taken to need before there was one."""
 _COSTLY = 0.002
 """Seconds of a token up to which a sequence is not ended for what others cost."""

@@ -27,7 +27,8 @@ class GuidedProcessors(Processors):
     """As ``Processors``; rows may follow a grammar too.
 
     Masks are filled while the layers compute: ``begin`` lets a thread do it where a step's tokens
-    are known, and on a device, whose tokens come while it computes, ``apply`` does.
+    are known and masks take long, and on a device, whose tokens come while it computes, ``apply``
+    does.
 
     Args:
         names, processors, max_running, record: see ``Processors``.
@@ -115,7 +116,9 @@ class GuidedProcessors(Processors):
             return
         self._drain()
         followers, chains = self._lay_out(rows, drafts)
-        if followers:
+        if followers and self._filler.is_quick(followers, chains):
+            self._step = self._filler.fill(followers, chains)
+        elif followers:
             self._filler.begin(followers, chains)
 
     def _lay_out(
@@ -261,8 +264,8 @@ class GuidedProcessors(Processors):
         if isinstance(tokens, torch.Tensor):
             self._send(theirs, tokens)
             return failed
+        self._filler.accept([(one, int(tokens[line])) for line, one in theirs])
         for line, follower in theirs:
-            self._filler.accept(follower, [int(tokens[line])])
             row = int(rows[line])
             self._depth[row] = self._depth.get(row, 0) + 1
             if follower.fault is not None:
@@ -283,9 +286,9 @@ class GuidedProcessors(Processors):
         letters, self._on_their_way = self._on_their_way, []
         for followers, letter in letters:
             (tokens,) = letter.read()
-            for line, follower in followers:
-                # Of a line whose numbers went wrong it may be any; its request has failed.
-                self._filler.accept(follower, [int(tokens[line])], is_sure=False)
+            # Of a line whose numbers went wrong it may be any; its request has failed.
+            coming = [(one, int(tokens[line])) for line, one in followers]
+            self._filler.accept(coming, is_sure=False)
 
 
 def _allow_again(logits: torch.Tensor, bits: torch.Tensor, lines: torch.Tensor) -> None:

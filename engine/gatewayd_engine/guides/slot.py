@@ -60,6 +60,7 @@ class Guides:
             ends,
             self._note_fault,
             self._note_call,
+            self._watched,
             limits,
             hang_seconds,
         )
@@ -137,6 +138,10 @@ class Guides:
 
     def _note_call(self, guide: Guide, method: str, seconds: float) -> None:
         self._ledger.note(_KIND, guide.choice.name, method, seconds)
+
+    def _watched(self, guide: Guide, method: str, call: Callable[[], None]) -> None:
+        # Sequences have limits of their own on what they take.
+        self._ledger.timed(_KIND, guide.choice.name, method, call, has_budget=False)()
 
     def _note_fault(self, guide: Guide, error: BaseException) -> None:
         if self._record(guide.choice.name, error) and guide is self._now:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import json
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -125,28 +124,6 @@ def test_a_guide_that_fails_often_is_out_of_service_until_it_is_swapped(make_eng
     swap(engine, Kind.GUIDE, StrategyChoice("llguidance"))
     sequence = submit(engine, 0)
     assert text_of(engine.run()[sequence].tokens) in LISTS[1]
-
-
-def test_masks_that_never_come_fail_who_waits_for_them(make_engine: Make) -> None:
-    guide, forever = Listed(), threading.Event()
-    engine = with_guide(make_engine(strategy_hang_seconds=0.2), guide)
-
-    def called(name: str, matcher: Any) -> None:
-        if name == "fill" and threading.current_thread() is not threading.main_thread():
-            forever.wait(60)
-
-    bad = submit(engine, 0)
-    free = engine.submit(PROMPTS[1], max_tokens=10, ignore_eos=True)[0]
-    guide.called = called
-    began = time.monotonic()
-    done = engine.run()
-    assert done[bad].finished.error[0] == "strategy_error"
-    assert len(done[free].tokens) == 10
-    assert time.monotonic() - began < 20
-    forever.set()
-    guide.called = lambda name, matcher: None
-    again = submit(engine, 0)
-    assert text_of(engine.run()[again].tokens) in LISTS[1]
 
 
 @pytest.mark.parametrize("method", ["fill", "accept"])

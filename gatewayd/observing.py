@@ -7,6 +7,8 @@ import logging
 import time
 
 from gatewayd.config import Config
+from gatewayd.explain.causes import PLUGIN
+from gatewayd.explain.trail import spent_on
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
@@ -50,7 +52,8 @@ class Told:
             self._watchdog.arm()
             began = time.thread_time()
             try:
-                listener(**arguments)
+                with spent_on(PLUGIN, f"{Kind.OBSERVER.value}.{plugin}"):
+                    listener(**arguments)
                 self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
                 for overrun in self._ledger.take_overruns(Kind.OBSERVER):
                     raise StrategyFault(Kind.OBSERVER, overrun.reason)

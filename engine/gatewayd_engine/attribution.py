@@ -22,7 +22,7 @@ class Told(NamedTuple):
     causes: bytes
     shares: bytes
     crowd: float
-    plugin_seconds: float
+    plugins: dict[str, float]
 
 
 class Attribution:
@@ -38,7 +38,6 @@ class Attribution:
         self._queue = queue
         self._held = held
         self._ledger = ledger
-        self._plugin_seconds = ledger.seconds
         slots = len(queue.ids)
         self._ids = np.full(slots, -1, np.int64)  # of whom the columns below speak
         self._told = np.full(slots, -1, np.int8)
@@ -87,7 +86,6 @@ class Attribution:
             self._gave_way(sequence_id)
         queue = self._queue
         found: list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float32]]] = []
-        before, self._plugin_seconds = self._plugin_seconds, self._ledger.seconds
         crowd, num_computed = 0.0, 0
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
@@ -101,7 +99,7 @@ class Attribution:
             b"".join([column.tobytes() for column in columns])
             for columns in (zip(*found, strict=True) if found else ((), (), ()))
         )
-        return Told(moved, told, own, crowd, self._plugin_seconds - before)
+        return Told(moved, told, own, crowd, self._ledger.take_spent())
 
     def _computed(
         self, batch: StepBatch, is_alive: NDArray[np.bool_]

@@ -15,7 +15,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages_look import Looked, Looking
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 7
+PROTOCOL_VERSION = 8
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -360,8 +360,8 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """float32 share of the tokens of this step that were its own chunk's, shape ``[m]``."""
     crowd: float = 0.0
     """Share of the tokens of this step that were chunks of prompts."""
-    plugin_seconds: float = 0.0
-    """Spent in calls of strategies since the step before."""
+    plugins: dict[str, float] = {}
+    """Seconds in calls of strategies since the step before, by ``kind.name``."""
     ended: bytes = b""
     """int64 ids of sequences that have ended in any way, aborted ones too, which may be told of
     later; shape ``[k]``."""

@@ -31,14 +31,15 @@ def explanation(ledger: Ledger) -> Explanation:
         verdict=verdict(ledger),
         causes={cause: 1000 * seconds for cause, seconds in totals.items()},
         parts=[
-            CausePart(part.cause, _ms(part.begin), 1000 * part.seconds) for part in ledger.parts()
+            CausePart(part.cause, _ms(part.begin), 1000 * part.seconds, part.strategy)
+            for part in ledger.parts()
         ],
     )
 
 
 def row(ledger: Ledger) -> dict[str, object]:
     """A request in a list."""
-    totals = ledger.totals()
+    cause = next(iter(ledger.totals()), "")
     return {
         "id": ledger.answered_id,
         "request_id": ledger.request_id,
@@ -49,7 +50,8 @@ def row(ledger: Ledger) -> dict[str, object]:
         "arrived": ledger.unix,
         "ms": 1000 * ledger.seconds,
         "ttft_ms": _ms(ledger.ttft),
-        "cause": next(iter(totals), ""),
+        "cause": cause,
+        "strategy": ledger.mostly(cause),
     }
 
 
@@ -67,8 +69,10 @@ def _most(ledger: Ledger) -> str:
     if not totals:
         return "it took no time"
     cause, seconds = next(iter(totals.items()))
+    strategy = ledger.mostly(cause)
+    by = f" ({strategy})" if strategy else ""
     share = round(100 * seconds / ledger.seconds)
-    return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}"
+    return f"{share} % of {1000 * ledger.seconds:.1f} ms: {CAUSES[cause]}{by}"
 
 
 def _why(why: Why | None) -> WhyPart | None:

@@ -82,11 +82,13 @@ class CausePart(msgspec.Struct, frozen=True):
         cause: what it was spent on.
         begin_ms: after its arrival; None where it happened again and again.
         ms: that it took.
+        strategy: that it is due to; empty if none is.
     """
 
     cause: str
     begin_ms: float | None
     ms: float
+    strategy: str = ""
 
 
 class WhyPart(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from rich.table import Table
 from gatewayd.cli.common import AsJson, ConfigFile, console, print_json, whole
 from gatewayd.cli.swap import Socket, ask
 
+_LABEL = 10
 _WIDTH = 40
 """Characters that stand for the whole time."""
 
@@ -61,7 +62,7 @@ def _list(
         ttft = "" if row["ttft_ms"] is None else f"{row['ttft_ms']:.1f}"
         outcome = " ".join(filter(None, (row["outcome"], row["error"])))
         ends = (row["id"], row["endpoint"], row["priority"], outcome)
-        table.add_row(*ends, f"{row['ms']:.1f}", ttft, row["cause"])
+        table.add_row(*ends, f"{row['ms']:.1f}", ttft, due(row))
     console().print(table)
 
 
@@ -75,13 +76,19 @@ def waterfall(found: dict[str, Any]) -> list[str]:
         f"{found['engine_ms']:.1f} ms of an engine",
         "",
     ]
+    width = max([_LABEL, *(len(due(part)) for part in found["parts"])])
     for part in found["parts"]:
         begin = part["begin_ms"]
         bar = _bar(begin, part["ms"], total)
         at = "" if begin is None else f"{begin:.1f}"
-        lines.append(f"{part['cause']:<10} {at:>10} {part['ms']:>10.1f} ms  |{bar}|")
-    lines += [f"{'all':<10} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
+        lines.append(f"{due(part):<{width}} {at:>10} {part['ms']:>10.1f} ms  |{bar}|")
+    lines += [f"{'all':<{width}} {'':>10} {total:>10.1f} ms", "", found["verdict"]]
     return lines
+
+
+def due(found: dict[str, Any]) -> str:
+    """A cause, and the strategy behind it."""
+    return f"{found['cause']}: {found['strategy']}" if found["strategy"] else str(found["cause"])
 
 
 def _bar(begin: float | None, ms: float, total: float) -> str:

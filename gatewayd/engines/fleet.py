@@ -99,7 +99,7 @@ class EngineFleet:
         self.pins = EnginePins(self._replicas)
         self.inspection = EngineInspection(self._replicas)
         self.operating = EngineOperating(self._replicas, self.backlog, lambda: self.deadlines)
-        self._flights = [Flight(self.backlog, r.abort) for r in self._replicas]
+        self._flights = [Flight(self.backlog, r.abort, r.strategy_of) for r in self._replicas]
         self._pending: list[Job] = []  # in order of arrival
         self._sequences = itertools.count(1)
         self._numbers = itertools.count()
@@ -230,7 +230,7 @@ class EngineFleet:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)
         load = partial(self.backlog.load, num_replicas=serving)
-        with spent_on(ADMISSION):
+        with spent_on(ADMISSION, self.admission.name):
             return admit(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:

@@ -41,6 +41,11 @@ _log = logging.getLogger(__name__)
 class Flight:
     """The choices at one engine, by sequence id.
 
+    Args:
+        backlog: of all engines.
+        abort: makes the engine forget sequences.
+        strategy_of: names the strategy that a cause is due to there.
+
     Attributes:
         pace: of its steps.
         num_waiting: sequences in its queue.
@@ -48,13 +53,18 @@ class Flight:
         dropped_tokens: tokens for sequences that are over, or that never were.
     """
 
-    def __init__(self, backlog: Backlog, abort: Callable[[list[int]], None]) -> None:
+    def __init__(
+        self,
+        backlog: Backlog,
+        abort: Callable[[list[int]], None],
+        strategy_of: Callable[[int], str] = lambda cause: "",
+    ) -> None:
         self._backlog = backlog
         self._abort = abort
         self._choices: dict[int, Choice] = {}
         self._leaving: dict[int, Choice] = {}  # cancelled, and not settled yet
         self._rarely = Rarely()
-        self.pace = Pace()
+        self.pace = Pace(strategy_of)
         self.num_waiting = 0
         self.queued_tokens = 0
         self.dropped_tokens = 0

@@ -24,6 +24,7 @@ from gatewayd.engines.starting import (
     has_crashed,
     start,
 )
+from gatewayd.explain.strategies import strategy_of
 from gatewayd_engine.client import EngineClient
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.frames import FrameError
@@ -96,6 +97,10 @@ class Replica:
     def is_responsive(self) -> bool:
         """Whether it serves and has spoken lately."""
         return self.can_serve and not self.pulse.is_doubtful(self.model)
+
+    def strategy_of(self, cause: int) -> str:
+        """The strategy that a cause is due to here; empty for what none decides."""
+        return strategy_of(self.setup.config, cause)
 
     def status(self) -> ReplicaStatus:
         """A snapshot."""

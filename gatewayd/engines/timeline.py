@@ -8,6 +8,9 @@ itself, the prompts of others in the same steps, and strategies.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
+
 import msgspec
 
 from gatewayd_engine.causes import Cause
@@ -32,6 +35,8 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
         seconds: that it lasted.
         others: of these, those in which others' prompts were computed.
         plugins: of these, those in strategies.
+        shares: of those, the seconds of each, by ``kind.name``.
+        strategy: that the cause is due to; empty if none decides about it.
     """
 
     cause: int
@@ -39,23 +44,45 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
     seconds: float
     others: float = 0.0
     plugins: float = 0.0
+    shares: Sequence[tuple[str, float]] = ()
+    strategy: str = ""
+
+
+class Totals(NamedTuple):
+    """What the steps of an engine were spent on until some moment.
+
+    Attributes:
+        crowd: seconds in which chunks of prompts were computed.
+        plugins: seconds in strategies.
+        shares: of those, the seconds of each; never changed.
+    """
+
+    crowd: float = 0.0
+    plugins: float = 0.0
+    shares: Mapping[str, float] = {}
+
+
+_NOTHING = Totals()
 
 
 class Pace:
     """What the steps of one engine were spent on, as running totals.
 
+    Args:
+        strategy_of: names the strategy that a cause is due to, now.
+
     Attributes:
         at: when the last step was told of.
-        crowd: seconds until then in which chunks of prompts were computed.
-        plugins: seconds until then in strategies.
-        before: the same three for the step before it.
+        totals: until then.
+        before: the same two for the step before it.
     """
 
-    __slots__ = ("_step", "at", "before", "crowd", "plugins")
+    __slots__ = ("_step", "at", "before", "strategy_of", "totals")
 
-    def __init__(self) -> None:
-        self.at = self.crowd = self.plugins = 0.0
-        self.before = (0.0, 0.0, 0.0)
+    def __init__(self, strategy_of: Callable[[int], str] = lambda cause: "") -> None:
+        self.at, self.totals = 0.0, _NOTHING
+        self.before = (0.0, _NOTHING)
+        self.strategy_of = strategy_of
         self._step = -1
 
     def note(self, step: StepOutput, now: float) -> None:
@@ -63,11 +90,18 @@ class Pace:
         if step.stats.step == self._step:
             return
         self._step = step.stats.step
-        self.before = self.at, self.crowd, self.plugins
+        self.before = self.at, self.totals
         seconds = now - self.at if self.at else 0.0
-        plugins = min(seconds, max(0.0, step.plugin_seconds))
-        self.plugins += plugins
-        self.crowd += (seconds - plugins) * min(1.0, max(0.0, step.crowd))
+        crowd, plugins, shares = self.totals
+        spent = {name: told for name, told in step.plugins.items() if told > 0}
+        whole = sum(spent.values())
+        in_plugins = min(seconds, whole)
+        if in_plugins > 0:
+            shares = dict(shares)
+            for name, told in spent.items():
+                shares[name] = shares.get(name, 0.0) + told * (in_plugins / whole)
+        crowd += (seconds - in_plugins) * min(1.0, max(0.0, step.crowd))
+        self.totals = Totals(crowd, plugins + in_plugins, shares)
         self.at = now
 
 
@@ -104,7 +138,7 @@ class Timeline:
         self.end: float | None = None
         self._pace = Pace()
         self._silence = Cause.TURN
-        self._begin(NO_ENGINE, now, 0.0, 0.0)
+        self._begin(NO_ENGINE, now, _NOTHING)
 
     @property
     def cause(self) -> int:
@@ -119,17 +153,17 @@ class Timeline:
             pace: of the engine.
             follows: whether another choice of the same prompt computes that for it.
         """
-        self._keep(now, self._pace.crowd, self._pace.plugins)
+        self._keep(now, self._pace.totals)
         self._pace = pace
         # An engine reads what it is sent when the step is over that it is in.
         self._silence = Cause.LEADER if follows else Cause.TURN
-        self._begin(SENT, now, pace.crowd, pace.plugins)
+        self._begin(SENT, now, pace.totals)
 
     def lost(self, now: float) -> None:
         """Its engine is gone."""
         if self.end is None:
-            self._keep(now, self._pace.crowd, self._pace.plugins)
-            self._begin(NO_ENGINE, now, 0.0, 0.0)
+            self._keep(now, self._pace.totals)
+            self._begin(NO_ENGINE, now, _NOTHING)
 
     def moved(self, cause: int, share: float) -> None:
         """The engine tells what it did in the step that its pace was just told of.
@@ -141,16 +175,16 @@ class Timeline:
         if self.end is not None:
             return
         pace = self._pace
-        before, crowd, plugins = pace.before
+        before, totals = pace.before
         if cause != self._cause:
             began = max(before, self._since)
             if self._cause == SENT:
                 self._cause = self._silence
-            self._keep(began, crowd, plugins)
-            self._begin(cause, began, crowd, plugins)
+            self._keep(began, totals)
+            self._begin(cause, began, totals)
         if cause in _STEPPING:
             seconds = max(0.0, pace.at - max(before, self._split_until))
-            in_plugins = min(seconds, pace.plugins - plugins)
+            in_plugins = min(seconds, pace.totals.plugins - totals.plugins)
             self._plugins += in_plugins
             self._others += (seconds - in_plugins) * (1.0 - min(1.0, max(0.0, share)))
             self._split_until = pace.at
@@ -158,7 +192,7 @@ class Timeline:
     def stop(self, now: float) -> None:
         """It is over; what is told later changes nothing."""
         if self.end is None:
-            self._keep(now, self._pace.crowd, self._pace.plugins)
+            self._keep(now, self._pace.totals)
             self.end = now
             self._pace = Pace()
 
@@ -166,27 +200,30 @@ class Timeline:
         """All of it until its end, or until now; their seconds add up."""
         found = [*self._line, *self._sums.values()]
         if self.end is None:
-            found.append(self._stretch(now, self._pace.crowd, self._pace.plugins))
+            found.append(self._stretch(now, self._pace.totals))
         return found
 
-    def _begin(self, cause: int, at: float, crowd: float, plugins: float) -> None:
-        self._cause, self._since, self._begun = cause, at, (crowd, plugins)
+    def _begin(self, cause: int, at: float, totals: Totals) -> None:
+        self._cause, self._since, self._begun = cause, at, totals
         self._others = self._plugins = 0.0
         self._split_until = at
 
-    def _stretch(self, end: float, crowd: float, plugins: float) -> Stretch:
+    def _stretch(self, end: float, totals: Totals) -> Stretch:
         """What goes on, if it ended then, when the engine had these totals."""
         seconds = end - self._since
         if self._cause == Cause.DECODE:
-            in_plugins, others = plugins - self._begun[1], crowd - self._begun[0]
+            in_plugins = totals.plugins - self._begun.plugins
+            others = totals.crowd - self._begun.crowd
         else:
             in_plugins, others = self._plugins, self._others
         in_plugins = min(seconds, in_plugins)
         others = min(seconds - in_plugins, others)
-        return Stretch(self._cause, self._since, seconds, others, in_plugins)
+        shares = _shared(in_plugins, self._begun, totals) if in_plugins > 0 else ()
+        strategy = self._pace.strategy_of(self._cause)
+        return Stretch(self._cause, self._since, seconds, others, in_plugins, shares, strategy)
 
-    def _keep(self, end: float, crowd: float, plugins: float) -> None:
-        one = self._stretch(end, crowd, plugins)
+    def _keep(self, end: float, totals: Totals) -> None:
+        one = self._stretch(end, totals)
         if one.seconds <= 0:
             return
         if len(self._line) < _MOST:
@@ -199,4 +236,25 @@ class Timeline:
             sum_.seconds + one.seconds,
             sum_.others + one.others,
             sum_.plugins + one.plugins,
+            added(sum_.shares, one.shares),
+            one.strategy,
         )
+
+
+def added(
+    some: Sequence[tuple[str, float]], more: Sequence[tuple[str, float]]
+) -> Sequence[tuple[str, float]]:
+    """Seconds of strategies, each once."""
+    found = dict(some)
+    for name, seconds in more:
+        found[name] = found.get(name, 0.0) + seconds
+    return tuple(found.items())
+
+
+def _shared(seconds: float, begun: Totals, totals: Totals) -> Sequence[tuple[str, float]]:
+    """So much time, by what each strategy took between two moments."""
+    spent = [(name, told - begun.shares.get(name, 0.0)) for name, told in totals.shares.items()]
+    whole = sum([told for _, told in spent])
+    if whole <= 0:
+        return ()  # lost in the rounding of the totals
+    return tuple([(name, seconds * told / whole) for name, told in spent if told > 0])

@@ -23,11 +23,13 @@ class Part(NamedTuple):
         cause: a name of ``CAUSES``.
         begin: seconds after the arrival; None where it happened again and again.
         seconds: that it took.
+        strategy: that it is due to: the name, of plugins in steps behind their kind; else empty.
     """
 
     cause: str
     begin: float | None
     seconds: float
+    strategy: str = ""
 
 
 class Why(msgspec.Struct, frozen=True, gc=False):
@@ -127,40 +129,59 @@ class Ledger(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             found[part.cause] = found.get(part.cause, 0.0) + part.seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
+    def mostly(self, cause: str) -> str:
+        """The strategy that most of a cause's time is due to; empty if none is."""
+        found: dict[str, float] = {}
+        for part in self.parts():
+            if part.cause == cause:
+                found[part.strategy] = found.get(part.strategy, 0.0) + part.seconds
+        return max(found, key=found.__getitem__, default="")
+
     def _parts(self) -> Iterator[Part]:
         at = self.arrival
         for span in sorted(self.spans, key=lambda span: span.begin):
-            begin, end = max(at, span.begin), min(span.end, self.submitted)
+            begin, end = max(at, span.begin), min(span.end, self.handed)
             if end > begin:
-                yield self._part(GATEWAY, at, begin)
-                yield self._part(span.cause, begin, end)
+                yield from self._own(at, begin)
+                yield Part(span.cause, begin - self.arrival, end - begin, span.strategy)
                 at = end
-        yield self._part(GATEWAY, at, self.submitted)
-        yield self._part(PLUGIN, self.submitted, self.handed)
+        yield from self._own(at, self.handed)
         at = self.handed
         if self.computed is None:
             yield self._part("engine", at, self.end)
             return
+        spent: dict[str, float] = {}  # in strategies, by their names
         for stretch in self.stretches:
             if stretch.begin is None:
-                yield from self._split(stretch, None, stretch.seconds)
+                yield from self._split(stretch, None, stretch.seconds, spent)
                 at += stretch.seconds
                 continue
             end = stretch.begin + stretch.seconds
             if end > at:
-                yield from self._split(stretch, at, end - at)
+                yield from self._split(stretch, at, end - at, spent)
                 at = end
+        for strategy, seconds in sorted(spent.items(), key=lambda item: -item[1]):
+            yield Part(PLUGIN, None, seconds, strategy)
         yield self._part(ANSWER, at, self.end)
 
-    def _split(self, stretch: Stretch, begin: float | None, seconds: float) -> Iterator[Part]:
+    def _split(
+        self, stretch: Stretch, begin: float | None, seconds: float, spent: dict[str, float]
+    ) -> Iterator[Part]:
         """A stretch, or what is left of it behind what came before, by who used it."""
         left = seconds / stretch.seconds
         plugins, others = stretch.plugins * left, stretch.others * left
         since = None if begin is None else begin - self.arrival
-        yield Part(AT_ENGINE[stretch.cause], since, seconds - plugins - others)
+        own = seconds - plugins - others
+        yield Part(AT_ENGINE[stretch.cause], since, own, stretch.strategy)
         # They are spread over the stretch: there is no moment at which they began.
         yield Part(CROWD, None, others)
-        yield Part(PLUGIN, None, plugins)
+        for name, share in stretch.shares or (("", stretch.plugins),):
+            spent[name] = spent.get(name, 0.0) + share * left
+
+    def _own(self, begin: float, end: float) -> Iterator[Part]:
+        """What no span speaks of: the gateway's, and those that are told of the request."""
+        yield self._part(GATEWAY, begin, min(end, self.submitted))
+        yield self._part(PLUGIN, max(begin, self.submitted), end)
 
     def _part(self, cause: str, begin: float, end: float) -> Part:
         return Part(cause, begin - self.arrival, end - begin)

@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
-    """Some time, by ``time.monotonic``."""
+    """Some time, by ``time.monotonic``; due to a strategy, if one is named."""
 
     cause: str
     begin: float
     end: float
+    strategy: str = ""
 
 
 class Trail:
@@ -61,11 +62,11 @@ def current() -> Trail | None:
 
 
 @contextmanager
-def spent_on(cause: str) -> Iterator[None]:
-    """What happens within is due to this."""
+def spent_on(cause: str, strategy: str = "") -> Iterator[None]:
+    """What happens within is due to this, and to a strategy, if one is named."""
     trail, began = _current.get(), time.monotonic()
     try:
         yield
     finally:
         if trail is not None:
-            trail.spans.append(Span(cause, began, time.monotonic()))
+            trail.spans.append(Span(cause, began, time.monotonic(), strategy))

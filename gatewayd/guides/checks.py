@@ -66,6 +66,11 @@ class GuideChecks:
         self._known: OrderedDict[_Key, _Answer] = OrderedDict()
         self._chars = 0
 
+    @property
+    def strategy(self) -> str:
+        """The guide that grammars are checked with."""
+        return self._table().strategy
+
     async def check(self, spec: GuideSpec, param: str) -> GuideSpec:
         """See that a grammar can be compiled.
 

@@ -143,7 +143,7 @@ class Services:
         """
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
-        with spent_on(GRAMMAR):
+        with spent_on(GRAMMAR, self.guides.strategy):
             try:
                 return await self.guides.check(wish.spec, wish.param)
             except InvalidRequest as refused:

@@ -34,9 +34,10 @@ class Account:
         seconds: of them all.
         longest: seconds of one.
         due: seconds of those since the ledger was settled.
+        told: seconds of those that ``take_spent`` has told of.
     """
 
-    __slots__ = ("calls", "due", "kind", "longest", "method", "name", "number", "seconds")
+    __slots__ = ("calls", "due", "kind", "longest", "method", "name", "number", "seconds", "told")
 
     def __init__(self, kind: Kind, name: str, method: str, number: int) -> None:
         self.kind = kind
@@ -44,7 +45,7 @@ class Account:
         self.method = method
         self.number = number
         self.calls = 0
-        self.seconds = self.longest = self.due = 0.0
+        self.seconds = self.longest = self.due = self.told = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,14 +91,12 @@ class Ledger:
         budget: may be changed at any time.
         current: whose call runs; None outside of strategies.
         since: when it began, less what it spent in others; seconds of ``time.perf_counter``.
-        seconds: of all calls so far, but for those that were timed elsewhere.
     """
 
     def __init__(self, budget: float, marker: Marker | None = None) -> None:
         self.budget = budget
         self.current: Account | None = None
         self.since = 0.0
-        self.seconds = 0.0
         self._marker = marker or Marker.private()
         self._accounts: dict[tuple[Kind, str, str], Account] = {}
         self._due: list[Account] = []
@@ -142,7 +141,18 @@ class Ledger:
         account = self._account(kind, name, method)
         account.calls += 1
         account.seconds += seconds
+        account.told += seconds
         account.longest = max(account.longest, seconds)
+
+    def take_spent(self) -> dict[str, float]:
+        """Seconds since the last call by ``kind.name``, but for calls that were timed elsewhere."""
+        found: dict[str, float] = {}
+        for account in self._accounts.values():
+            if account.seconds != account.told:
+                spent, account.told = account.seconds - account.told, account.seconds
+                key = f"{account.kind.value}.{account.name}"
+                found[key] = found.get(key, 0.0) + spent
+        return found
 
     def costs(self) -> dict[tuple[Kind, str], Cost]:
         """Every strategy that was ever watched."""
@@ -217,7 +227,6 @@ class Ledger:
                     self.since = since + now - began
                     self.current = outer
                     mark[0] = outer.number if outer is not None else 0
-                    self.seconds += spent
                     account.calls += 1
                     account.seconds += spent
                     if spent > account.longest:

@@ -125,6 +125,10 @@ async def test_each_refusal_is_explained(start_daemon: Any, tmp_path: Path) -> N
     assert (found["outcome"], found["why"]["code"]) == ("abort", "client_gone")
     assert found["ms"] > 250
 
+    parts = (await desk.why("runs"))["parts"]
+    due = {(part["cause"], part["strategy"]) for part in parts}
+    assert {("admission", ""), ("admission", "room")} <= due
+
     rows = (await desk.admin("GET", "/admin/requests?limit=50"))["requests"]
     errors = {row["id"]: (row["outcome"], row["error"]) for row in rows}
     assert errors["over-budget"] == ("refused", "insufficient_quota")

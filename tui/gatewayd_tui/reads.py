@@ -32,6 +32,7 @@ class Ended(msgspec.Struct, frozen=True):
     cause: str
     request_id: str = ""
     error: str = ""
+    strategy: str = ""
 
 
 class _PluginList(msgspec.Struct, frozen=True):

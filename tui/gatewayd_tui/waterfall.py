@@ -33,16 +33,19 @@ def picture(found: Explanation, width: int, usual: str = "") -> Text:
         f"ttft {millis(found.ttft_ms)}  per token {millis(found.tpot_ms)}{usual}\n"
     )
     text.append(f"{found.verdict}\n\n", "bold")
-    room = max(10, width - _LABEL - 22)
+    label = max([_LABEL, *(len(due(part.cause, part.strategy)) + 1 for part in found.parts)])
+    label = min(label, max(_LABEL, width // 3))
+    room = max(10, width - label - 22)
     for part in found.parts:
         at = "" if part.begin_ms is None else millis(part.begin_ms)
-        text.append(f"{part.cause:<{_LABEL}}{at:>8} {millis(part.ms):>8} |")
+        name = due(part.cause, part.strategy)[: label - 1]
+        text.append(f"{name:<{label}}{at:>8} {millis(part.ms):>8} |")
         text.append(_bar(part.begin_ms, part.ms, found.ms, room), _STYLES.get(part.cause, ""))
         text.append("|\n")
-    text.append(f"{'all':<{_LABEL}}{'':>8} {millis(found.ms):>8}\n\n")
+    text.append(f"{'all':<{label}}{'':>8} {millis(found.ms):>8}\n\n")
     for cause, ms in found.causes.items():
         share = ms / found.ms if found.ms > 0 else 0.0
-        text.append(f"{cause:<{_LABEL}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
+        text.append(f"{cause:<{label}}{100 * share:>7.1f}% {millis(ms):>8}\n", "dim")
     return text
 
 
@@ -58,9 +61,14 @@ def markdown(found: Explanation) -> str:
     ]
     for part in found.parts:
         at = "" if part.begin_ms is None else f"{part.begin_ms:.1f} ms"
-        lines.append(f"| {part.cause} | {at} | {part.ms:.1f} ms |")
+        lines.append(f"| {due(part.cause, part.strategy)} | {at} | {part.ms:.1f} ms |")
     lines += [f"| all | | {found.ms:.1f} ms |", "", found.verdict, ""]
     return "\n".join(lines)
+
+
+def due(cause: str, strategy: str) -> str:
+    """A cause, and the strategy behind it."""
+    return f"{cause}: {strategy}" if strategy else cause
 
 
 def beside(ms: float, others: Sequence[float]) -> str:

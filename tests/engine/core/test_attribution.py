@@ -135,10 +135,15 @@ def test_seconds_in_strategies_are_told(make_engine: MakeEngine) -> None:
     watcher = Watcher(make_engine())
     watcher.harness.submit(prompt(1, 40), max_tokens=5, ignore_eos=True)
     ledger = watcher.harness.core.strategies.ledger
-    told = [watcher.step().plugin_seconds for _ in range(4)]
-    assert min(told) > 0
-    spent = sum(cost.seconds for cost in ledger.costs().values())
-    assert sum(told) <= spent + 1e-6
+    ledger.take_spent()
+    before = {f"{kind}.{name}": cost.seconds for (kind, name), cost in ledger.costs().items()}
+    told = [watcher.step().plugins for _ in range(4)]
+    assert all(step["scheduler.fcfs"] > 0 for step in told)
+    ledger.take_spent()  # what came behind the last of them
+    for (kind, name), cost in ledger.costs().items():
+        key = f"{kind}.{name}"
+        spent = cost.seconds - before.get(key, 0.0)
+        assert sum(step.get(key, 0.0) for step in told) <= spent + 1e-9, key
 
 
 def test_who_waits_in_the_slot_of_one_that_waited_is_told_of(make_engine: MakeEngine) -> None:

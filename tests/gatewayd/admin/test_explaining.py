@@ -6,13 +6,18 @@ import json
 from typing import Any, cast
 from urllib.parse import quote
 
+import msgspec
 import pytest
 
 from gatewayd.admin.app import build_admin
+from gatewayd.admin.wire import Explanation
 from gatewayd.cli.explain import waterfall
 from gatewayd.control import Control
+from gatewayd.engines.timeline import Stretch
 from gatewayd.explain.archive import Archive
 from gatewayd.explain.recent import Recent
+from gatewayd_engine.causes import Cause
+from gatewayd_tui.waterfall import markdown, picture
 from tests.gatewayd.explain.test_ledger import ledger
 
 
@@ -106,3 +111,34 @@ async def test_the_waterfall_has_a_bar_for_each_part() -> None:
     assert bars[2].count("█") == 20
     assert bars[2].index("█") > bars[1].index("█")
     assert lines[-1] == found["verdict"]
+
+
+async def test_the_strategy_behind_a_cause_is_named_in_all_words() -> None:
+    recent = Recent()
+    prefill = Stretch(
+        Cause.PREFILL, 11.0, 3.0, plugins=2.5, shares=(("scheduler.slow", 2.0), ("drafter.x", 0.5))
+    )
+    again = Stretch(Cause.RECOMPUTE, 14.0, 1.0, strategy="swap")
+    recent.add(ledger(stretches=(prefill, again)))
+    _, found = await get(recent, "/admin/requests/req_1")
+    due = [(part["cause"], part["strategy"], part["ms"]) for part in found["parts"]]
+    assert due == [
+        ("gateway", "", 1000),
+        ("prefill", "", 500),
+        ("recompute", "swap", 1000),
+        ("plugin", "scheduler.slow", 2000),
+        ("plugin", "drafter.x", 500),
+        ("answer", "", 1000),
+    ]
+    assert found["verdict"] == ("42 % of 6000.0 ms: strategies and plugins ran (scheduler.slow)")
+    bars = [line for line in waterfall(found) if line.endswith("|")]
+    assert bars[3].startswith("plugin: scheduler.slow ")
+    assert bars[2].startswith("recompute: swap ")
+    assert len({line.index("|") for line in bars}) == 1
+    _, listed = await get(recent, "/admin/requests")
+    (row,) = listed["requests"]
+    assert (row["cause"], row["strategy"]) == ("plugin", "scheduler.slow")
+    model = msgspec.convert(found, Explanation)
+    shown = picture(model, 100).plain
+    assert "plugin: scheduler.slow" in shown
+    assert "| recompute: swap |" in markdown(model)

@@ -7,13 +7,13 @@ import random
 import msgspec
 import pytest
 
-from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline
+from gatewayd.engines.timeline import NO_ENGINE, SENT, Pace, Stretch, Timeline, Totals
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.messages import EngineStats, StepOutput
 
 
-def step(number: int, *, crowd: float = 0.0, plugin_seconds: float = 0.0) -> StepOutput:
-    return StepOutput(EngineStats(step=number), crowd=crowd, plugin_seconds=plugin_seconds)
+def step(number: int, *, crowd: float = 0.0, plugins: dict[str, float] | None = None) -> StepOutput:
+    return StepOutput(EngineStats(step=number), crowd=crowd, plugins=plugins or {})
 
 
 def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None:
@@ -28,7 +28,7 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
     timeline.moved(Cause.PREFILL, 0.75)
     pace.note(step(6), 17.0)
     timeline.moved(Cause.DECODE, 0.0)
-    pace.note(step(7, crowd=0.25, plugin_seconds=0.2), 18.0)
+    pace.note(step(7, crowd=0.25, plugins={"scheduler.a": 0.15, "drafter.b": 0.05}), 18.0)
     timeline.stop(18.5)
     *before, last = timeline.stretches(99.0)
     assert before == [
@@ -37,7 +37,10 @@ def test_what_an_engine_tells_speaks_of_the_time_since_its_step_before() -> None
         Stretch(Cause.PAGES, 11.0, 4.0),
         Stretch(Cause.PREFILL, 15.0, 1.0, others=0.25),
     ]
-    assert msgspec.structs.astuple(last) == pytest.approx((Cause.DECODE, 16.0, 2.5, 0.2, 0.2))
+    *figures, shares, strategy = msgspec.structs.astuple(last)
+    assert figures == pytest.approx([Cause.DECODE, 16.0, 2.5, 0.2, 0.2])
+    assert dict(shares) == pytest.approx({"scheduler.a": 0.15, "drafter.b": 0.05})
+    assert strategy == ""
 
 
 def test_a_heartbeat_is_no_step() -> None:
@@ -46,7 +49,7 @@ def test_a_heartbeat_is_no_step() -> None:
     pace.note(step(1), 1.0)
     timeline.moved(Cause.PREFILL, 1.0)
     pace.note(step(1), 5.0)
-    assert (pace.at, pace.before) == (1.0, (0.0, 0.0, 0.0))
+    assert (pace.at, pace.before) == (1.0, (0.0, Totals()))
     pace.note(step(2), 6.0)
     timeline.moved(Cause.DECODE, 0.0)
     assert timeline.stretches(7.0) == [
@@ -83,6 +86,10 @@ def test_the_time_at_a_lost_engine_stays_and_what_is_told_after_the_end_changes_
     ]
 
 
+def random_plugins(random_: random.Random) -> dict[str, float]:
+    return {name: random_.uniform(-0.2, 0.5) for name in "abc" if random_.random() < 0.5}
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None:
     random_ = random.Random(seed)
@@ -96,11 +103,13 @@ def test_whatever_is_told_all_of_its_time_is_in_its_stretches(seed: int) -> None
             case 1:
                 timeline.sent(now, pace, follows=random_.random() < 0.5)
             case _:
-                told = step(number, crowd=random_.uniform(-1, 2), plugin_seconds=random_.random())
+                told = step(number, crowd=random_.uniform(-1, 2), plugins=random_plugins(random_))
                 pace.note(told, now)
                 timeline.moved(random_.choice(list(Cause)), random_.uniform(-1, 2))
     found = timeline.stretches(now)
     assert sum(one.seconds for one in found) == pytest.approx(now - 100.0, abs=1e-9)
     assert all(one.others + one.plugins <= one.seconds + 1e-9 for one in found)
     assert all(min(one.seconds, one.others, one.plugins) >= 0 for one in found)
+    for one in found:
+        assert sum(told for _, told in one.shares) == pytest.approx(one.plugins, abs=1e-9)
     assert len(found) <= 48 + len(Cause) + 3

@@ -73,8 +73,8 @@ def test_its_time_line_is_cut_into_parts() -> None:
         Part("pages", 1.5, 0.5),
         Part("prefill", 2.0, 0.5),
         Part("crowd", None, 1.0),
-        Part("plugin", None, 0.5),
         Part("decode", 4.0, 1.0),
+        Part("plugin", None, 0.5),
         Part("answer", 5.0, 1.0),
     ]
     assert sum(found.totals().values()) == found.seconds

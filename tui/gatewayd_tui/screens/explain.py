@@ -19,10 +19,15 @@ from gatewayd_tui.figures import millis
 from gatewayd_tui.reads import Ended, explanation_of, requests
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State
-from gatewayd_tui.waterfall import beside, markdown, picture
+from gatewayd_tui.waterfall import beside, due, markdown, picture
 from gatewayd_tui.widgets.table import Cell, Column, LiveTable
 
 _ORDERS = ("newest", "slowest")
+
+
+def _most(row: Ended) -> str:
+    """Why it has no answer, else what most of its time went to."""
+    return row.error or due(row.cause, row.strategy)
 
 
 def _outcome(row: Ended) -> Cell:
@@ -38,7 +43,7 @@ COLUMNS: list[Column[Ended]] = [
     Column("outcome", 8, _outcome, lambda r: r.outcome),
     Column("took", 7, lambda r: millis(r.ms), lambda r: r.ms, is_number=True),
     Column("ttft", 7, lambda r: millis(r.ttft_ms), lambda r: r.ttft_ms or 0.0, is_number=True),
-    Column("most of it", 0, lambda r: r.error or r.cause, lambda r: r.error or r.cause),
+    Column("most of it", 0, _most, _most),
 ]
 
 

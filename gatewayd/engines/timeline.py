@@ -93,13 +93,13 @@ class Pace:
         self.before = self.at, self.totals
         seconds = now - self.at if self.at else 0.0
         crowd, plugins, shares = self.totals
-        spent = {name: told for name, told in step.plugins.items() if told > 0}
-        whole = sum(spent.values())
+        whole = sum([told for told in step.plugins.values() if told > 0])
         in_plugins = min(seconds, whole)
         if in_plugins > 0:
-            shares = dict(shares)
-            for name, told in spent.items():
-                shares[name] = shares.get(name, 0.0) + told * (in_plugins / whole)
+            shares, scale = {**shares}, in_plugins / whole
+            for name, told in step.plugins.items():
+                if told > 0:
+                    shares[name] = shares.get(name, 0.0) + told * scale
         crowd += (seconds - in_plugins) * min(1.0, max(0.0, step.crowd))
         self.totals = Totals(crowd, plugins + in_plugins, shares)
         self.at = now

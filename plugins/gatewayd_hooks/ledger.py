@@ -29,6 +29,7 @@ class Account:
 
     Attributes:
         kind, name, method: whose it is.
+        key: the first two, as ``kind.name``.
         number: of the strategy, in the marker.
         calls: so far.
         seconds: of them all.
@@ -37,10 +38,22 @@ class Account:
         told: seconds of those that ``take_spent`` has told of.
     """
 
-    __slots__ = ("calls", "due", "kind", "longest", "method", "name", "number", "seconds", "told")
+    __slots__ = (
+        "calls",
+        "due",
+        "key",
+        "kind",
+        "longest",
+        "method",
+        "name",
+        "number",
+        "seconds",
+        "told",
+    )
 
     def __init__(self, kind: Kind, name: str, method: str, number: int) -> None:
         self.kind = kind
+        self.key = f"{kind}.{name}"
         self.name = name
         self.method = method
         self.number = number
@@ -148,10 +161,10 @@ class Ledger:
         """Seconds since the last call by ``kind.name``, but for calls that were timed elsewhere."""
         found: dict[str, float] = {}
         for account in self._accounts.values():
-            if account.seconds != account.told:
-                spent, account.told = account.seconds - account.told, account.seconds
-                key = f"{account.kind.value}.{account.name}"
-                found[key] = found.get(key, 0.0) + spent
+            seconds = account.seconds
+            if seconds != account.told:
+                found[account.key] = found.get(account.key, 0.0) + seconds - account.told
+                account.told = seconds
         return found
 
     def costs(self) -> dict[tuple[Kind, str], Cost]:

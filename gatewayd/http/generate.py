@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from gatewayd.http.asgi import (
     send_body,
 )
 from gatewayd.http.departure import departure_of
+from gatewayd.http.in_time import in_time
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
 from gatewayd.http.sampling import tier_of
@@ -33,7 +33,6 @@ from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
-from gatewayd.pipeline_timing import queue_timeout
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.tables import RequestTable
 
@@ -113,24 +112,15 @@ class GenerationRoute(ABC, Generic[RequestT]):
             GatewayError: it is refused.
         """
 
-    async def _prepared(self, request: RequestT, request_id: str, arrival: float) -> Prepared:
-        """Prepare it, within its time: a model may be loading."""
-        seconds = request.queue_timeout
-        if seconds is None:
-            return await self.prepare(request, request_id)
-        left = max(0.0, arrival + seconds - self._services.clock())
-        try:
-            async with asyncio.timeout(left):
-                return await self.prepare(request, request_id)
-        except TimeoutError:
-            raise queue_timeout(seconds) from None
-
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         services = self._services
         arrival = services.clock()
         request, ignored = await receive_request(services, self.table, scope, receive)
-        prepared = await self._prepared(request, scope["request_id"], arrival)
+        seconds = request.queue_timeout
+        left = 0.0 if seconds is None else arrival + seconds - services.clock()
+        preparing = self.prepare(request, scope["request_id"])
+        prepared = await in_time(preparing, seconds, left)
         generation = await self._pipeline.start(
             Work(
                 request_id=scope["request_id"],
@@ -141,7 +131,7 @@ class GenerationRoute(ABC, Generic[RequestT]):
                 arrival=arrival,
                 principal=principal_of(scope),
                 model=prepared.identity.model,
-                queue_timeout=request.queue_timeout,
+                queue_timeout=seconds,
             )
         )
         departure = departure_of(scope, receive)

@@ -11,6 +11,7 @@ from gatewayd.http.answer import Answer
 from gatewayd.http.chat import prepare_chat
 from gatewayd.http.chat_prompt import counted_prompt
 from gatewayd.http.generate import Prepared
+from gatewayd.http.in_time import in_time
 from gatewayd.http.parse import check
 from gatewayd.http.sampling import fit_max_tokens
 from gatewayd.http.schema.chat import ChatRequest
@@ -48,8 +49,11 @@ async def begin(
     Raises:
         GatewayError: it is refused.
     """
+    seconds = request.queue_timeout
+    left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
-        prepared = await _prepare(services, request, conversation, request_id)
+        preparing = _prepare(services, request, conversation, request_id)
+        prepared = await in_time(preparing, seconds, left)
     except GatewayError as error:
         raise in_our_words(error) from error
     work = Work(
@@ -61,6 +65,7 @@ async def begin(
         arrival=arrival,
         principal=principal,
         model=prepared.identity.model,
+        queue_timeout=seconds,
     )
     generation = await services.pipeline.start(work)
     tokenizer, fleet = services.text.tokenizer, services.fleet

@@ -21,6 +21,7 @@ from gatewayd_hooks.fields import (
     Penalty,
     Priority,
     PriorityNumber,
+    QueueSeconds,
     RepetitionPenalty,
     Seed,
     ServiceTier,
@@ -163,11 +164,8 @@ class GenerationTable(RequestTable):
         Field(description="`priority`, `fast` are realtime; `flex` is batch; the others standard."),
     ] = None
     queue_timeout: Annotated[
-        float | None,
+        QueueSeconds | None,
         Field(
-            gt=0,
-            le=86400,
-            allow_inf_nan=False,
             description="Seconds from its arrival after which a request with which no engine has "
             "begun ends as 504 `queue_timeout`. It waits for ever without.",
         ),

@@ -16,6 +16,7 @@ from gatewayd_hooks.fields import (
     Effort,
     Finite,
     Model,
+    QueueSeconds,
     Schema,
     ServiceTier,
     ToolName,
@@ -228,6 +229,10 @@ class ResponseRequest(InputTable):
     ] = None
     service_tier: Annotated[ServiceTier | None, Field(description="As in chat.")] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
+    queue_timeout: Annotated[
+        QueueSeconds | None,
+        Field(description="As in chat; one in the background ends as `failed`, with the sentence."),
+    ] = None
     cache_salt: Annotated[CacheSalt | None, Field(description="As in chat.")] = None
     prompt_cache_key: Annotated[str | None, Field(max_length=1024, description="As in chat.")] = (
         None

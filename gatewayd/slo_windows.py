@@ -43,9 +43,9 @@ class Windows:
         """
         now = self._advance()
         count = min(NUM_BUCKETS, round(seconds / BUCKET_SECONDS) + 1)
-        good = self._sum(self._good, now, count)
-        bad = self._sum(self._bad, now, count)
-        return bad / (good + bad) if bad else 0.0
+        # Snapshots ask for all windows of all promises, and most are kept.
+        bad = self._sum(self._bad, now, count) if self.bad else 0
+        return bad / (self._sum(self._good, now, count) + bad) if bad else 0.0
 
     @staticmethod
     def _sum(buckets: list[int], now: int, count: int) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
 
 from gatewayd.admin.wire_snapshot import SloView
 
+_MOST_KEYS = 4096
+"""That are remembered: hardly any is new in the next snapshot."""
 _ESCAPED = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
@@ -33,10 +36,10 @@ class Collected:
             self.fault = f"/metrics cannot be collected: {type(error).__name__}: {error}"
 
     def _add(self, metric: Metric) -> None:
-        is_histogram = metric.type in ("histogram", "gaugehistogram")
-        for sample in metric.samples:
-            if is_histogram and sample.name.endswith("_bucket"):
-                continue
+        samples = metric.samples
+        if metric.type in ("histogram", "gaugehistogram"):
+            samples = [sample for sample in samples if not sample.name.endswith("_bucket")]
+        for sample in samples:
             self._by_name.setdefault(sample.name, []).append(sample)
             if math.isfinite(sample.value):
                 self.samples[key_of(sample)] = float(sample.value)
@@ -72,12 +75,15 @@ class Collected:
 
 def key_of(sample: Sample) -> str:
     """What stands before a sample's value in the exposition text."""
-    if not sample.labels:
-        return str(sample.name)
-    labels = ",".join(
-        f'{name}="{value.translate(_ESCAPED)}"' for name, value in sorted(sample.labels.items())
-    )
-    return f"{sample.name}{{{labels}}}"
+    return _key_of(sample.name, tuple(sample.labels.items()))
+
+
+@lru_cache(_MOST_KEYS)
+def _key_of(name: str, labels: tuple[tuple[str, str], ...]) -> str:
+    if not labels:
+        return name
+    shown = ",".join(f'{label}="{value.translate(_ESCAPED)}"' for label, value in sorted(labels))
+    return f"{name}{{{shown}}}"
 
 
 def _slo(sample: Sample) -> tuple[str, str]:

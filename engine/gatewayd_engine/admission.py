@@ -105,7 +105,7 @@ class Admission:
             self.put_back(slot)
             raise
         self._prefixes.forget(sequence)
-        self._note_admission(sequence, computed)
+        self._note_admission(sequence, computed, beginning.shared)
         return count
 
     def _find(self, sequence: Sequence, num_tokens: int) -> _Beginning:
@@ -270,8 +270,8 @@ class Admission:
         promised = np.maximum(grown, queue.num_reserved[running])
         return int(np.maximum(promised - queue.num_pages[running], 0).sum())
 
-    def _note_admission(self, sequence: Sequence, cached: int) -> None:
-        self._prefixes.count(sequence, cached)
+    def _note_admission(self, sequence: Sequence, cached: int, shared: list[int]) -> None:
+        self._prefixes.count(sequence, cached, shared)
         if sequence.was_admitted:
             return
         sequence.was_admitted = True

@@ -56,6 +56,7 @@ class Browsing:
             holders=_told(pages.holders()[shown]),
             below=_told(below[shown]),
             pinned=_told(is_pinned),
+            hits=_told(standing.hits()[shown]),
             tenants=["" if owner < 0 else names[owner] for owner in owners],
             tokens=[self._prefixes.tokens_in(page) for page in listed],
             more=len(found) - len(shown),

@@ -97,6 +97,8 @@ class Browsed(msgspec.Struct, tag="browsed", array_like=True, frozen=True, gc=Fa
     """Pages that go on from it, all of them."""
     pinned: bytes
     """Whether it is pinned, 0 or 1."""
+    hits: bytes
+    """Requests that found it since it is known, each once, however many answers it has."""
     tenants: list[str]
     """Whose each is."""
     tokens: list[bytes]

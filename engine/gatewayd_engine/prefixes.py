@@ -134,13 +134,15 @@ class Prefixes:
             raise ValueError(f"matched {found.num_tokens} tokens in {len(found.pages)} pages")
         return Match(found.pages[:num_pages], num_tokens)
 
-    def count(self, sequence: Sequence, cached: int) -> None:
-        """Count an admission: so many tokens need not be computed."""
+    def count(self, sequence: Sequence, cached: int, pages: collections.abc.Sequence[int]) -> None:
+        """Count an admission: so many tokens need not be computed, and these pages have them."""
         if sequence.was_counted:
             return
         sequence.was_counted = True
         self.queries += sequence.prompt_len
         self.hits += min(cached, sequence.prompt_len)
+        if pages:
+            self._pages.standing.found(pages)
 
     def publish(self, slots: NDArray[np.int32]) -> None:
         """Tell the prefix cache about pages that are filled by steps that have landed."""

@@ -76,7 +76,10 @@ def prefixes_of(
     """
     columns = (
         np.frombuffer(column, np.int32).tolist()
-        for column in (said.pages, said.depths, said.counts, said.holders, said.below, said.pinned)
+        for column in (
+            *(said.pages, said.depths, said.counts, said.holders),
+            *(said.below, said.pinned, said.hits),
+        )
     )
     rows = [
         PrefixView(
@@ -88,11 +91,11 @@ def prefixes_of(
             text=printable(text_of(np.frombuffer(tokens, np.int32).tolist()), _MOST_CHARS),
             tenant=tenant or DEFAULT_TENANT,
             holders=holders,
-            hits=None,
+            hits=hits,
             is_pinned=bool(pinned),
             children=below,
         )
-        for page, depth, count, holders, below, pinned, tenant, tokens in zip(
+        for page, depth, count, holders, below, pinned, hits, tenant, tokens in zip(
             *columns, said.tenants, said.tokens, strict=True
         )
     ]

@@ -377,7 +377,7 @@ class PrefixView(msgspec.Struct, frozen=True, kw_only=True):
             shown.
         tenant: whose prompts it serves.
         holders: sequences that hold it now.
-        hits: times that it was found; None where that is not counted.
+        hits: requests that found it since it is cached, each once.
         is_pinned: an operator pins it.
         children: pages behind it, everything below included.
     """
@@ -390,7 +390,7 @@ class PrefixView(msgspec.Struct, frozen=True, kw_only=True):
     text: str
     tenant: str
     holders: int
-    hits: int | None
+    hits: int
     is_pinned: bool
     children: int
 

@@ -209,7 +209,14 @@ def shows_what_is_cached(daemon: Any) -> None:
     assert found.kv[0].pinned == 4
     at, depth = prefixes(daemon).rows[0], 0
     text = at.text
+    before = at.hits
+    body = {"model": "nano", "prompt": [*KEPT, 9], "max_tokens": 1}
+    for _ in range(3):
+        assert httpx.post(f"{daemon.url}/v1/completions", json=body).status_code == 200
+    at = prefixes(daemon).rows[0]
+    assert at.hits == before + 3
     while at.is_pinned:
+        assert at.hits >= 3
         assert (at.depth, at.tokens, at.tenant, at.holders) == (depth, 16, "default", 0)
         below = prefixes(daemon, f"?engine=0&parent={at.page}")
         assert sum(1 + row.children for row in below.rows) == at.children

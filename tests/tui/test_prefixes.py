@@ -88,8 +88,7 @@ async def test_the_order_may_be_that_of_saved_tokens_and_what_is_open_stays_open
 
 def test_saved_tokens_are_those_that_were_found() -> None:
     assert saved(page(3, tokens=16)) == 16 * 30
-    assert saved(page(3, hits=None, holders=3)) == 16 * 2
-    assert saved(page(3, hits=None, holders=0)) == 0
+    assert saved(page(3, hits=0, holders=3)) == 0
 
 
 def test_a_label_is_one_line_of_printable_text() -> None:

@@ -1,8 +1,9 @@
-"""Where known pages stand, as columns: for whoever looks at all of them."""
+"""Where known pages stand, and how often they were found: columns, for whoever looks at all."""
 
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,7 @@ class Standing:
         num_pages: of the pool.
     """
 
-    __slots__ = ("_born", "_depths", "_last", "_parent_born", "_parents")
+    __slots__ = ("_born", "_depths", "_hits", "_last", "_parent_born", "_parents")
 
     def __init__(self, num_pages: int) -> None:
         self._parents = array("i", [NOTHING]) * num_pages
@@ -32,6 +33,7 @@ class Standing:
         self._born = array("q", [0]) * num_pages
         self._parent_born = array("q", [0]) * num_pages
         self._last = 0
+        self._hits = np.zeros(num_pages, np.int32)
 
     def add(self, page: int, origin: PageOrigin) -> None:
         """A page is known that was not before."""
@@ -40,6 +42,15 @@ class Standing:
         parent = self._parents[page] = origin.parent
         self._parent_born[page] = self._born[parent] if parent >= 0 else 0
         self._depths[page] = origin.depth
+        self._hits[page] = 0
+
+    def found(self, pages: Sequence[int]) -> None:
+        """A request need not compute what stands in these; each page is there once."""
+        self._hits[pages] += 1
+
+    def hits(self) -> NDArray[np.int32]:
+        """Requests that found each since it is known; a copy."""
+        return self._hits.copy()
 
     def depths(self) -> NDArray[np.int32]:
         """Pages before each; a copy."""

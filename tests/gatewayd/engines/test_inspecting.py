@@ -96,7 +96,7 @@ async def test_prefixes_are_asked_of_one_engine() -> None:
     await asyncio.sleep(0.01)
     (question,) = engine.sent
     assert question == Browse(question.number, 5, 20)
-    answer = Browsed(question.number, b"", b"", b"", b"", b"", b"", [], [])
+    answer = Browsed(question.number, b"", b"", b"", b"", b"", b"", b"", [], [])
     inspecting.browsed(answer)
     assert await browsing is answer
     with pytest.raises(InvalidRequest, match="engine is 2; they are 0 to 1"):

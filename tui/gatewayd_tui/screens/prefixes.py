@@ -41,11 +41,8 @@ class Pin(msgspec.Struct, frozen=True):
 
 
 def saved(row: PrefixView) -> int:
-    """Prompt tokens that nobody had to compute, because of this page.
-
-    Where hits are not counted, those of the sequences that hold it now, but for who computed it.
-    """
-    return row.tokens * (max(0, row.holders - 1) if row.hits is None else row.hits)
+    """Prompt tokens that nobody had to compute, because of this page."""
+    return row.tokens * row.hits
 
 
 def place_of(data: PrefixView | Place | None) -> Place | None:

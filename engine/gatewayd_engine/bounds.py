@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import msgspec
+import numpy as np
 
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.quotas import NO_BOUNDS, Bounds
@@ -51,7 +52,7 @@ class TenantBounds:
         """These from now on, and no others; those that have begun go on."""
         size = self._pages.num_pages
         wanted = {
-            self._queue.number_of(quota.tenant): Bounds(
+            self._queue.tenants.number_of(quota.tenant): Bounds(
                 0 if quota.floor is None else _pages(quota.floor, size),
                 None if quota.ceiling is None else max(1, _pages(quota.ceiling, size)),
             )
@@ -96,9 +97,23 @@ class TenantBounds:
                     bounds = {**bounds, tenant: Bounds(floor, max(ceiling, pages))}
         self._pages.bound(bounds)
 
+    def forget_idle(self) -> None:
+        """Of tenants that have no sequence, no page and no bounds nothing is kept, in time."""
+        tenants, pages, queue = self._queue.tenants, self._pages, self._queue
+        if not tenants.is_due:
+            return
+        is_filled = pages.known() | (pages.holders() > 0)
+        tenants.keep(
+            (
+                queue.view.tenant[queue.ids >= 0],
+                pages.owners()[is_filled],
+                np.fromiter(self._bounds, np.int64, len(self._bounds)),
+            )
+        )
+
     def _need(self, sequence: Sequence) -> _Need:
         pages = -(-sequence.limit // self._queue.view.page_size)
-        return _Need(self._queue.number_of(sequence.tenant), pages)
+        return _Need(self._queue.tenants.number_of(sequence.tenant), pages)
 
     def fitted(self, message: Submit, prompt_len: int) -> Submit:
         """A request as long as its tenant may have it, where it did not say how long it is.
@@ -133,7 +148,7 @@ class TenantBounds:
         if most is None or pages <= most:
             return
         takes = f"a prompt and an answer of {num_tokens} tokens take {pages} pages of the KV cache"
-        if self._bounds.get(self._queue.number_of(tenant), NO_BOUNDS).ceiling == most:
+        if self._bounds.get(self._queue.tenants.number_of(tenant), NO_BOUNDS).ceiling == most:
             raise Refused(
                 f"{takes} and the tenant may hold {most}: ask for fewer tokens, or the operator "
                 "for more",
@@ -149,7 +164,7 @@ class TenantBounds:
         """Pages that a tenant's sequence may hold when nobody else does; None without quotas."""
         if not self._bounds:
             return None
-        number = self._queue.number_of(tenant)
+        number = self._queue.tenants.number_of(tenant)
         kept = sum(one.floor for other, one in self._bounds.items() if other != number)
         left = max(0, self._pages.num_pages - kept)
         ceiling = self._bounds.get(number, NO_BOUNDS).ceiling

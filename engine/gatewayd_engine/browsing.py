@@ -46,7 +46,6 @@ class Browsing:
         shown = found[:limit]
         is_pinned = np.isin(shown, self._inspection.pinned())
         owners = self._inspection.owners()[shown].tolist()
-        names = self._queue.tenants
         listed = shown.tolist()
         return Browsed(
             number=message.number,
@@ -57,7 +56,7 @@ class Browsing:
             below=_told(below[shown]),
             pinned=_told(is_pinned),
             hits=_told(standing.hits()[shown]),
-            tenants=["" if owner < 0 else names[owner] for owner in owners],
+            tenants=["" if owner < 0 else self._queue.tenants.name(owner) for owner in owners],
             tokens=[self._prefixes.tokens_in(page) for page in listed],
             more=len(found) - len(shown),
         )

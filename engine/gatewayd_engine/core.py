@@ -155,6 +155,7 @@ class EngineCore:
             Refused: its numbers do not fit this model.
         """
         prompt = check_submission(message, self._vocab_size, self._max_model_len)
+        self._bounds.forget_idle()
         self._recovery.fenced(partial(self._bounds.tighten, self._lives.knows), redo=True)
         message = self._bounds.fitted(message, len(prompt))
         if any(map(self._lives.knows, message.sequences)):

@@ -121,11 +121,11 @@ class Inspection:
 
     def _pool(self) -> PoolLook:
         states, owners = self.states(), self.owners()
-        names = self._queue.tenants
-        counts = np.bincount(owners + 1, minlength=len(names) + 1)[1:]
+        tenants = self._queue.tenants
+        counts = np.bincount(owners + 1, minlength=len(tenants) + 1)[1:]
         order = np.argsort(-counts, kind="stable")[:MOST_OWNERS]
         order = order[counts[order] > 0]
-        places = np.full(len(names) + 1, NOBODY, np.int32)  # the last one is nobody's
+        places = np.full(len(tenants) + 1, NOBODY, np.int32)  # the last one is nobody's
         places[order] = np.arange(len(order), dtype=np.int32)
         each, cells, whose = _cells(states, owners)
         return PoolLook(
@@ -133,7 +133,7 @@ class Inspection:
             cells=_LETTERS[cells].tobytes(),
             owners=places[whose].tobytes(),
             counts=np.bincount(states, minlength=len(PAGE_STATES)).tolist(),
-            tenants=[names[i] for i in order.tolist()],
+            tenants=[tenants.name(i) for i in order.tolist()],
             tenant_pages=counts[order].tolist(),
         )
 

@@ -129,7 +129,7 @@ class Operating:
             chosen = pages.known_of(None)
         else:
             # Whoever asked for nothing has nothing, and gets no number by this.
-            number = self._queue.find_number(message.tenant)
+            number = self._queue.tenants.find(message.tenant)
             chosen = [] if number is None else pages.known_of(number)
         free = [one for one in chosen if not pages.is_held(one)]
         before, now = pages.num_free, free[:_MOST_EVICTED]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.tenants import Tenants
 from gatewayd_hooks.scheduling import QueueView
 
 
@@ -32,6 +33,7 @@ class Queue:
         beginning: equal for prompts with the same salt and first page, shape ``[slots]``.
         drafted: tokens that were guessed for each, shape ``[slots]``.
         accepted: of these, shape ``[slots]``.
+        tenants: their numbers.
         on_remove: told of a sequence that has ended, while it has its slot.
     """
 
@@ -46,10 +48,10 @@ class Queue:
         self._by_slot: list[Sequence | None] = [None] * slots
         self._by_id: dict[int, Sequence] = {}
         self._free = list(range(slots - 1, -1, -1))
-        self._tenants: dict[str, int] = {}
         self._max_running = max_running
         self._hidden: set[int] = set()
         self.on_remove: Callable[[Sequence], None] | None = None
+        self.tenants = Tenants()
         self.waiting: dict[int, None] = {}
         self.parked: dict[int, None] = {}
         self.running: dict[int, None] = {}
@@ -100,19 +102,6 @@ class Queue:
         """The live sequence that the gateway calls by this number."""
         return self._by_id.get(sequence_id)
 
-    def number_of(self, tenant: str) -> int:
-        """The small number that stands for a tenant."""
-        return self._tenants.setdefault(tenant, len(self._tenants))
-
-    def find_number(self, tenant: str) -> int | None:
-        """The same, of one that has it already."""
-        return self._tenants.get(tenant)
-
-    @property
-    def tenants(self) -> list[str]:
-        """Of everybody who ever had one, by these numbers."""
-        return list(self._tenants)
-
     def add(self, sequence: Sequence) -> int:
         """Give a sequence a slot; it waits from now on."""
         if not self._free:
@@ -125,7 +114,7 @@ class Queue:
         view.num_tokens[slot] = sequence.prompt_len
         view.num_computed[slot] = 0
         view.priority[slot] = sequence.priority
-        view.tenant[slot] = self.number_of(sequence.tenant)
+        view.tenant[slot] = self.tenants.number_of(sequence.tenant)
         view.arrival[slot] = sequence.submitted
         view.weight[slot] = sequence.weight
         view.deadline[slot] = sequence.deadline

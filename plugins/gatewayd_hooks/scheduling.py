@@ -73,7 +73,8 @@ class QueueView:
     priority: NDArray[np.int8]
     """``Priority`` of each sequence, shape ``[slots]``."""
     tenant: NDArray[np.int32]
-    """A small number that stands for the tenant, shape ``[slots]``."""
+    """A small number that stands for the tenant, shape ``[slots]``. When nothing is left of one, no
+    sequence, no cached page and no quota, its number may come to stand for another."""
     arrival: NDArray[np.float64]
     """When it came, seconds of ``time.monotonic``, shape ``[slots]``."""
     token_budget: int

@@ -171,7 +171,7 @@ def test_one_that_waits_and_can_never_run_any_more_fails_when_the_ceiling_falls(
     assert len(engine.answers[small].tokens) == 9
     # Who ran is gone: the ceiling holds as it was set.
     engine.generate([5, 6], max_tokens=2, tenant="b")
-    assert engine.core._pages.quotas.of(engine.core._queue.number_of("a")).ceiling == 2
+    assert engine.core._pages.quotas.of(engine.core._queue.tenants.number_of("a")).ceiling == 2
     engine.core.check()
 
 

@@ -14,8 +14,11 @@ import pytest
 from gatewayd_engine.check import check
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.faults import StrategyFault
+from gatewayd_engine.messages import Amount, TenantQuota
+from gatewayd_engine.messages_look import Browse, Inspect
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.submission import Refused
+from gatewayd_engine.tenants import Tenants
 from gatewayd_hooks.scheduling import Plan, Priority
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -160,3 +163,44 @@ def test_a_plan_that_puts_out_whom_it_must_not_is_refused(
     named = np.where(known, running[np.where(known, named, 0)], 200).astype(np.int32)
     with pytest.raises(StrategyFault, match=reason):
         check(Plan(slots, np.ones(1, np.int32), named), queue)
+
+
+def test_of_tenants_that_have_nothing_left_nothing_is_kept(make_engine: Make, folder: Path) -> None:
+    """Beside an engine that forgets nobody: those that have anything are who they were."""
+    pair = [make_engine(folder, kv_pages=20, page_size=4) for _ in range(2)]
+    for engine, many in zip(pair, (10, 10**6), strict=True):
+        engine.core._queue.tenants = Tenants(many)
+    fields = {"max_tokens": 4, "ignore_eos": True}
+    held: list[int] = []
+    for i in range(120):
+        # The first eight tokens stay the first one's, for all the others use them.
+        prompt = [*range(300, 308), 20 + i, *range(20, 20 + i % 11)]
+        looks = []
+        for engine in pair:
+            if i == 2:
+                engine.bound(TenantQuota("bounded", Amount(2), Amount(8)))
+            if i == 3:
+                held += engine.submit([5, 6, 7], tenant="held", is_held=True, **fields)
+            engine.submit(prompt, tenant=f"once {i}", **fields)
+            looks.append(look(engine))
+        assert looks[0] == looks[1]
+        assert looks[0]["once 0"] >= 2
+    forgets, remembers = (len(engine.core._queue.tenants) for engine in pair)
+    assert remembers > 115
+    assert forgets <= 33
+    for engine, one in zip(pair, held, strict=True):
+        with pytest.raises(Refused, match="may hold 8"):
+            engine.submit([5] * 40, max_tokens=4, tenant="bounded")
+        engine.core.release([one])
+        assert look(engine)["held"] == 2
+        engine.core.check()
+
+
+def look(engine: Any) -> dict[str, int]:
+    """Pages of each tenant when nothing runs, found in the pool and in the tree alike."""
+    while engine.core.has_work:
+        engine.step()
+    pool = engine.core.inspect(Inspect(1)).pool
+    names = engine.core.inspect(Browse(1)).tenants
+    assert set(names) <= set(pool.tenants)
+    return dict(zip(pool.tenants, pool.tenant_pages, strict=True))

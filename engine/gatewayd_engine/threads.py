@@ -7,7 +7,8 @@ one thread would be faster is seen step by step (``pace``).
 
 Every operation of a step allocates its result and the next step frees it. By default glibc gives
 large ones back to the system each time, and takes them again as pages to be zeroed: of a step of
-512 tokens that was a third.
+512 tokens that was a third. What is kept must be of use to all, then: by default each thread that
+compiles a grammar leaves holes in a heap of its own, and nobody else can fill them.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _SPINS = 10_000
 """Some hundred microseconds: longer than the pauses inside a step. Embedded model, two cores,
 tokens/s at batch 1 / 8 / 64: no spinning 144 / 1,067 / 3,468; this 453 / 2,465 / 5,674; one
 thread 338 / 1,596 / 3,934."""
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES, _HEAP_BYTES = 1 << 30, 32 << 20
 """Free memory is kept up to the first; allocations up to the second, glibc's limit, come from
 what is kept."""
@@ -57,8 +58,9 @@ def settle(threads: int | None) -> int:
 
 
 def _keep_memory() -> None:
-    """Let malloc keep what is freed; without effect where it is not glibc's."""
+    """Let malloc keep what is freed, for all threads; without effect where it is not glibc's."""
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
         mallopt(_M_MMAP_THRESHOLD, _HEAP_BYTES)
         mallopt(_M_TRIM_THRESHOLD, _KEPT_BYTES)
+        mallopt(_M_ARENA_MAX, 1)

@@ -23,9 +23,39 @@ for _ in range(20):
 print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
+_HEAPS = """
+import ctypes, threading
+from gatewayd_engine.threads import settle
+settle(1)
+malloc = ctypes.CDLL(None).malloc
+malloc.restype = ctypes.c_void_p
+places, meet = [], threading.Barrier(3)
+def work():
+    meet.wait()
+    places.append(malloc(ctypes.c_size_t(1 << 20)))
+    meet.wait()
+threads = [threading.Thread(target=work) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+lines = [line.split() for line in open("/proc/self/maps") if "[heap]" in line]
+heap = [[int(end, 16) for end in line[0].split("-")] for line in lines]
+print([any(low <= place < high for low, high in heap) for place in places])
+"""
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is glibc's")
+ON_GLIBC = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="malloc is glibc's")
+
+
+@ON_GLIBC
 def test_memory_of_a_step_is_kept_for_the_next() -> None:
     done = subprocess.run([sys.executable, "-c", _FAULTS], capture_output=True, check=True)
     # 4 MiB are 1,024 pages, each time.
     assert int(done.stdout) < 1024
+
+
+@ON_GLIBC
+def test_what_one_thread_has_freed_is_there_for_all() -> None:
+    """All allocate in the one heap of the process."""
+    done = subprocess.run([sys.executable, "-c", _HEAPS], capture_output=True, check=True)
+    assert done.stdout.split() == [b"[True,", b"True,", b"True]"]

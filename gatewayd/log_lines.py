@@ -43,7 +43,7 @@ class LogLines(logging.Handler):
         except Exception:  # noqa: BLE001 - as the standard library's handlers do
             self.handleError(record)
             return
-        message = self._cleared(message)
+        message, request = self._cleared(message), trail.current()
         self._count += 1
         self._lines.append(
             LogView(
@@ -52,7 +52,8 @@ class LogLines(logging.Handler):
                 level=record.levelname.lower(),
                 source=record.name,
                 message=message,
-                request_id=_request_in(message),
+                request_id=_named(message) or ("" if request is None else request.request_id),
+                x_request_id="" if request is None else request.answered_id,
             )
         )
 
@@ -78,10 +79,7 @@ class LogLines(logging.Handler):
         return printable(message, _CHARS)
 
 
-def _request_in(message: str) -> str:
-    """Of whom a line speaks: whom it names, else whose task has logged it."""
-    named = _OURS.search(message)
-    if named is not None:
-        return named[0]
-    current = trail.current()
-    return "" if current is None else current.answered_id
+def _named(message: str) -> str:
+    """Whom a line names, who may be another than whose task has logged it."""
+    found = _OURS.search(message)
+    return "" if found is None else found[0]

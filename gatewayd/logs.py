@@ -13,6 +13,7 @@ from typing import TextIO
 import structlog
 
 from gatewayd.config import LogTable
+from gatewayd.explain import trail
 from gatewayd_engine.journal import Urgent, is_journal
 
 
@@ -25,6 +26,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     shared: list[structlog.typing.Processor] = [
         structlog.stdlib.add_log_level,
         stamp,
+        _with_request,
         structlog.processors.format_exc_info,
     ]
     lines = structlog.stdlib.ProcessorFormatter(
@@ -60,6 +62,18 @@ def is_text(table: LogTable) -> bool:
 
 def _is_text(table: LogTable, stream: TextIO) -> bool:
     return table.format == "text" or (table.format == "auto" and stream.isatty())
+
+
+def _with_request(
+    logger: object, method: str, line: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """Say which request a line is about: the gateway's own id, and what its client is told."""
+    request = trail.current()
+    if request is not None:
+        line["request_id"] = request.request_id
+        if request.answered_id != request.request_id:
+            line["x_request_id"] = request.answered_id
+    return line
 
 
 class _StandardError(logging.StreamHandler[TextIO]):

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gatewayd_engine.about import about
 from gatewayd_engine.faults import STRATEGY_ERROR, OutOfService, RequestFault
 from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.holdings import Holdings
@@ -95,7 +96,8 @@ class Admission:
         try:
             self._strategies.plan.dequeue(slot)
             computed = beginning.computed
-            self._seat(sequence, beginning.shared, computed)
+            with about(sequence.names):
+                self._seat(sequence, beginning.shared, computed)
             if beginning.continued is not None:
                 computed = self._bring(sequence, beginning.continued, num_tokens)
             count = min(grant, num_tokens - computed)

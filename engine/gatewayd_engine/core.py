@@ -14,6 +14,7 @@ from functools import partial
 import msgspec
 import numpy as np
 
+from gatewayd_engine.about import NOBODY, Names
 from gatewayd_engine.attribution import Attribution
 from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.bounds import TenantBounds, has_begun
@@ -405,8 +406,12 @@ class EngineCore:
             self._runner.reads_tables,
         )
 
+    def _names_of(self, sequence_id: int) -> Names:
+        sequence = self._queue.find(sequence_id)
+        return NOBODY if sequence is None else sequence.names
+
     def _launch(self, batch: StepBatch, began: float) -> Flight:
-        launched = launch_apart(self._runner.launch, batch)
+        launched = launch_apart(self._runner.launch, batch, self._names_of)
         self._placement.outside.settle()
         take_off(self._queue, batch)
         self._pages.defers = True

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import logging
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.about import about
 from gatewayd_engine.families import Families
 from gatewayd_engine.faults import RequestFault
-from gatewayd_engine.messages import ERROR, Finished
+from gatewayd_engine.messages import ERROR, FINISH_REASONS, Finished
 from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import Recovery
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
+
+_log = logging.getLogger(__name__)
 
 
 class Lives:
@@ -70,18 +74,22 @@ class Lives:
     ) -> None:
         """End a sequence and note why."""
         self._finished.append(Finished(sequence.id, reason, stop_token, error))
-        if reason != ERROR:
-            self.fork(np.array([sequence.slot], np.int32))
-            self._keep_tail(sequence)
-        self._end(sequence)
+        with about(sequence.names):
+            _log.debug("sequence %d has ended: %s", sequence.id, FINISH_REASONS[reason])
+            if reason != ERROR:
+                self.fork(np.array([sequence.slot], np.int32))
+                self._keep_tail(sequence)
+            self._end(sequence)
 
     def forget(self, sequence_id: int) -> None:
         """End a sequence that nobody waits for; an unknown one is ignored."""
         self._families.forget(sequence_id)
         sequence = self._queue.find(sequence_id)
         if sequence is not None:
-            self._keep_tail(sequence)
-            self._end(sequence)
+            with about(sequence.names):
+                _log.debug("sequence %d is forgotten", sequence_id)
+                self._keep_tail(sequence)
+                self._end(sequence)
 
     def take_finished(self) -> list[Finished]:
         """Those that ended since the last call."""

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from types import TracebackType
 from typing import Any
 
+from gatewayd_engine.about import current
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.journal import Urgent, is_journal
 
@@ -54,7 +55,8 @@ class Lines(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         """The line without its traceback."""
         record.levelname = record.levelname.lower()
-        record.message = f"engine {self._engine}: {record.message}"
+        named = "".join(f" {key}={value}" for key, value in current().items())
+        record.message = f"engine {self._engine}: {record.message}{named}"
         return super().formatMessage(record)
 
     def format(self, record: logging.LogRecord) -> str:
@@ -68,6 +70,7 @@ class Lines(logging.Formatter):
             "logger": record.name,
             "level": record.levelname.lower(),
             "timestamp": moment.replace("+00:00", "Z"),
+            **current(),
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)

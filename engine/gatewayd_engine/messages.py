@@ -90,6 +90,10 @@ class Submit(msgspec.Struct, tag="submit", array_like=True, frozen=True, gc=Fals
     """Seconds from the request's arrival to the first token that is wanted; None for no wish."""
     is_held: bool = False
     """An operator holds it, see ``Hold``: it waits until it is released."""
+    request_id: str = ""
+    """The gateway's own, for the log."""
+    x_request_id: str = ""
+    """What its client is told, for the log."""
 
 
 class Abort(msgspec.Struct, tag="abort", array_like=True, frozen=True, gc=False):

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import gc
+import logging
 import os
 import time
 
+from gatewayd_engine.about import about
 from gatewayd_engine.assembly import Engine, assemble
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
@@ -49,6 +51,8 @@ _OPENING_SECONDS = 0.005
 _REPORT_SECONDS = 1.0
 _STOP_SECONDS = 1.0
 """For a strategy that is being opened when the engine is to end."""
+
+_log = logging.getLogger(__name__)
 
 
 def serve(stream: EngineSocket, config: EngineConfig) -> int:
@@ -167,7 +171,9 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
     match command:
         case Submit():
             try:
-                core.submit(command)
+                with about((command.request_id, command.x_request_id)):
+                    core.submit(command)
+                    _log.debug("has sequences %s to compute", command.sequences)
             except Refused as refusal:
                 error = (refusal.code, str(refusal))
                 return [Finished(i, ERROR, error=error) for i in command.sequences]

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TypeVar
 
+from gatewayd_engine.about import NOBODY, Names, about
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import RequestFault, StrategyFault, culprit
 from gatewayd_engine.flight import Done, Launched
@@ -19,8 +20,17 @@ _MAX_REDOS = 8
 """Strategy faults that one step survives before the engine gives up."""
 
 
-def launch_apart(launch: Callable[[StepBatch], Launched], batch: StepBatch) -> Launched:
+def launch_apart(
+    launch: Callable[[StepBatch], Launched],
+    batch: StepBatch,
+    names_of: Callable[[int], Names] = lambda sequence: NOBODY,
+) -> Launched:
     """Launch a batch; if that raises, each of its sequences alone, to find whose fault it is.
+
+    Args:
+        launch: of the runner.
+        batch: of the step.
+        names_of: the request of a sequence, for the log.
 
     Raises:
         Exception: what was raised, if nothing works alone either.
@@ -29,12 +39,14 @@ def launch_apart(launch: Callable[[StepBatch], Launched], batch: StepBatch) -> L
         return launch(batch)
     except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
         if len(batch) == 1:
-            _log.warning("a request failed in the step: %r", error)
+            with about(names_of(int(batch.sequences[0]))):
+                _log.warning("a request failed in the step: %r", error)
             failure = f"{type(error).__name__}: {error}"
             return Done(StepResult.failure(0, "internal_error", failure))
         cause = error
     results = [
-        launch_apart(launch, batch.only(line)).result().shifted(line) for line in range(len(batch))
+        launch_apart(launch, batch.only(line), names_of).result().shifted(line)
+        for line in range(len(batch))
     ]
     if all(result.failed for result in results):
         # It is the engine that is broken, and to be replaced.

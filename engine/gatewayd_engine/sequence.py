@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.about import NOBODY, Names
 from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
@@ -47,6 +48,7 @@ class Sequence:
         was_counted: whether its request is in the prefix cache's statistics.
         is_urgent: whether an operator has put it first in its class.
         submitted: ``time.monotonic`` when the engine got it.
+        names: of its request, for the log.
     """
 
     __slots__ = (
@@ -59,6 +61,7 @@ class Sequence:
         "kept",
         "keys",
         "limit",
+        "names",
         "pages",
         "params",
         "preemptions",
@@ -94,8 +97,10 @@ class Sequence:
         retention: tuple[int, float] = (NORMAL_PRIORITY, 0.0),
         weight: float = 1.0,
         deadline: float = math.inf,
+        names: Names = NOBODY,
     ) -> None:
         self.id = sequence_id
+        self.names = names
         self.slot = -1
         self.row = -1
         self.params = params

@@ -99,6 +99,7 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
             retention=message.retention,
             weight=message.weight,
             deadline=math.inf if message.deadline is None else arrived + message.deadline,
+            names=(message.request_id, message.x_request_id),
         )
         for choice, sequence_id in enumerate(message.sequences)
     ]

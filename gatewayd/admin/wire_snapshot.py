@@ -318,7 +318,8 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
         level: ``debug`` to ``critical``.
         source: the logger.
         message: what it says.
-        request_id: of whom it speaks; empty for nobody.
+        request_id: of whom it speaks, the gateway's own; empty for nobody.
+        x_request_id: what that request's client was told; empty where nobody knows.
     """
 
     number: int
@@ -327,6 +328,7 @@ class LogView(msgspec.Struct, frozen=True, kw_only=True):
     source: str
     message: str
     request_id: str = ""
+    x_request_id: str = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):

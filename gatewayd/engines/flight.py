@@ -23,6 +23,7 @@ from gatewayd.errors import (
     NumericalError,
     StrategyUnavailable,
 )
+from gatewayd.explain.trail import about
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.logs import Rarely
@@ -196,7 +197,8 @@ class Flight:
         choice.settle()
         self.drop(choice)
         if finished.reason == ERROR:
-            error = self._error(finished, choice.job.request)
+            with about(choice.job.trail):
+                error = self._error(finished, choice.job.request)
             self._call(choice, choice.sink.failed, error)
         else:
             reason = FINISH_REASONS[finished.reason]

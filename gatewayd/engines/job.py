@@ -11,6 +11,8 @@ from dataclasses import dataclass, field
 from gatewayd.engines.seam import EngineRequest, TokenSink
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
+from gatewayd.explain import trail
+from gatewayd.explain.trail import Trail
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +63,8 @@ class Choice:
         try:
             method(*args)
         except Exception:  # noqa: BLE001 - one sink's fault must not reach the others
-            _log.exception("request %s: its sink raised", self.job.request.request_id)
+            with trail.about(self.job.trail):
+                _log.exception("request %s: its sink raised", self.job.request.request_id)
             return False
         return True
 
@@ -82,6 +85,7 @@ class Job:
         request: what was asked.
         prompt: its prompt as int32 bytes, made once.
         arrived: when, seconds of ``time.monotonic``.
+        trail: of the request; None if it came another way.
         choices: its sequences.
         is_waiting: whether none of them has been admitted yet; it then counts as backlog.
         losses: engines lost while they had it.
@@ -99,6 +103,7 @@ class Job:
     request: EngineRequest
     prompt: bytes
     arrived: float
+    trail: Trail | None = None
     choices: list[Choice] = field(default_factory=list)
     is_waiting: bool = False
     losses: int = 0
@@ -116,7 +121,7 @@ class Job:
         """Take a request in."""
         prompt = array("i", request.prompt).tobytes()
         now = time.monotonic()
-        job = cls(number, request, prompt, now)
+        job = cls(number, request, prompt, now, trail.current())
         job.choices = [Choice(job, i, sink, Timeline(now)) for i, sink in enumerate(sinks)]
         return job
 

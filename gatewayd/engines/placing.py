@@ -26,7 +26,7 @@ def view_of(replica: Replica, flight: Flight) -> ReplicaView:
 
 def submit_of(job: Job) -> Submit:
     """A request whose choices have their sequences, as engines take it."""
-    request = job.request
+    request, trail = job.request, job.trail
     return Submit(
         sequences=[choice.sequence for choice in job.choices],
         prompt=job.prompt,
@@ -40,4 +40,6 @@ def submit_of(job: Job) -> Submit:
         weight=request.weight,
         deadline=request.deadline,
         is_held=job.is_held,
+        request_id=request.request_id,
+        x_request_id="" if trail is None else trail.answered_id,
     )

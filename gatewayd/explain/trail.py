@@ -33,16 +33,18 @@ class Trail:
     Attributes:
         arrival: when it came, by ``time.monotonic``.
         answered_id: the ``x-request-id`` of its answer.
+        request_id: the gateway's own.
         spans: in the order of their ends.
         asked: what it has come to, when that is known.
         is_sent: whether that has come to the engines.
     """
 
-    __slots__ = ("answered_id", "arrival", "asked", "is_sent", "spans")
+    __slots__ = ("answered_id", "arrival", "asked", "is_sent", "request_id", "spans")
 
-    def __init__(self, answered_id: str) -> None:
+    def __init__(self, answered_id: str, request_id: str) -> None:
         self.arrival = time.monotonic()
         self.answered_id = answered_id
+        self.request_id = request_id
         self.spans: list[Span] = []
         self.asked: Work | None = None
         self.is_sent = False
@@ -51,14 +53,24 @@ class Trail:
 _current: ContextVar[Trail | None] = ContextVar("trail", default=None)
 
 
-def begin(answered_id: str) -> None:
+def begin(answered_id: str, request_id: str = "") -> None:
     """A request has come; this task works on it from now on."""
-    _current.set(Trail(answered_id))
+    _current.set(Trail(answered_id, request_id or answered_id))
 
 
 def current() -> Trail | None:
     """Of the request that this task works on."""
     return _current.get()
+
+
+@contextmanager
+def about(trail: Trail | None) -> Iterator[None]:
+    """What is logged within is about this request, whoever's task it is."""
+    before = _current.set(trail)
+    try:
+        yield
+    finally:
+        _current.reset(before)
 
 
 @contextmanager

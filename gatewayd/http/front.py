@@ -91,7 +91,7 @@ class Front:
         scope["request_id"] = request_id
         scope["app"] = self  # starlette then raises its 404 and 405 instead of answering
         echoed_id = answered_id(scope["headers"], request_id)
-        trail.begin(echoed_id.decode())
+        trail.begin(echoed_id.decode(), request_id)
         exchange = Exchange(send, echoed_id)
         try:
             await self._app(scope, receive, exchange.send)
@@ -114,6 +114,7 @@ class Front:
             method = scope["method"] if scope["method"] in _METHODS else "other"
             status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
+            logger.debug("%s %s was answered with %d", method, endpoint, status)
 
     def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""

@@ -8,6 +8,7 @@ import logging
 import pytest
 
 from gatewayd_engine import logs
+from gatewayd_engine.about import about
 
 
 def _record(words: str, error: BaseException | None = None) -> logging.LogRecord:
@@ -28,6 +29,19 @@ def test_a_json_line_has_the_daemons_names_and_the_engines_number() -> None:
 def test_a_line_for_people_is_text() -> None:
     line = logs.Lines(3, is_json=False).format(_record("one"))
     assert line.endswith(" [warning] engine 3: one")
+
+
+def test_a_line_says_of_which_request_it_is() -> None:
+    with about(("req_1", "mine")):
+        text = logs.Lines(3, is_json=False).format(_record("one"))
+        told = json.loads(logs.Lines(3, is_json=True).format(_record("one")))
+        with about(("req_2", "req_2")):
+            other = json.loads(logs.Lines(3, is_json=True).format(_record("one")))
+    assert text.endswith(" engine 3: one request_id=req_1 x_request_id=mine")
+    assert (told["request_id"], told["x_request_id"]) == ("req_1", "mine")
+    assert other["request_id"] == "req_2"
+    assert "x_request_id" not in other
+    assert "request_id" not in logs.Lines(3, is_json=False).format(_record("one"))
 
 
 def test_the_same_words_come_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -53,4 +53,7 @@ def test_a_line_says_of_whom_it_speaks() -> None:
     say(lines, "nobody")
     trail.begin("mine")
     say(lines, "somebody")
-    assert [line.request_id for line in lines.since(0)] == [ours, "", "mine"]
+    trail.begin("mine", ours)
+    say(lines, "of both")
+    found = [(line.request_id, line.x_request_id) for line in lines.since(0)]
+    assert found == [(ours, ""), ("", ""), ("mine", "mine"), (ours, "mine")]

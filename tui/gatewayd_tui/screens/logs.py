@@ -33,7 +33,7 @@ COLUMNS: list[Column[LogView]] = [
     Column("time", 8, _when),
     Column("level", 10, _level),
     Column("source", 20, lambda r: r.source, is_wide=True),
-    Column("request", 14, lambda r: r.request_id or "-"),
+    Column("request", 14, lambda r: r.x_request_id or r.request_id or "-"),
     Column("message", 0, lambda r: " ".join(r.message.split())),
 ]
 
@@ -68,7 +68,7 @@ class LogsScreen(ConsoleScreen):
             line
             for line in state.logs
             if (line.level not in LEVELS or LEVELS.index(line.level) >= self._lowest)
-            and self._request in ("", line.request_id)
+            and self._request in ("", line.request_id, line.x_request_id)
         ]
         table = self.query_one(LiveTable)
         table.put(lines[-_MOST:])

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 NEEDLESS = (
     "schemathesis",
     "xdist",
@@ -13,3 +16,10 @@ NEEDLESS = (
 )
 QUICKLY = {"PYTEST_ADDOPTS": " ".join(f"-p no:{name}" for name in NEEDLESS)}
 """Environment of one whose projects use none of these plugins."""
+
+_PATH = [str(Path(__file__).with_name("inner")), os.environ.get("PYTHONPATH", "")]
+BRIEFLY = {
+    "PYTEST_ADDOPTS": f"{QUICKLY['PYTEST_ADDOPTS']} -p few_examples",
+    "PYTHONPATH": os.pathsep.join(_PATH).strip(os.pathsep),
+}
+"""The same, and ``inner/few_examples.py``."""

@@ -11,7 +11,7 @@ from gatewayd.authoring import scaffold
 from gatewayd.authoring.kit import conformance_of
 from gatewayd.authoring.testing import CannotTest, Result, find, run
 from gatewayd_hooks.strategy import Kind
-from tests.inner_pytest import QUICKLY
+from tests.inner_pytest import BRIEFLY
 
 EVICTION = {
     name.removeprefix("test_").replace("_", " ") for name in conformance_of(Kind.EVICTION).tests
@@ -19,8 +19,8 @@ EVICTION = {
 
 
 @pytest.fixture(autouse=True)
-def _without_what_is_slow_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in QUICKLY.items():
+def _with_what_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in BRIEFLY.items():
         monkeypatch.setenv(name, value)
 
 

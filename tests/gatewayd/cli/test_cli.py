@@ -14,7 +14,7 @@ import pytest
 
 from gatewayd import __version__
 from gatewayd.cli.lazy import COMMANDS
-from tests.inner_pytest import QUICKLY
+from tests.inner_pytest import BRIEFLY
 
 
 def _run(*arguments: object, **env: str) -> subprocess.CompletedProcess[str]:
@@ -216,11 +216,11 @@ def test_plugin_new_writes_a_project_that_plugin_test_passes(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     project = tmp_path / "gatewayd-evict-mine"
     assert str(project / "pyproject.toml") in done.stdout
-    good = _run("plugin", "test", project, **QUICKLY)
+    good = _run("plugin", "test", project, **BRIEFLY)
     assert good.returncode == 0, good.stdout
     assert "passed  every page of a large pool comes out once" in good.stdout
     (project / "tests" / "test_more.py").write_text("def test_what_fails():\n    assert not 1\n")
-    broken = _run("plugin", "test", project, "--json", **QUICKLY)
+    broken = _run("plugin", "test", project, "--json", **BRIEFLY)
     assert broken.returncode == 1
     assert json.loads(broken.stdout)["ok"] is False
 

@@ -1,7 +1,7 @@
 """The model's own chat template, in a sandbox.
 
 Templates come only from the model's folder, never from a request, and may neither reach Python's
-internals nor change what they are given.
+internals nor change what they are given, nor take more time and memory than ``template_bounds``.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any, NoReturn
 from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension
 from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
+from gatewayd.text.template_bounds import BoundedEnvironment, begun
 
 RESERVED = frozenset(
     ("messages", "tools", "documents", "add_generation_prompt", "raise_exception", "strftime_now")
@@ -27,7 +27,7 @@ RESERVED = frozenset(
 _DICT_ATTRIBUTES = frozenset(dir(dict))
 
 
-class _Environment(ImmutableSandboxedEnvironment):
+class _Environment(BoundedEnvironment):
     """The sandbox, without an exception for each ``message.role``."""
 
     def getattr(self, obj: Any, attribute: str) -> Any:  # noqa: ANN401 - jinja2's
@@ -71,6 +71,7 @@ class ChatTemplate:
             extensions=["jinja2.ext.loopcontrols", _Generation],
         )
         environment.filters["tojson"] = _to_json
+        environment.bound_filters()
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = _now
         self.source = source + tool_source
@@ -139,6 +140,7 @@ class ChatTemplate:
         try:
             return template.render(
                 **arguments,
+                **begun(),
                 messages=messages,
                 tools=tools,
                 add_generation_prompt=add_generation_prompt,

@@ -55,7 +55,9 @@ class Segment:
     def __init__(self, path: Path, secret: bytes) -> None:
         self.path = path
         self._secret = secret
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # A link that somebody has put there leads to no file of ours.
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+        self._fd = os.open(path, flags, 0o600)
         self._lock = threading.Lock()
         self.size = 0
 

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import secrets
+import stat
 import threading
 from collections import deque
 from functools import lru_cache
@@ -40,12 +41,13 @@ class Store:
         damaged: pages that were found damaged and dropped, since it was opened.
 
     Raises:
-        ValueError: another process has the folder.
+        ValueError: another process has the folder, or others may write to it.
         OSError: it cannot be used.
     """
 
     def __init__(self, folder: Path, size: int) -> None:
         folder.mkdir(mode=0o700, exist_ok=True)
+        _check_owner(folder)
         self._folder = folder
         self._size = size
         self._segment_size = min(_MOST_SEGMENT, size // _SEGMENTS)
@@ -168,8 +170,26 @@ class Store:
         return left
 
 
+def _check_owner(folder: Path) -> None:
+    """Pages are answers to come: whoever can write them here writes those of others."""
+    found = folder.lstat()
+    why = ""
+    if not stat.S_ISDIR(found.st_mode):
+        why = "is a link or a file"
+    elif found.st_uid != os.geteuid():
+        why = f"belongs to the user {found.st_uid}"
+    elif found.st_mode & 0o022:
+        why = f"can be written to by others, its mode is {stat.S_IMODE(found.st_mode):o}"
+    if why:
+        raise ValueError(
+            f"[kv_tier.disk] path {folder} {why}; it must be a folder of the daemon's user alone:"
+            " remove it, and it is made anew"
+        )
+
+
 def _lock(folder: Path) -> int:
-    held = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+    held = os.open(folder / "lock", flags, 0o600)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -185,10 +205,15 @@ def _secret(folder: Path) -> bytes:
     """The folder's secret; a new one if there is none yet."""
     path = folder / "secret"
     with contextlib.suppress(FileNotFoundError):
-        secret = path.read_bytes()
-        if len(secret) == _SECRET_BYTES:
-            path.chmod(0o600)
-            return secret
+        opened = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        try:
+            secret = os.read(opened, _SECRET_BYTES + 1)
+            is_ours = os.fstat(opened).st_uid == os.geteuid()
+            if is_ours and len(secret) == _SECRET_BYTES:
+                os.fchmod(opened, 0o600)
+                return secret
+        finally:
+            os.close(opened)
     secret = secrets.token_bytes(_SECRET_BYTES)
     new = folder / "secret.new"
     new.unlink(missing_ok=True)

@@ -120,6 +120,47 @@ def test_nothing_in_the_folder_can_be_read_by_others_or_names_a_key(
     assert disk.find([key(7)]) == 0
 
 
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o702, 0o777])
+def test_a_folder_that_others_may_write_to_is_refused(
+    make: Callable[..., Disk], tmp_path: Path, mode: int
+) -> None:
+    make().close()
+    folder_of(tmp_path / "kv").chmod(mode)
+    with pytest.raises(ValueError, match=rf"can be written to by others, its mode is {mode:o}"):
+        make()
+
+
+def test_a_folder_that_is_somebody_elses_is_refused(
+    make: Callable[..., Disk], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make().close()
+    owner = folder_of(tmp_path / "kv").stat().st_uid
+    monkeypatch.setattr("gatewayd_tier_disk.store.os.geteuid", lambda: owner + 1)
+    with pytest.raises(ValueError, match=f"belongs to the user {owner}; it must be"):
+        make()
+
+
+@pytest.mark.parametrize("name", ["000000000000.kv", "lock", "secret", ""])
+def test_no_link_leads_out_of_the_folder(
+    make: Callable[..., Disk], tmp_path: Path, name: str
+) -> None:
+    """A segment's would be cut off at its first byte that is no record: all of it."""
+    outside = tmp_path / "precious"
+    folder = folder_of(tmp_path / "kv")
+    if name:
+        folder.mkdir(mode=0o700, parents=True)
+        outside.write_bytes(b"x" * 32)
+        (folder / name).symlink_to(outside)
+    else:
+        outside.mkdir()
+        folder.parent.mkdir()
+        folder.symlink_to(outside)
+    with pytest.raises((OSError, ValueError)):
+        make()
+    assert outside.is_dir() or outside.read_bytes() == b"x" * 32
+    assert not outside.is_dir() or list(outside.iterdir()) == []
+
+
 def test_without_a_path_it_says_what_is_missing() -> None:
     disk = Disk(DiskConfig())
     with pytest.raises(ValueError, match=r"\[kv_tier\.disk\] path is not set"):

@@ -15,6 +15,7 @@ import structlog
 from gatewayd.config import LogTable
 from gatewayd.explain import trail
 from gatewayd_engine.journal import Urgent, is_journal
+from gatewayd_engine.logs import visible
 
 
 def configure(table: LogTable, stream: TextIO | None = None) -> None:
@@ -33,7 +34,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
         foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-            _text_renderer(stream) if is_text else structlog.processors.JSONRenderer(),
+            *_renderers(stream, is_text),
         ],
     )
     is_told_apart = stream is sys.stderr and is_journal()
@@ -96,5 +97,17 @@ def set_level(level: str) -> None:
         logging.getLogger(library).setLevel(max(logging.WARNING, logging.getLogger().level))
 
 
-def _text_renderer(stream: TextIO) -> structlog.typing.Processor:
-    return structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)
+def _renderers(stream: TextIO, is_text: bool) -> list[structlog.typing.Processor]:
+    if not is_text:
+        return [structlog.processors.JSONRenderer()]
+    return [_visible, structlog.dev.ConsoleRenderer(colors=stream.isatty(), pad_event_to=0)]
+
+
+def _visible(
+    logger: object, name: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """What is told may be a stranger's: it writes no lines of its own, and drives no terminal."""
+    for key, value in event.items():
+        if isinstance(value, str):
+            event[key] = visible(value, keep="\n" if key == "exception" else "")
+    return event

@@ -39,6 +39,20 @@ class Rarely:
         return True
 
 
+def visible(text: str, keep: str = "") -> str:
+    r"""A text as one line that drives no terminal: ``a\nb`` has a backslash and an ``n`` in it.
+
+    Args:
+        text: also of somebody who would like to write lines of his own.
+        keep: characters that stay as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        c if c.isprintable() or c in keep else c.encode("unicode_escape").decode() for c in text
+    )
+
+
 class Lines(logging.Formatter):
     """One line for each record, with the engine's number.
 
@@ -56,8 +70,12 @@ class Lines(logging.Formatter):
         """The line without its traceback."""
         record.levelname = record.levelname.lower()
         named = "".join(f" {key}={value}" for key, value in current().items())
-        record.message = f"engine {self._engine}: {record.message}{named}"
+        record.message = f"engine {self._engine}: {visible(record.message + named)}"
         return super().formatMessage(record)
+
+    def formatException(self, ei: Any) -> str:  # noqa: ANN401 - logging's
+        """A traceback; only its own lines are lines."""
+        return visible(super().formatException(ei), keep="\n")
 
     def format(self, record: logging.LogRecord) -> str:
         """The whole line."""
@@ -74,7 +92,7 @@ class Lines(logging.Formatter):
         }
         if record.exc_info:
             line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line, ensure_ascii=False)
+        return json.dumps(line)
 
 
 def configure(config: EngineConfig) -> None:

@@ -44,6 +44,17 @@ def test_a_line_says_of_which_request_it_is() -> None:
     assert "request_id" not in logs.Lines(3, is_json=False).format(_record("one"))
 
 
+@pytest.mark.parametrize("is_json", [True, False])
+def test_no_words_make_a_line_of_their_own_or_drive_a_terminal(is_json: bool) -> None:
+    forged = "no\n12:00:00 [critical] engine 0: forged\x1b[2J\x9b\u202e\rx\x07"
+    lines = logs.Lines(3, is_json=is_json)
+    told = lines.format(_record(forged))
+    assert told.isprintable()
+    assert "forged" in told
+    error = lines.format(_record("it broke", ValueError(forged)))
+    assert error.replace("\n", "").isprintable()
+
+
 def test_the_same_words_come_once_in_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("gatewayd_engine.logs.time.monotonic", lambda: now)

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from typing import Literal
 
 import pytest
 
@@ -50,6 +51,25 @@ def test_text_is_for_people() -> None:
     logging.getLogger("gatewayd.x").warning("hello")
     assert "hello" in out.getvalue()
     assert not out.getvalue().startswith("{")
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_no_words_make_a_line_of_their_own_or_drive_a_terminal(
+    form: Literal["text", "json"],
+) -> None:
+    forged = "no\n12:00:00 [critical] forged\x1b[2J\x9b\u202e\rx\x07"
+    out = io.StringIO()
+    logs.configure(LogTable(format=form), out)
+    logging.getLogger("gatewayd.x").warning("there is no model %s", forged)
+    line = out.getvalue()
+    assert line[-1] == "\n"
+    assert line[:-1].isprintable()
+    assert "forged" in line
+    try:
+        raise ValueError(forged)
+    except ValueError:
+        logging.getLogger("gatewayd.x").exception("it broke")
+    assert out.getvalue().replace("\n", "").isprintable()
 
 
 def test_the_level_can_change_while_it_runs() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import wraps
-from typing import Any
+from typing import Any, cast
 
 from jinja2 import nodes, pass_context
 from jinja2.runtime import Context
@@ -137,14 +137,16 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
             loop.iter = self._filtered(loop.iter, _KEY, nodes.Const(own))
         for joined in found.find_all(nodes.Concat):
             joined.nodes = [self._filtered(part, _KEY + "~") for part in joined.nodes]
-        for macro in found.find_all(nodes.Macro | nodes.CallBlock):
+        macros: list[nodes.Macro | nodes.CallBlock] = [*found.find_all(nodes.Macro)]
+        macros += found.find_all(nodes.CallBlock)
+        for macro in macros:
             own = sum(len(data.data) for data in macro.find_all(nodes.TemplateData))
             counted = self._filtered(nodes.Const(""), _KEY + "()", nodes.Const(own))
             macro.body.insert(0, nodes.Output([counted], lineno=macro.lineno))
         return found
 
-    def _filtered(self, node: nodes.Expr, name: str, *arguments: nodes.Expr) -> nodes.Filter:
-        made = nodes.Filter(node, name, list(arguments), [], None, None)
+    def _filtered(self, node: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+        made = nodes.Filter(cast(nodes.Expr, node), name, list(arguments), [], None, None)
         made.set_lineno(node.lineno or 1)
         made.set_environment(self)
         return made

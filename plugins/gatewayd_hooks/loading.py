@@ -22,6 +22,7 @@ from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.settings import decode
+from gatewayd_hooks.startup_files import startup_file
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.version import SPEC_VERSION
 
@@ -242,6 +243,7 @@ class PluginHost:
     def _plugin(self, entry: Entry) -> Any:  # noqa: ANN401 - a module or any object
         """Import and register a plugin, once even if it stands behind several names."""
         if entry.module not in self._plugins:
+            _check_files(entry)
             with _fence(entry, f"import of {entry.module}"):
                 plugin = entry.load()
             with self._lock:
@@ -282,6 +284,19 @@ def _check_spec(entry: Entry, info: StrategyInfo[Any]) -> None:
     with _fence(entry, "requires_spec"):
         if not SpecifierSet(info.requires_spec).contains(SPEC_VERSION, prereleases=True):
             raise SpecMismatch(entry.plugin, info.requires_spec, SPEC_VERSION)
+
+
+def _check_files(entry: Entry) -> None:
+    if entry.distribution == PROJECT:
+        return
+    with _fence(entry, "the list of its files"):
+        found = startup_file(entry.distribution)
+    if found is not None:
+        raise LoadFailed(
+            entry.plugin,
+            f"{entry.owner} installs {found}, which runs code whenever a Python of this machine"
+            " starts; find out what it did, and uninstall it",
+        )
 
 
 @contextmanager

@@ -9,6 +9,7 @@ import aiohttp
 import msgspec
 
 from gatewayd.admin.wire_snapshot import VERSION, Snapshot
+from gatewayd_tui.cleaning import cleaned
 
 _SILENCE = 5.0
 """Seconds beyond the interval after which a stream that says nothing is lost."""
@@ -104,7 +105,7 @@ class Live:
     async def call(self, method: str, route: str, body: object = None) -> Any:  # noqa: ANN401 - JSON
         """One request of the admin API."""
         content = await self._ask(method, route, body)
-        return msgspec.json.decode(content) if content else None
+        return msgspec.json.decode(cleaned(content, keeps_lines=True)) if content else None
 
     async def _ask(self, method: str, route: str, body: object = None) -> bytes:
         timeout = aiohttp.ClientTimeout(total=_CALL_SECONDS)
@@ -150,6 +151,7 @@ def decode(line: bytes | str) -> Snapshot:
     Raises:
         Lost: it is of another version, or not a snapshot.
     """
+    line = cleaned(line.encode() if isinstance(line, str) else line)
     try:
         version = msgspec.json.decode(line, type=_Versioned).version
         if version != VERSION:
@@ -169,6 +171,7 @@ def _url(route: str) -> str:
 def _sentence(content: bytes) -> str:
     """What an error says."""
     try:
-        return str(msgspec.json.decode(content)["error"]["message"])
+        return str(msgspec.json.decode(cleaned(content))["error"]["message"])
     except (msgspec.DecodeError, KeyError, TypeError):
-        return content[:200].decode("utf-8", "replace") or "no reason is given"
+        said = content[:200].decode("utf-8", "replace")
+        return "".join(c if c.isprintable() else " " for c in said) or "no reason is given"

@@ -29,12 +29,20 @@ class Vocabulary(Protocol):
         """Start decoding a sequence; see ``Tokenizer.detokenizer``."""
 
 
+_SPREAD, _GAP = 4, 1 << 16
+"""Ids that a vocabulary may have for each token, and beside; most have none too many."""
+
+
 def vocabulary_of(
     backend: Backend, decoder: dict[str, Any], special_ids: frozenset[int]
 ) -> Vocabulary:
     """Read the vocabulary of a tokenizer with this decoder."""
-    tokens = [""] * (max(backend.get_vocab(with_added_tokens=True).values()) + 1)
-    for token, i in backend.get_vocab(with_added_tokens=True).items():
+    ids = backend.get_vocab(with_added_tokens=True)
+    last = max(ids.values())
+    if last > _SPREAD * len(ids) + _GAP:  # each id between takes memory: one could take all
+        raise ValueError(f"it has {len(ids):,} tokens, and one of them the id {last:,}")
+    tokens = [""] * (last + 1)
+    for token, i in ids.items():
         tokens[i] = token
     spelling = spelling_of(decoder)
     if spelling is not None:

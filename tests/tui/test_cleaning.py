@@ -42,10 +42,8 @@ def texts(value: Any) -> list[str]:
     return [value] if isinstance(value, str) else []
 
 
-ANY = st.recursive(
-    st.text() | st.integers() | st.none() | st.text([*sorted(CONTROLS), "\\", '"', "n", "u"]),
-    lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
-)
+WORD = st.text([*sorted(CONTROLS), "\\", '"', "n", "u", "0", "é"], max_size=8)
+ANY = st.lists(WORD | st.dictionaries(WORD, WORD, max_size=2), max_size=3)
 
 
 @given(ANY, st.booleans(), st.booleans())

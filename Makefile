@@ -7,6 +7,9 @@ BIN    := $(VENV)/bin
 TORCH  ?= torch==2.13.0
 PORT   ?= 8000
 OUT    ?= out
+# Processes of `make test`; auto is one for each core. Tests wait for a good part of their time, so
+# WORKERS=3 may be quicker on two cores, and a test that holds a time to a bound has more neighbours.
+WORKERS ?= auto
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
@@ -30,7 +33,7 @@ run: install ## the daemon on the embedded model, a first answer, and the curl t
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
 
 test: install ## the tests that every change must pass; no GPU, a few minutes
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
 
 test-all: install ## those and the long campaigns
 	$(BIN)/python -m pytest -m "not gpu and not bench"

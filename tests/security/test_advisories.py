@@ -160,7 +160,162 @@ SHOWN = [
         "daemon/test_service.py",
         "test_a_hung_engine_is_no_life_until_it_is_declared_lost",
     ),
+    Shown(
+        "GHSA-5mg7-485q-xm76: a wheel that runs code at every start",
+        "contract/test_startup_files.py",
+        "test_a_distribution_whose_files_run_code_at_every_start_is_not_loaded",
+    ),
+    Shown(
+        "vLLM's cache folder: what others can write is believed",
+        "plugins/tier_disk/test_folder.py",
+        "test_a_folder_that_others_may_write_to_is_refused",
+    ),
+    Shown(
+        "a link that was planted in a cache folder",
+        "plugins/tier_disk/test_folder.py",
+        "test_no_link_leads_out_of_the_folder",
+    ),
+    Shown(
+        "CVE-2025-9141: what a model says is evaluated",
+        "security/test_outputs.py",
+        "test_no_word_of_a_model_is_run",
+    ),
+    Shown(
+        "CVE-2025-24357: weights that are pickles",
+        "engine/model/test_loader.py",
+        "test_formats_that_run_code_are_refused",
+    ),
+    Shown(
+        "CVE-2025-66448: code of a checkpoint",
+        "security/test_outputs.py",
+        "test_code_of_a_checkpoint_is_not_run",
+    ),
+    Shown(
+        "CVE-2026-7482: a header of weights that is a bomb",
+        "security/test_outputs.py",
+        "test_a_file_of_weights_that_says_more_than_it_has_is_refused",
+    ),
+    Shown(
+        "a tokenizer that is a bomb",
+        "security/test_outputs.py",
+        "test_a_tokenizer_that_is_a_bomb_is_refused",
+    ),
+    Shown(
+        "CVE-2025-61620: a template that takes all time or memory",
+        "gatewayd/text/test_template_bounds.py",
+        "test_what_takes_too_much_is_refused_before_it_has_it",
+    ),
+    Shown(
+        "CVE-2026-48746: a path that is written in another way",
+        "security/test_paths.py",
+        "test_no_way_to_write_a_path_comes_past_the_key",
+    ),
+    Shown(
+        "CVE-2026-48710: a host that is none",
+        "gatewayd/http/test_guard.py",
+        "test_a_host_that_is_none_is_refused_on_every_route",
+    ),
+    Shown(
+        "CVE-2026-48817: odd methods",
+        "security/test_routes.py",
+        "test_a_method_that_is_not_listed_is_405_with_every_key",
+    ),
+    Shown(
+        "CVE-2023-6021, CVE-2024-37032: an id that is a path",
+        "security/test_paths.py",
+        "test_an_id_is_looked_up_and_never_a_path",
+    ),
+    Shown(
+        "CVE-2026-47155: an index that names files elsewhere",
+        "engine/model/test_loader.py",
+        "test_an_index_reaches_no_other_folder",
+    ),
+    Shown(
+        "CVE-2026-22778: an error that tells an address",
+        "security/test_paths.py",
+        "test_no_error_tells_an_address_or_a_path",
+    ),
+    Shown(
+        "CVE-2020-7694: a word that makes a line of the log",
+        "gatewayd/test_logs.py",
+        "test_no_words_make_a_line_of_their_own_or_drive_a_terminal",
+    ),
+    Shown(
+        "CVE-2020-7694: the same in an engine's",
+        "engine/test_logs.py",
+        "test_no_words_make_a_line_of_their_own_or_drive_a_terminal",
+    ),
+    Shown(
+        "CVE-2020-7694: a word that drives the console's terminal",
+        "tui/test_cleaning.py",
+        "test_no_screen_writes_what_a_terminal_obeys",
+    ),
+    Shown(
+        "CVE-2026-47102: a change by whoever has no right to it",
+        "gatewayd/admin/test_peer.py",
+        "test_strangers_and_those_whom_nobody_knows_are_cut_off",
+    ),
+    Shown(
+        "CVE-2026-44556: a route that forgot which models a key may use",
+        "gatewayd/tenants/test_keys.py",
+        "test_a_key_for_one_model_is_for_no_other",
+    ),
+    Shown(
+        "CVE-2026-35030: keys that begin alike",
+        "gatewayd/tenants/test_keys.py",
+        "test_keys_that_begin_alike_are_different_keys",
+    ),
+    Shown(
+        "CVE-2025-29770: grammars that are kept without an end",
+        "plugins/test_guide_memory.py",
+        "test_an_engine_lets_go_those_that_were_asked_for_longest_ago",
+    ),
+    Shown(
+        "CVE-2025-57809: a grammar that ends its compiler",
+        "gatewayd/guides/test_checks.py",
+        "test_one_that_takes_too_much_memory_too",
+    ),
+    Shown(
+        "vLLM 18826: a queue without an end",
+        "gatewayd/engines/test_fleet.py",
+        "test_the_cap_on_requests_refuses_with_a_hint",
+    ),
+    Shown(
+        "vLLM 48853: a prompt that ends in half a character",
+        "security/test_outputs.py",
+        "test_half_a_character_at_a_prompts_end_tells_nothing_of_the_prompt",
+    ),
+    Shown(
+        "CVE-2026-105756: a salt that is none",
+        "gatewayd/http/test_cache_fields.py",
+        "test_a_salt_that_none_may_be_is_refused",
+    ),
+    Shown(
+        "CVE-2024-53981: forms without limits",
+        "gatewayd/files/test_files.py",
+        "test_a_wrong_form_is_one_clear_error_and_leaves_nothing",
+    ),
+    Shown(
+        "CVE-2025-25183: hashes of prefixes that can be guessed",
+        "plugins/test_prefix_hash.py",
+        "test_digests_differ_between_processes_and_have_sixteen_bytes",
+    ),
 ]
+NOT_HERE = {
+    "CVE-2026-3989: a dump of a crash that is loaded": "nothing is dumped, nor loaded again",
+    "CVE-2026-45675: who comes first is the operator": "the socket's owner is: the kernel says",
+    "CVE-2025-62727: ranges of files": "files are sent whole, by no library's response",
+    "CVE-2026-34755: images, sound and films": "nothing but text is taken; they are refused",
+    "CVE-2024-12886: a registry that sends a bomb": "no model is fetched",
+    "CVE-2025-53630: headers of GGUF": "it is not read",
+    "CVE-2026-34159: an engine that computes for the network": "engines have no address",
+    "vLLM's adapters that a request loads": "there are no adapters",
+    "CVE-2025-46722: a cache key that leaves something out": "of images only; there are none",
+    "CVE-2026-12491: a guard that sees something else": "no plugin judges what is said",
+    "HTML of a model in a browser": "the console in a browser is a terminal's picture",
+    "CVE-2026-44346: a line of a generated file": "units are copied, and name no word of a client",
+}
+"""Classes that have nothing here that they could be of, and why."""
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.what)
@@ -173,3 +328,9 @@ def test_there_is_a_test_that_always_runs(shown: Shown) -> None:
     }
     assert shown.test in found
     assert not any("slow" in one or "skip" in one for one in found[shown.test])
+
+
+def test_a_class_is_shown_or_not_here() -> None:
+    names = [shown.what for shown in SHOWN]
+    assert len(set(names)) == len(names)
+    assert not NOT_HERE.keys() & set(names)

@@ -107,6 +107,20 @@ CASES = [
         for value in ("-2", str(2**63), str(-(2**63) - 1), "1e3", "true")
     ),
     *(
+        Case("CVE-2026-21869: a seed of more than 64 bits", path, {"seed": value}, "seed")
+        for path in (CHATS, COMPLETIONS)
+        for value in (str(2**64), str(-(2**63) - 1), "1.5", "true", '"1"')
+    ),
+    *(
+        Case("halves of surrogate pairs", path, {field: value}, "")
+        for path, field, value in (
+            (COMPLETIONS, "prompt", '"\\ud800"'),
+            (COMPLETIONS, "stop", '["\\udc00x"]'),
+            (CHATS, "messages", '[{"role": "user", "content": "a\\ud83d"}]'),
+            (CHATS, "user", '"\\udfff"'),
+        )
+    ),
+    *(
         Case("CVE-2023-6021: a name that is a path", path, {"model": json.dumps(name)}, "model")
         for path in (CHATS, COMPLETIONS)
         for name in ("../nano", "nano/../../etc/passwd", "/etc/passwd", "nano\u0000", "..\\nano")

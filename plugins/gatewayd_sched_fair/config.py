@@ -26,7 +26,7 @@ class FairConfig(StrategyConfig):
         ge=0,
         le=1e12,
         doc="Cost by which a tenant that got all it wanted may stay behind the others: so much of "
-        "its next requests goes first. 0 is an eighth of what the longest answer costs.",
+        "its next requests goes first. 0 is a quarter of what the longest answer costs.",
     )
     crowd_share: float = setting(
         0.2,
@@ -35,6 +35,14 @@ class FairConfig(StrategyConfig):
         le=1,
         doc="Most of a step for prompts of tenants without credit, while others were there in the "
         "last minute: who comes waits for the step that is under way.",
+    )
+    crowd_pause: int = setting(
+        2,
+        reload="hot",
+        ge=0,
+        le=1000,
+        doc="Steps in a row in which answers of tenants without credit wait while a prompt of one "
+        "that has is computed.",
     )
     class_delay: float = setting(
         10.0,

@@ -23,18 +23,26 @@ class Division:
         service: knows what tokens cost.
         crowd: knows whether others were there of late.
         crowd_share: most of a step for prompts of tenants without credit, while there were.
+        crowd_pause: steps in a row in which their decodes wait for prompts of those that have.
 
     Attributes:
         lead: cost by which a tenant may be ahead of one that has prompts left.
     """
 
     def __init__(
-        self, accounts: Accounts, service: Service, crowd: Crowd, crowd_share: float
+        self,
+        accounts: Accounts,
+        service: Service,
+        crowd: Crowd,
+        crowd_share: float,
+        crowd_pause: int,
     ) -> None:
         self._accounts = accounts
         self._service = service
         self._crowd = crowd
         self._crowd_share = crowd_share
+        self._crowd_pause = crowd_pause
+        self._paused = 0  # steps in a row
         self.lead = 0.0
 
     def divide(
@@ -101,14 +109,20 @@ class Division:
         goes_behind: NDArray[np.bool_],
         share: float,
     ) -> NDArray[np.int32]:
-        """Tokens of each, with a share of the step for prompts of tenants without credit."""
+        """Tokens of each, with a share of the step for tenants without credit."""
         has_credit = self._accounts.has_credit(view.tenant[slots])
+        is_alone = bool((is_prompt & has_credit & ~goes_behind).any())
+        # Whoever was served less has the step to itself: it is a short one.
+        limit = 0 if is_alone else max(1, int(view.token_budget * share))
         crowd = is_prompt & ~has_credit
-        limit = max(1, int(view.token_budget * share))
-        if (is_prompt & has_credit & ~goes_behind).any():
-            # Whoever was served less has the step to itself, beside the decodes: it is a short one.
-            limit = 0
         reach = np.cumsum(np.where(crowd, needs, 0))
         less = np.clip(limit - (reach - needs), 0, needs)
         shortened: NDArray[np.int32] = np.where(crowd, less, needs)
+        # Decodes are many tokens, too. Where pages are short they go on: they give pages back.
+        has_pages = view.free_pages * view.page_size > int(shortened.sum())
+        if is_alone and has_pages and self._paused < self._crowd_pause:
+            shortened[~is_prompt & ~has_credit] = 0
+            self._paused += 1
+        else:
+            self._paused = 0
         return shortened

@@ -59,14 +59,16 @@ class Fair:
         self._has_waiting: NDArray[np.bool_] = np.zeros(0, bool)
         self._crowd = Crowd()
         self._shortage = Shortage()
-        self._division = Division(self._accounts, self._service, self._crowd, config.crowd_share)
+        self._division = Division(
+            self._accounts, self._service, self._crowd, config.crowd_share, config.crowd_pause
+        )
         self._view: QueueView | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Settle how far a tenant may be ahead, and how far behind."""
         longest = resources.max_model_len * self._config.answer_cost
         self._lead = self._config.lead or longest / 16
-        self._credit = self._config.credit or longest / 8
+        self._credit = self._config.credit or longest / 4
         self._division.lead = self._lead
 
     def close(self) -> None:

@@ -111,18 +111,24 @@ class Division:
     ) -> NDArray[np.int32]:
         """Tokens of each, with a share of the step for tenants without credit."""
         has_credit = self._accounts.has_credit(view.tenant[slots])
-        is_alone = bool((is_prompt & has_credit & ~goes_behind).any())
-        # Whoever was served less has the step to itself: it is a short one.
-        limit = 0 if is_alone else max(1, int(view.token_budget * share))
+        goes_first = is_prompt & has_credit & ~goes_behind
         crowd = is_prompt & ~has_credit
-        reach = np.cumsum(np.where(crowd, needs, 0))
-        less = np.clip(limit - (reach - needs), 0, needs)
-        shortened: NDArray[np.int32] = np.where(crowd, less, needs)
+        if not goes_first.any():
+            self._paused = 0
+            limit = max(1, int(view.token_budget * share))
+            reach = np.cumsum(np.where(crowd, needs, 0))
+            less = np.clip(limit - (reach - needs), 0, needs)
+            return np.where(crowd, less, needs)
+        # Whoever was served less has the step to itself: it is a short one.
+        shortened: NDArray[np.int32] = np.where(crowd, 0, needs)
         # Decodes are many tokens, too. Where pages are short they go on: they give pages back.
         has_pages = view.free_pages * view.page_size > int(shortened.sum())
-        if is_alone and has_pages and self._paused < self._crowd_pause:
+        pauses = has_pages and self._paused < self._crowd_pause
+        self._paused = self._paused + 1 if pauses else 0
+        if pauses:
             shortened[~is_prompt & ~has_credit] = 0
-            self._paused += 1
-        else:
-            self._paused = 0
+        # A part of the next prompt would make those before it wait, and itself be no sooner.
+        first = np.flatnonzero(goes_first)
+        room = view.token_budget - int(shortened[~is_prompt].sum())
+        shortened[first[1:][np.cumsum(needs[first])[1:] > room]] = 0
         return shortened

@@ -177,6 +177,56 @@ def test_a_tenant_at_six_times_its_share_changes_anothers_p99_by_a_fifth_at_most
     assert p(0.99, _ttfts(Fcfs(FcfsConfig()), 30.0)) > 50 * ordinary
 
 
+def _crowded(
+    config: FairConfig | None = None, num_prompts: int = 4, **sizes: int
+) -> tuple[FakeQueue, list[FakeSequence]]:
+    """A tenant that decodes and has prompts left, beside one that was there of late."""
+    queue = fair_queue(config, max_batch_tokens=64, max_running=16, **sizes)
+    queue.arrive(10, 1, tenant=1)
+    decodes = [queue.arrive(10, 400) for _ in range(3)]
+    for _ in range(100):
+        queue.step()
+    for _ in range(num_prompts):
+        queue.arrive(300, 50)
+    queue.step()
+    return queue, decodes
+
+
+def test_a_burst_of_a_tenant_below_its_share_goes_before_prompts_of_the_crowd() -> None:
+    """Half of what the longest prompt costs, as two or three of its requests come at once."""
+    queue, _ = _crowded()
+    burst = [queue.arrive(60, 20, tenant=1) for _ in range(4)]
+    for _ in range(4):
+        prompts = {s for s, count in granted(queue).items() if s.tenant == 0 and count > 1}
+        assert not prompts
+    assert all(s.computed >= 60 for s in burst)
+
+
+def test_decodes_of_the_crowd_wait_for_a_prompt_two_steps_at_most() -> None:
+    queue, decodes = _crowded(FairConfig(lead=MAXIMAL))
+    light = queue.arrive(250, 20, tenant=1)
+    assert [granted(queue) for _ in range(2)] == [{light: 64}] * 2
+    assert granted(queue) == {**dict.fromkeys(decodes, 1), light: 61}
+    assert granted(queue) == {light: 61}
+
+
+def test_decodes_wait_for_nobody_who_finds_no_pages() -> None:
+    """Or a step would come to nothing."""
+    queue, decodes = _crowded(FairConfig(lead=MAXIMAL), num_prompts=0, num_pages=30)
+    light = queue.arrive(250, 20, tenant=1)
+    before = [sequence.computed for sequence in decodes]
+    queue.step()
+    assert [sequence.computed for sequence in decodes] == [count + 1 for count in before]
+    assert light in queue.waiting
+
+
+def test_no_part_of_a_prompt_makes_another_wait() -> None:
+    queue, _ = _crowded()
+    first, second, third = (queue.arrive(n, 20, tenant=1) for n in (40, 30, 20))
+    assert granted(queue) == {first: 40}
+    assert granted(queue) == {first: 1, second: 30, third: 20}
+
+
 def test_the_newest_of_whoever_is_ahead_gives_way_to_one_that_was_not_there() -> None:
     queue = fair_queue(max_batch_tokens=64, max_running=4)
     heavy = [queue.arrive(10, 400, tenant=0) for _ in range(6)]

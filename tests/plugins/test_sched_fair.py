@@ -169,12 +169,16 @@ def _ttfts(scheduler: Fair | Fcfs, rate: float, seconds: float = 100.0) -> list[
 
 
 def test_a_tenant_at_six_times_its_share_changes_anothers_p99_by_a_fifth_at_most() -> None:
-    """The machine does about 6.5 of the heavy one's requests a second; 5 are its share."""
+    """The machine does about 9 of the heavy one's requests a second; 5 are its share."""
     ordinary, heavy = (p(0.99, _ttfts(Fair(FairConfig()), rate)) for rate in (5.0, 30.0))
     assert heavy <= 1.2 * ordinary
-    # Beside an empty machine it has a full batch's decodes in its steps.
-    assert heavy <= 1.5 * p(0.99, _ttfts(Fair(FairConfig()), 1e-9))
-    assert p(0.99, _ttfts(Fcfs(FcfsConfig()), 30.0)) > 50 * ordinary
+    assert p(0.99, _ttfts(Fcfs(FcfsConfig()), 30.0, seconds=30.0)) > 50 * ordinary
+
+
+def test_beside_a_full_machine_p99_is_a_fifth_above_that_of_an_empty_one_at_most() -> None:
+    """300 s, for the p99 of less is one or two bursts of the light tenant."""
+    empty, full = (p(0.99, _ttfts(Fair(FairConfig()), rate, seconds=300.0)) for rate in (1e-9, 12))
+    assert full <= 1.2 * empty
 
 
 def _crowded(

@@ -227,10 +227,11 @@ def crawl(daemon: Running, examples: int) -> None:
             if isinstance(case.body, dict):
                 case.body = within_reach(case.path, case.body)
             response = case.call(timeout=SECONDS)
-            case.validate_response(
-                response,
-                checks=[not_a_server_error, status_code_conformance, content_type_conformance],
-            )
+            checks = [status_code_conformance, content_type_conformance]
+            # Whoever gives itself no time to wait is told that it has waited for too long.
+            if not (response.status_code == 504 and "its queue_timeout of" in response.text):
+                checks.append(not_a_server_error)
+            case.validate_response(response, checks=checks)
 
         run()
 

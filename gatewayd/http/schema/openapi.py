@@ -92,9 +92,12 @@ _STATUSES = {
     "409": "Its state forbids it now",
     "413": "The body is too large",
     "415": "The body is not plain JSON",
+    "429": "Too many or too much for this key, or its budget is used up; see retry-after",
     "500": "The engine or the gateway failed",
     "503": "No room or no engine now; see retry-after",
 }
+_LATE = "504"
+_STATUSES_OF_SOME = {_LATE: "It has waited for longer than its queue_timeout"}
 
 
 def document(version: str, more: Sequence[Operation] = ()) -> dict[str, Any]:
@@ -181,6 +184,9 @@ def _operation(operation: Operation, references: _References) -> dict[str, Any]:
         described["requestBody"] = {"required": True, "content": body}
     if body is not None and not is_foreign:
         described["responses"].update({status: _error(status) for status in _STATUSES})
+        fields = () if operation.request is None else operation.request.model_fields
+        if operation.streams and "queue_timeout" in fields:
+            described["responses"][_LATE] = _error(_LATE)
     return described
 
 
@@ -189,7 +195,8 @@ _TO_NAME = str.maketrans({"/": "_", ".": "_", "{": None, "}": None})
 
 def _error(status: str) -> dict[str, Any]:
     schema = {"$ref": _REF.format(model="Error")}
-    return {"description": _STATUSES[status], "content": {"application/json": {"schema": schema}}}
+    text = (_STATUSES | _STATUSES_OF_SOME)[status]
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
 def _error_schema() -> dict[str, Any]:

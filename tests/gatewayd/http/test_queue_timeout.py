@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from gatewayd.engines.timeline import Pace, Timeline
+from gatewayd.http.schema.durable import DURABLE
+from gatewayd.http.schema.openapi import document
 from gatewayd.pipeline_timing import queue_timeout
 from gatewayd.text.model import TextModel
 from gatewayd_engine.causes import Cause
@@ -92,3 +94,13 @@ def test_it_is_told_what_it_waited_for() -> None:
     pace.note(step, time.monotonic() - 0.8)
     waiting.moved(Cause.KV_QUOTA, 0.0)
     assert "because its tenant held all pages" in queue_timeout(1.0, [waiting]).message
+
+
+def test_the_document_says_where_it_may_happen() -> None:
+    found = document("9.9", DURABLE)["paths"]
+    late = {
+        path
+        for path, methods in found.items()
+        if any("504" in one["responses"] for one in methods.values())
+    }
+    assert late == {"/v1/chat/completions", "/v1/completions", "/v1/responses"}

@@ -2,103 +2,29 @@
 
 A template is the model's, but time and memory are the daemon's, and jinja2's sandbox bounds
 neither: a hundred characters can make a gigabyte, or turn for hours. What could take much at once
-is looked at before it is done; what adds up is counted.
+is looked at before it is done; what adds up is counted. Lists and tuples are counted when they are
+written, with all in them: one that has itself twice, forty times, could not even be compared.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from functools import wraps
 from typing import Any, cast
 
 from jinja2 import nodes, pass_context
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.visitor import NodeTransformer
 
-MOST_TURNS = 1_000_000
-"""Of all loops; a long conversation takes some thousands."""
-MOST_CHARS = 1 << 26
-"""That are made, also to be thrown away: some times as many as a body may have."""
-_MOST_NUMBER = 1 << 20
-"""Of a width or a count."""
-_MOST_BITS = 1 << 12
+from gatewayd.text.template_taken import LOOKED_AT, WHOLE, Taken, check_bits, size
+
 _SMALL = 1 << 12
 """A sum of so many characters is not worth counting: a loop's turns bound them."""
 _CALL = 4
 """Turns that a call counts for, in time."""
-_ENTRY = 32
-"""Characters that one of a list counts for, in time as in memory."""
-_WIDE = re.compile(r"%[^A-Za-z%]*(\*|\d{7})|\{[^{}]*:[^{}]*(\{|\d{7})")
-"""A width that is large, or that somebody gives."""
 _KEY = "what this rendering has taken"
 """No name that a template can write."""
-_WIDENING = frozenset(("batch", "center", "expandtabs", "indent", "ljust", "rjust", "slice"))
-_WIDENING |= frozenset(("tojson", "wordwrap", "zfill"))
-"""Fill up to a width, or by one."""
-_SPREADING = frozenset(("indent", "join", "replace", "wordwrap"))
-"""Put one text wherever another has something."""
-_WRITING = frozenset(("e", "escape", "forceescape", "join", "pprint", "string", "tojson"))
-_WRITING |= frozenset(("urlencode", "xmlattr"))
-"""Make text of what is none."""
-
-
-class TooMuch(Exception):
-    """A rendering takes more than it may."""
-
-
-class Taken:
-    """By one rendering."""
-
-    __slots__ = ("chars", "turns")
-
-    def __init__(self) -> None:
-        self.turns = self.chars = 0
-
-    def turn(self, chars: int = 0, turns: int = 1) -> None:
-        """Count one of a loop, or some, with so much of the template's own text in it.
-
-        Raises:
-            TooMuch: that was one too many.
-        """
-        self.turns += turns
-        if self.turns > MOST_TURNS:
-            raise TooMuch(f"it takes more than {MOST_TURNS:,} turns and calls")
-        self.write(chars)
-
-    def write(self, chars: int) -> None:
-        """Count characters, or entries of a list.
-
-        Raises:
-            TooMuch: these were too many.
-        """
-        self.chars += chars
-        if self.chars > MOST_CHARS:
-            raise TooMuch(f"it makes more than {MOST_CHARS:,} characters")
-
-    def look(self, name: str, value: object, arguments: Iterable[object]) -> None:
-        """See before a method or a filter is called that it does not make too much at once.
-
-        Raises:
-            TooMuch: it would.
-        """
-        if name == "format" and isinstance(value, str) and _WIDE.search(value):
-            raise TooMuch("it fills up more than a million characters")
-        if name in _WIDENING and any(
-            isinstance(one, int) and abs(one) > _MOST_NUMBER for one in arguments
-        ):
-            raise TooMuch(f"{name} is given more than {_MOST_NUMBER:,}")
-        if name in _SPREADING and isinstance(value, str | list | tuple):
-            texts = [len(one) for one in arguments if isinstance(one, str)]
-            if len(value) * max(texts, default=0) > MOST_CHARS:
-                raise TooMuch(f"{name} makes more than {MOST_CHARS:,} characters")
-        if name in _WRITING and not isinstance(value, str):
-            self.write(_size(value))
-
-    def made(self, found: object) -> None:
-        """Count what a method, a filter or an operator gave."""
-        if isinstance(found, str | list | tuple):
-            self.write(len(found))
 
 
 def begun() -> dict[str, Any]:
@@ -132,20 +58,32 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
     def _parse(self, source: str, name: str | None, filename: str | None) -> nodes.Template:
         """The template, with every loop counted and all parts of joined texts measured."""
         found = super()._parse(source, name, filename)
+        _Measuring(self).visit(found)
         for loop in found.find_all(nodes.For):
-            own = sum(len(data.data) for data in loop.find_all(nodes.TemplateData))
-            loop.iter = self._filtered(loop.iter, _KEY, nodes.Const(own))
+            if loop.recursive:  # it goes over more than what stands there
+                self._count(loop)
+            else:
+                own = nodes.Const(_own(loop))
+                loop.iter = self.filtered(loop.iter, _KEY, own)
         for joined in found.find_all(nodes.Concat):
-            joined.nodes = [self._filtered(part, _KEY + "~") for part in joined.nodes]
+            joined.nodes = [self.measured(part) for part in joined.nodes]
         macros: list[nodes.Macro | nodes.CallBlock] = [*found.find_all(nodes.Macro)]
         macros += found.find_all(nodes.CallBlock)
         for macro in macros:
-            own = sum(len(data.data) for data in macro.find_all(nodes.TemplateData))
-            counted = self._filtered(nodes.Const(""), _KEY + "()", nodes.Const(own))
-            macro.body.insert(0, nodes.Output([counted], lineno=macro.lineno))
+            self._count(macro)
         return found
 
-    def _filtered(self, node: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+    def _count(self, block: nodes.For | nodes.Macro | nodes.CallBlock) -> None:
+        """Count each time that a body is begun."""
+        counted = self.filtered(nodes.Const(""), _KEY + "()", nodes.Const(_own(block)))
+        block.body.insert(0, nodes.Output([counted], lineno=block.lineno))
+
+    def measured(self, node: nodes.Node) -> nodes.Filter:
+        """An expression that counts what it gives."""
+        return self.filtered(node, _KEY + "~")
+
+    def filtered(self, node: nodes.Node, name: str, *arguments: nodes.Expr) -> nodes.Filter:
+        """An expression behind a filter."""
         made = nodes.Filter(cast(nodes.Expr, node), name, list(arguments), [], None, None)
         made.set_lineno(node.lineno or 1)
         made.set_environment(self)
@@ -158,12 +96,17 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         # A text's format is a function of the sandbox, around the method.
         method = getattr(__obj, "__wrapped__", __obj)
         owner, name = getattr(method, "__self__", None), getattr(method, "__name__", "")
-        if isinstance(owner, str):
-            taken.look("format" if name == "format_map" else name, owner, args)
-            if name == "join":
-                taken.write(_size(args))
+        if isinstance(owner, str) and (name in LOOKED_AT or name == "format_map"):
+            if name == "join" and len(args) == 1:
+                args = ([*args[0]],)
+                taken.look(name, args[0], (owner,))
+            else:
+                name = "format" if name == "format_map" else name
+                taken.look(name, owner, (*args, *kwargs.values()))
         found = super().call(__context, __obj, *args, **kwargs)
         taken.made(found)
+        if __obj is dict:
+            taken.write(size(found))
         return found
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:  # noqa: ANN401
@@ -178,24 +121,55 @@ class BoundedEnvironment(ImmutableSandboxedEnvironment):
         if operator == "*":
             each, times = (left, right) if hasattr(left, "__len__") else (right, left)
             if hasattr(each, "__len__") and isinstance(times, int):
-                taken.write(len(each) * max(0, times))
+                taken.write((len(each) + size(each)) * max(0, times))
         elif operator == "**" and isinstance(left, int) and isinstance(right, int):
-            _check_bits(left.bit_length() * max(0, right))
+            check_bits(left.bit_length() * max(0, right))
         elif operator == "%" and isinstance(left, str):
-            taken.look("format", left, ())
-            taken.write(_size(right))
+            taken.look("format", left, right if isinstance(right, tuple) else (right,))
+            taken.write(size(right))
         found = super().call_binop(context, operator, left, right)
         taken.made(found)
         if isinstance(found, int):
-            _check_bits(found.bit_length())
+            check_bits(found.bit_length())
         return found
+
+
+class _Measuring(NodeTransformer):
+    """Measures what puts values into each other: lists, tuples, objects, and what macros get."""
+
+    def __init__(self, environment: BoundedEnvironment) -> None:
+        self._environment = environment
+
+    def visit_List(self, node: nodes.List | nodes.Tuple | nodes.Dict) -> nodes.Node:
+        """One that is the same each time needs none."""
+        self.generic_visit(node)
+        try:
+            node.as_const()
+        except nodes.Impossible:
+            return self._environment.measured(node)
+        return node
+
+    visit_Dict = visit_List
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        """As a list; but one of names to assign to is no value."""
+        return self.visit_List(node) if node.ctx == "load" else node
+
+    def visit_Name(self, node: nodes.Name) -> nodes.Node:
+        """A macro's other arguments are a tuple, or an object."""
+        is_more = node.ctx == "load" and node.name in ("varargs", "kwargs")
+        return self._environment.measured(node) if is_more else node
+
+
+def _own(block: nodes.Node) -> int:
+    return sum(len(data.data) for data in block.find_all(nodes.TemplateData))
 
 
 @pass_context
 def _measured(context: Context, value: Any) -> Any:  # noqa: ANN401 - any value
     """What is written or joined, counted."""
     taken: Taken = context.parent[_KEY]
-    taken.write(len(value) if isinstance(value, str) else _size(value))
+    taken.write(len(value) if isinstance(value, str) else size(value))
     return value
 
 
@@ -223,13 +197,19 @@ def _each(values: Iterable[Any], taken: Taken, chars: int) -> Iterator[Any]:
 def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
     passed = getattr(filter_, "jinja_pass_arg", None)
     wants = None if passed is None else passed.name
+    is_looked_at, is_whole = name in LOOKED_AT, name in WHOLE
 
     @pass_context
     @wraps(filter_)
     def call(context: Context, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - jinja2's
         taken: Taken = context.parent[_KEY]
         value, *arguments = args
-        taken.look(name, value, [*arguments, *kwargs.values()])
+        if is_whole and not isinstance(value, str | list | tuple):
+            value = [*value]
+            args = (value, *arguments)
+        taken.filter()
+        if is_looked_at:
+            taken.look(name, value, [*arguments, *kwargs.values()])
         if wants == "context":
             args = (context, *args)
         elif wants is not None:
@@ -240,24 +220,3 @@ def _bounded(name: str, filter_: Callable[..., Any]) -> Callable[..., Any]:
 
     call.is_bounded = True  # type: ignore[attr-defined]
     return call
-
-
-def _check_bits(bits: int) -> None:
-    if bits > _MOST_BITS:
-        raise TooMuch(f"it computes with numbers of more than {_MOST_BITS:,} bits")
-
-
-def _size(value: object) -> int:
-    """Characters of the texts in a value, about; no more than one beyond what there may be."""
-    size, left = 0, [value]
-    while left and size <= MOST_CHARS:
-        one = left.pop()
-        if isinstance(one, str):
-            size += len(one)
-        elif isinstance(one, Mapping):
-            left += [*one, *one.values()]
-            size += _ENTRY * len(one)
-        elif isinstance(one, list | tuple):
-            left += one
-            size += _ENTRY * len(one)
-    return size

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import tracemalloc
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.text import template_bounds
+from gatewayd.text import template_taken
 from gatewayd.text.template import ChatTemplate
 
 TWICE = "{% set ns = namespace(s=SEED) %}{% for i in range(40) %}{% set ns.s = AGAIN %}{% endfor %}"
@@ -55,6 +56,32 @@ BLOWING = [
     "{% if f() %}{% endif %}{% endfor %}",
     "{% for i in [1] recursive %}{{ loop([1]) }}{{ loop([1]) }}{% endfor %}",
     "{{ lipsum(n=100000) }}",
+    "{% for i in range(9000) recursive %}{{ loop(range(9000)) if loop.depth0 < 1 }}{% endfor %}",
+    "{{ ('{0}' * 9000).format('a' * 9000) | length }}",
+    "{{ ('{a}' * 9000).format(a='a' * 9000) | length }}",
+    "{{ (('%(a)s' * 9000) % {'a': 'a' * 9000}) | length }}",
+    "{{ ('%(a)s' * 9000) | format(a='a' * 9000) | length }}",
+    "{{ ['%(a)s' * 9000] | format(a='a' * 9000) | length }}",
+    "{{ ('%9000d' * 9000) % ((1,) * 9000) }}",
+    "{{ ('a' * 9000).join([''] * 9000) | length }}",
+    "{{ range(9000) | join('a' * 9000) | length }}",
+    "{{ [1] * 9000 | int }}{{ ([1] * 9000) | tojson(indent=9000) | length }}",
+    "{{ ('\na' * 9000) | indent(9000) | length }}",
+    "{{ ('\t' * 9000).expandtabs(9000) | length }}",
+    "{{ ('\t' * 9000).expandtabs(tabsize=9000) | length }}",
+    "{{ 12345 | replace('1', 'a' * 900000) | replace('2', 'a' * 900000) | length }}",
+    "{{ ('a.com ' * 9000) | urlize(target='a' * 9000) | length }}",
+    "{{ ([[1]] * 9000) | sum(start=[]) | length }}",
+    TWICE.replace("SEED", "[1]").replace("AGAIN", "[ns.s, ns.s]") + "{{ ns.s == [] }}",
+    TWICE.replace("SEED", "(1,)").replace("AGAIN", "(ns.s, ns.s)") + "{{ ns.s == () }}",
+    TWICE.replace("SEED", "{}").replace("AGAIN", "{'a': ns.s, 'b': ns.s}"),
+    TWICE.replace("SEED", "{}").replace("AGAIN", "dict(a=ns.s, b=ns.s)"),
+    TWICE.replace("SEED", "[1]").replace("AGAIN", "(ns.s | batch(99) | list) * 2"),
+    TWICE.replace("SEED", "[1]").replace("AGAIN", "(ns.s | map('list') | groupby(0) | list) * 2"),
+    "{% macro f() %}{% set ns.s = varargs %}{% endmacro %}"
+    + TWICE.replace("SEED", "[1]").replace("{% set ns.s = AGAIN %}", "{{ g(ns, ns.s) }}").replace(
+        "g(ns, ns.s)", "f(ns.s, ns.s)"
+    ),
 ]  # fmt: skip
 
 
@@ -62,8 +89,8 @@ BLOWING = [
 def test_what_takes_too_much_is_refused_before_it_has_it(
     source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(template_bounds, "MOST_TURNS", 20_000)
-    monkeypatch.setattr(template_bounds, "MOST_CHARS", 1 << 20)
+    monkeypatch.setattr(template_taken, "MOST_TURNS", 20_000)
+    monkeypatch.setattr(template_taken, "MOST_CHARS", 1 << 20)
     template = ChatTemplate(source)
     tracemalloc.start()
     try:
@@ -85,6 +112,15 @@ def test_a_million_turns_are_the_end_and_a_long_conversation_is_far_from_it() ->
     assert len(ChatTemplate(source).render(many)) == 20_000 * 207
 
 
+def test_what_takes_long_in_few_turns_ends_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(template_taken, "MOST_SECONDS", 0.2)
+    sums = "{% set r = range(100000) %}{% for i in range(9000) %}{% set x = r | sum %}{% endfor %}"
+    began = time.thread_time()
+    with pytest.raises(InvalidRequest, match=r"takes more than 0\.2 seconds"):
+        ChatTemplate(sums).render(MESSAGES)
+    assert time.thread_time() - began < 2
+
+
 USUAL = [
     "{% for m in messages %}{{ loop.index }}/{{ loop.length }}{% if not loop.last %}, {% endif %}"
     "{{ loop.previtem.role if loop.previtem else '-' }}{% else %}none{% endfor %}",
@@ -102,6 +138,11 @@ USUAL = [
     "{{ 7 % 4 }} {{ 2 ** 5 }} {{ '%d%%' % 7 }} {{ [1] + [2] }} {{ [1] * 3 }} {{ 2.5 * 2 }}",
     "{% set text %}{% for m in messages %}{{ m.role }}{% endfor %}{% endset %}{{ text | length }}",
     "{{ 'a,b'.split(',') | last }} {{ ' '.join(['a', 'b']) }} {{ 'a' | indent(2, true) }}",
+    "{{ ['x', messages[0].role] }} {{ {'a': messages[0].role, 'b': (1, 2)} | tojson(indent=2) }}"
+    "{% set a, b = ('x', messages[1].role) %}{{ '%s %s' % (a, b) }} {{ dict(a=1, b=[a]) }}",
+    "{% macro all() %}{{ varargs }}{{ kwargs }}{% endmacro %}{{ all(1, messages[0].role, b=2) }}",
+    "{{ [1, 2, 3] | batch(2) | list }} {{ [1.5, 2] | map('int') | sum }}"
+    " {{ messages | groupby('role') | length }} {{ ','.join(messages | map(attribute='role')) }}",
     "{{ '{:>5}'.format('a') }} {{ 'abc'.replace('b', 'xx') }} {{ 'abc' | replace('c', '') }}",
 ]  # fmt: skip
 

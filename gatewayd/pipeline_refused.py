@@ -9,7 +9,7 @@ from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.explain.trail import Trail
 from gatewayd_hooks.scheduling import Priority
 
-CLIENT_GONE = Why(499, "client_gone", "its client left before its answer was complete")
+CLIENT_GONE = Why(499, "client_gone", "its client left, or it was cancelled, before its end")
 
 
 def is_refusal(error: GatewayError) -> bool:

@@ -36,7 +36,7 @@ class Why(msgspec.Struct, frozen=True, gc=False):
     """What ended a request that was not answered.
 
     Attributes:
-        status: of its answer; 0 for a client that has left.
+        status: of its answer; 499 for a client that has left.
         code: of the error.
         message: of the error, where it tells nothing of what its client has said.
     """

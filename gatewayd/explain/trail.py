@@ -35,7 +35,7 @@ class Trail:
         answered_id: the ``x-request-id`` of its answer.
         request_id: the gateway's own.
         spans: in the order of their ends.
-        asked: what it has come to, when that is known.
+        asked: what it has come to, from when that is known until it is answered.
         is_sent: whether that has come to the engines.
     """
 
@@ -56,6 +56,12 @@ _current: ContextVar[Trail | None] = ContextVar("trail", default=None)
 def begin(answered_id: str, request_id: str = "") -> None:
     """A request has come; this task works on it from now on."""
     _current.set(Trail(answered_id, request_id or answered_id))
+
+
+def end() -> None:
+    """The request is answered: timers of its connection have its trail, and need no prompts."""
+    if (trail := _current.get()) is not None:
+        trail.asked = None
 
 
 def current() -> Trail | None:

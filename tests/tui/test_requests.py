@@ -139,21 +139,28 @@ async def test_the_list_is_asked_for_when_requests_have_ended_and_only_then(
         for place, number in enumerate((0, 0, 3), 2):
             daemon.snapshot = samples.snapshot(number)
             await until(pilot, partial(has_seen, console, place))
-        lists = [route for _, route, _ in daemon.calls if "order=" in route]
-    assert len(lists) == 2
+
+        def lists() -> int:
+            return sum("order=" in route for _, route, _ in daemon.calls)
+
+        await until(pilot, lambda: lists() >= 2)
+        await pilot.pause(0.05)
+        assert lists() == 2
 
 
 async def test_the_log_is_narrowed_by_level_and_request(watching: Watching) -> None:
     async with watching(start="logs") as (console, pilot):
-        assert [f"line {n} of" in text_of(console) for n in range(4)] == [True] * 4
+
+        def shown() -> list[int]:
+            return [n for n in range(4) if f"line {n} of" in text_of(console)]
+
+        await until(pilot, lambda: shown() == [0, 1, 2, 3])
         await pilot.press("v", "v")
-        await pilot.pause()
-        assert [f"line {n} of" in text_of(console) for n in range(4)] == [False, True, True, False]
+        await until(pilot, lambda: shown() == [1, 2])
         await pilot.press("v", "v", "v")
+        await until(pilot, lambda: shown() == [0, 1, 2, 3])
         await pilot.press("g", "r")
-        await pilot.pause()
-        assert "only of run-0000" in text_of(console)
-        assert [f"line {n} of" in text_of(console) for n in range(4)] == [True, False, False, True]
+        await until(pilot, lambda: "only of run-0000" in text_of(console) and shown() == [0, 3])
 
 
 async def test_the_log_is_followed_until_it_is_told_not_to(
@@ -165,7 +172,7 @@ async def test_the_log_is_followed_until_it_is_told_not_to(
         await pilot.press("f", "g")
         daemon.snapshot = samples.snapshot(2, logs=[samples.log(n) for n in range(104, 110)])
         await until(pilot, lambda: len(console.shown.history) == 3)
-        assert "line 0 of" in text_of(console)
+        await until(pilot, lambda: "line 0 of" in text_of(console))
         assert "line 109 of" not in text_of(console)
 
 
@@ -214,12 +221,14 @@ async def test_of_two_that_ended_with_one_id_the_chosen_one_is_explained(
     rows = [{**samples.ended("newest")[0], "id": "same", "request_id": f"req_{n}"} for n in "ab"]
     daemon.answers["GET", "/admin/requests?order=newest&limit=50"] = 200, {"requests": rows}
     for name in "ab":
-        found = msgspec.structs.replace(samples.explanation("same"), request_id=f"req_{name}")
+        found = msgspec.structs.replace(
+            samples.explanation("same"), request_id=f"req_{name}", endpoint=f"/v1/of-{name}"
+        )
         daemon.answers["GET", f"/admin/requests/req_{name}"] = 200, found
     async with watching(start="explain") as (console, pilot):
-        await until(pilot, lambda: "same  /v1" in text_of(console))
+        await until(pilot, lambda: "same  /v1/of-a" in text_of(console))
         await pilot.press("down")
-        await until(pilot, lambda: daemon.calls[-1][1] == "/admin/requests/req_b")
+        await until(pilot, lambda: "same  /v1/of-b" in text_of(console))
         await pilot.press("J")
         assert json.loads(console.clipboard)["request_id"] == "req_b"
     assert not [route for _, route, _ in daemon.calls if "same" in route]

@@ -74,6 +74,13 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         Setting("most_pages", 1024, 1, "Pages that are kept."),
         ("numpy>=1.26",),
     ),
+    Kind.KV_CODEC: Beginning(
+        "kv",
+        "Codec",
+        "Keeps keys and values as numbers of sixteen bits.",
+        None,
+        ("torch>=2.11",),
+    ),
     Kind.LOGITS_PROCESSOR: Beginning(
         "logits",
         "Processor",

@@ -9,6 +9,7 @@ from gatewayd_hooks.admission import AdmissionStrategy
 from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.guiding import GuideStrategy
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
@@ -51,6 +52,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.EVICTION: KindSpec("gatewayd_evictions", EvictionStrategy),
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
     Kind.KV_TIER: KindSpec("gatewayd_kv_tiers", KvTierStrategy),
+    Kind.KV_CODEC: KindSpec("gatewayd_kv_codecs", KvCodecStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
     Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),

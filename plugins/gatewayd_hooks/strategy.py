@@ -44,6 +44,7 @@ class Kind(StrEnum):
     DRAFTER = "drafter"
     SPEC_CONTROLLER = "spec_controller"
     KV_TIER = "kv_tier"
+    KV_CODEC = "kv_codec"
     OBSERVER = "observer"
     CONSOLE = "console"
 

@@ -8,6 +8,6 @@ Subclass the class of your kind and say how to build your strategy:
         def make(self):
             return Lottery(LotteryConfig())
 
-Importing this package imports nothing; its modules need pytest, numpy and hypothesis, the one
-for logits processors torch as well.
+Importing this package imports nothing; its modules need pytest, numpy and hypothesis, those
+for logits processors and KV codecs torch as well.
 """

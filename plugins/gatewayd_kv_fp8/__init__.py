@@ -1,0 +1,33 @@
+"""Keeps keys and values as floating-point numbers of eight bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_kv_fp8.config import Fp8Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.kv_codecs import KvCodecStrategy
+
+
+def _build(config: Fp8Config) -> KvCodecStrategy:
+    from gatewayd_kv_fp8.strategy import Fp8
+
+    return Fp8(config)
+
+
+@hookimpl
+def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
+    """Offer ``fp8``."""
+    return [
+        StrategyInfo(
+            name="fp8",
+            config_type=Fp8Config,
+            build=_build,
+            summary="Keys and values as e4m3, with a scale for each token and head.",
+            requires_spec=">=1.10,<2",
+        )
+    ]

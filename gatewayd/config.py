@@ -21,6 +21,7 @@ from gatewayd.config_slots import (
     DrafterTable,
     EvictionTable,
     ExecutorTable,
+    KvCodecTable,
     KvTierTable,
     LogitsProcessorTable,
     PreemptionTable,
@@ -202,6 +203,7 @@ class Config(BaseSettings):
     reasoning_parser: ReasoningParserTable = ReasoningParserTable()
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()
     kv_tier: KvTierTable = KvTierTable()
+    kv_codec: KvCodecTable = KvCodecTable()
     protocol: ProtocolTable = ProtocolTable()
     store: StoreTable = StoreTable()
     files: FilesTable = FilesTable()

@@ -59,6 +59,12 @@ class PreemptionTable(StrategyTable):
     strategy: str = Field(default="recompute", pattern=r"^[a-z0-9_]+$")
 
 
+class KvCodecTable(StrategyTable):
+    """How keys and values are written; ``none`` keeps them as they are."""
+
+    strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
+
+
 class DrafterTable(StrategyTable):
     """What guesses tokens ahead; ``none`` switches speculation off."""
 

@@ -25,7 +25,7 @@ from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged, check_strategies, chosen_rows, load_detector
 from gatewayd.sizes import limit_of, sizes
 from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
-from gatewayd_engine.config import ENGINE_KINDS, StrategyChoice
+from gatewayd_engine.config import ENGINE_KINDS, FIXED_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginRow
@@ -36,7 +36,11 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
 
-SWAPPABLE = (*ENGINE_KINDS, Kind.ADMISSION, Kind.ROUTER)
+SWAPPABLE = (
+    *(kind for kind in ENGINE_KINDS if kind not in FIXED_KINDS),
+    Kind.ADMISSION,
+    Kind.ROUTER,
+)
 LIMITS = {
     "max_batch_tokens": "engine",
     "strategy_budget_ms": "engine",

@@ -107,6 +107,7 @@ def engine_config(config: Config) -> EngineConfig:
             _choice(name, config.logits_processor) for name in config.logits_processor.strategies
         ],
         kv_tiers=[_choice(name, config.kv_tier) for name in config.kv_tier.strategies],
+        kv_codec=_optional(config.kv_codec),
         dtype=model.dtype,
         device=chosen.device,
         dummy_weights=model.dummy_weights,

@@ -19,6 +19,7 @@ _NOBODY = {
     Kind.PREFIX_CACHE: (NONE,),
     Kind.GUIDE: (NONE,),
     Kind.DRAFTER: (NONE,),
+    Kind.KV_CODEC: (NONE,),
     Kind.TOOL_PARSER: (NONE, AUTO),
     Kind.REASONING_PARSER: (NONE, AUTO),
 }

@@ -17,6 +17,7 @@ from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
 from gatewayd_engine.heads import read_heads
+from gatewayd_engine.kv.codec import Codec, record_bytes, refuse_elsewhere
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
@@ -65,6 +66,7 @@ def assemble(
         raise ConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
+    refuse_elsewhere(config)
     backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
     dtype = _dtype(config, backend)
 
@@ -72,13 +74,15 @@ def assemble(
     def decoder() -> Decoder:
         return _decoder(config, folder, spec, dtype, backend.parts, progress)
 
+    record = record_bytes(config, host, spec.attention.head_dim, dtype)
     # Most backends do not have to see the model for this.
     kv_bytes = backend.kv_bytes(decoder)
     set_aside = config.draft_bytes
     if set_aside is None:
         set_aside = _set_aside(config, host, spec, dtype)
-    num_pages = _num_pages(config, spec, dtype, kv_bytes, set_aside)
-    pool_bytes = num_pages * page_bytes(spec.attention, config.page_size, dtype)
+    each = page_bytes(spec.attention, config.page_size, dtype, record)
+    num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
+    pool_bytes = num_pages * each
     # Pages that were counted by hand may leave less.
     memory = Memory(max(kv_bytes - pool_bytes, set_aside))
     _log.info(
@@ -99,7 +103,7 @@ def assemble(
         slots=256,
         folder=str(folder),
         replica=config.replica,
-        page_bytes=page_bytes(spec.attention, config.page_size, dtype),
+        page_bytes=each,
         target=target,
         load_model=_on_a_cpu_only
         if config.device != "cpu"
@@ -127,7 +131,10 @@ def assemble(
     strategies = Strategies(config, host, resources)
     model = decoder()
     target.hold(model)
-    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
+    codec = None
+    if strategies.codec is not None and record is not None:
+        codec = Codec(strategies.codec, record, spec.attention.head_dim, dtype)
+    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))
     core = EngineCore(
@@ -157,6 +164,7 @@ def assemble(
         strategies=strategies.names,
         hidden_size=spec.hidden_size,
         page_bytes=resources.page_bytes,
+        kv_record_bytes=pool.data.shape[-1] * pool.data.itemsize,
     )
     return Engine(core, info)
 
@@ -213,7 +221,7 @@ def _needed(
 
 
 def _num_pages(
-    config: EngineConfig, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int, set_aside: int
+    config: EngineConfig, spec: ModelSpec, each: int, kv_bytes: int, set_aside: int
 ) -> int:
     if not 1 <= config.page_size <= 256:
         raise ConfigError(f"page_size is {config.page_size}; it can be 1 to 256")
@@ -221,7 +229,6 @@ def _num_pages(
         if config.kv_pages < 1:
             raise ConfigError(f"kv_pages is {config.kv_pages}; it must be at least 1")
         return config.kv_pages
-    each = page_bytes(spec.attention, config.page_size, dtype)
     # More pages than all rows together can fill would only cost memory.
     most = config.max_running * -(-spec.max_model_len // config.page_size)
     fit = (kv_bytes - set_aside) // each

@@ -60,6 +60,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     logits_processors: list[StrategyChoice] = []
     kv_tiers: list[StrategyChoice] = []
     """Nearest first."""
+    kv_codec: StrategyChoice | None = None
+    """None keeps keys and values as the numbers that attention computes with."""
     drafter: StrategyChoice | None = None
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
@@ -134,3 +136,6 @@ ENGINE_KINDS = tuple(
     kind for kind in Kind if kind in CHAINS or kind.value in EngineConfig.__struct_fields__
 )
 """The kinds that engines load, each with a field of its own."""
+
+FIXED_KINDS = (Kind.KV_CODEC,)
+"""Those that stay as they are while an engine runs: what it holds is in their form."""

@@ -13,11 +13,15 @@ _FORM = b"kv/1"
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
 
-def fingerprint(config: EngineConfig) -> bytes:
+def fingerprint(config: EngineConfig, form: str = "") -> bytes:
     """Tell engines apart that would compute other bits for the same tokens.
 
     Weights are told apart by names, sizes, times of change and samples of their files: reading
     them whole would take as long as loading them.
+
+    Args:
+        config: of the engine.
+        form: the codec of its pool, with settings and version; empty for numbers as they are.
 
     Returns:
         32 bytes.
@@ -31,6 +35,8 @@ def fingerprint(config: EngineConfig) -> bytes:
     )
     for part in (torch.__version__, capability, config.device, config.dtype, *numbers):
         digest.update(repr(part).encode() + b"\0")
+    if form:
+        digest.update(form.encode() + b"\0")
     folder = Path(config.model)
     digest.update((folder / "config.json").read_bytes())
     if not config.dummy_weights:

@@ -241,6 +241,8 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Numbers of a hidden state."""
     page_bytes: int = 0
     """Of a page of the KV pool; 0 where nobody knows."""
+    kv_record_bytes: int = 0
+    """Of a token's key, or value, of one head in one layer; 0 where nobody knows."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):
@@ -433,6 +435,8 @@ class Fatal(msgspec.Struct, tag="fatal", array_like=True, frozen=True, gc=False)
 
     code: str
     message: str
+    strategy: list[str] = []
+    """Kind and name of the strategy without which the next engine is to start; none for none."""
 
 
 Event = Loading | Ready | StepOutput | Swapped | Pinned | Evicted | Looked | StrategyReport | Fatal

@@ -82,7 +82,8 @@ def serve(stream: EngineSocket, config: EngineConfig) -> int:
         return 0
     except Exception as error:
         # The daemon starts another engine; this says why.
-        stream.send(Fatal(type(error).__name__, str(error)))
+        whose = engine.core.strategies.to_leave_out(error)
+        stream.send(Fatal(type(error).__name__, str(error), whose))
         raise
     finally:
         engine.core.swaps.close(_STOP_SECONDS)

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 from gatewayd_engine.about import NOBODY, Names, about
 from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.config import FIXED_KINDS
 from gatewayd_engine.faults import RequestFault, StrategyFault, culprit
 from gatewayd_engine.flight import Done, Launched
 from gatewayd_engine.result import StepResult
@@ -37,7 +38,9 @@ def launch_apart(
     """
     try:
         return launch(batch)
-    except Exception as error:  # noqa: BLE001 - whatever it is, it fails requests, not us
+    except Exception as error:  # whatever it is, it fails requests, not us
+        if isinstance(error, StrategyFault) and error.kind in FIXED_KINDS:
+            raise  # all that is kept is in its form
         if len(batch) == 1:
             with about(names_of(int(batch.sequences[0]))):
                 _log.warning("a request failed in the step: %r", error)

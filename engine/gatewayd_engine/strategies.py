@@ -8,17 +8,19 @@ from functools import partial
 from typing import Any
 
 from gatewayd_engine.chain import Chain
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.config import FIXED_KINDS, EngineConfig, StrategyChoice
 from gatewayd_engine.faults import StrategyFault, tell_fault
 from gatewayd_engine.fingerprint import fingerprint
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.guides.slot import Guides
+from gatewayd_engine.kv.codec import chosen_codec
 from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.opening import Opener, close
 from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.marker import Marker
@@ -53,6 +55,7 @@ class Strategies:
         processors: they, those of running requests, and who wants which; behind them the guide.
         guides: compiles what answers must follow.
         tiers: the KV tiers.
+        codec: writes keys and values; None where they are kept as they are.
         identify: what tells this engine from those that compute other bits.
         opener: makes them ready.
         ledger: what each has cost.
@@ -80,7 +83,15 @@ class Strategies:
         for kind, choice in self._choices.items():
             if choice is not None:
                 self._seat(kind, choice, self.opener.open(kind, choice))
-        self.identify = partial(fingerprint, config)
+        self._codec = chosen_codec(config)
+        self.codec: KvCodecStrategy | None = None
+        form = ""
+        if self._codec is not None:
+            kind = Kind.KV_CODEC
+            strategy = self.opener.open(kind, self._codec)
+            self.codec = self.ledger.watch(kind, self._codec.name, strategy)
+            form = f"{self._codec!r} of {host.owner(kind, self._codec.name)}"
+        self.identify = partial(fingerprint, config, form)
         kind = Kind.KV_TIER
         self.tiers = TierChain(
             [one for one in config.kv_tiers if [kind, one.name] not in config.quarantined],
@@ -130,6 +141,8 @@ class Strategies:
         }
         if self.guides.choice is not None:
             names[Kind.GUIDE.value] = self.guides.choice.name
+        if self._codec is not None:
+            names[Kind.KV_CODEC.value] = self._codec.name
         return names
 
     def report(self) -> list[StrategyRow]:
@@ -140,6 +153,8 @@ class Strategies:
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         if self.guides.choice is not None:
             in_use.add((Kind.GUIDE, self.guides.choice.name))
+        if self._codec is not None:
+            in_use.add((Kind.KV_CODEC, self._codec.name))
         for (kind, name), cost in self.ledger.costs().items():
             state = "active" if (kind, name) in in_use else "replaced"
             if self._fence.is_quarantined(kind, name):
@@ -188,6 +203,15 @@ class Strategies:
         count = self._fence.faults(kind, name)
         tell_fault(who, error, self.bound.get(kind), count, self._fence.limit)
         return is_last
+
+    def to_leave_out(self, error: BaseException) -> list[str]:
+        """Kind and name of the strategy that the next engine had better start without.
+
+        One whose place no default can take ended this one; empty if it was nobody.
+        """
+        if not isinstance(error, StrategyFault) or error.kind not in FIXED_KINDS:
+            return []
+        return [error.kind.value, self.names[error.kind.value]]
 
     def take_retries(self) -> set[Kind]:
         """Kinds whose configured strategy may come back now."""
@@ -321,3 +345,4 @@ class Strategies:
             self.close_one(kind, watched)
         self.chain.close()
         self.guides.close()
+        self.close_one(Kind.KV_CODEC, self.codec)

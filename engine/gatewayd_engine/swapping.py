@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Any
 
-from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.faults import StrategyFault, culprit
 from gatewayd_engine.messages import SetLimits, Swap, Swapped
 from gatewayd_engine.opening import Opening
@@ -111,6 +111,8 @@ class Swaps:
             in_use = strategies.tiers.serving
         elif kind is Kind.GUIDE:
             pass
+        elif kind in FIXED_KINDS:
+            raise SwapRefused(f"{kind} is fixed while an engine runs: what it holds is in its form")
         elif kind is None or kind not in DEFAULTS:
             raise SwapRefused(f"an engine has no {command.kind}")
         elif not command.choices and DEFAULTS[kind] is not None:

@@ -336,6 +336,8 @@ class Replica:
         # An engine that explains why it cannot start says the same the next time, unless one
         # has started before: then what it lacks (memory, a device) may come back.
         self._is_final = self.model is None
+        if event.strategy:
+            self.setup.quarantine(*event.strategy)
         self._lose(event.message)
 
     def _on_stream_end(self, error: Exception | None) -> None:

@@ -86,13 +86,17 @@ class EngineSetup:
         if name is None:
             return "", False
         kind, _, strategy = name.partition(".")
-        if [kind, strategy] not in self.config.quarantined:
-            _log.error("%s is quarantined: an engine ended in it", name)
-            quarantined = [*self.config.quarantined, [kind, strategy]]
-            self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
+        self.quarantine(kind, strategy)
         if loading:
             return f" while loading {name}, which `gatewayd plugin doctor {name}` examines", True
         return f" in {name}", False
+
+    def quarantine(self, kind: str, name: str) -> None:
+        """The next engines start without a strategy."""
+        if [kind, name] not in self.config.quarantined:
+            _log.error("%s.%s is quarantined: an engine ended in it", kind, name)
+            quarantined = [*self.config.quarantined, [kind, name]]
+            self.config = msgspec.structs.replace(self.config, quarantined=quarantined)
 
     def close(self) -> None:
         """No engine starts any more."""

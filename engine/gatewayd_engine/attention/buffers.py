@@ -50,11 +50,13 @@ class Buffers:
     """
 
     def __init__(self, pool: KvPool, max_lines: int, max_bytes: int) -> None:
-        _, layers, _, _, kv_heads, dim = pool.data.shape
-        self._dtype, self._device = pool.data.dtype, pool.data.device
+        _, layers, _, _, kv_heads, _ = pool.data.shape
+        dim = pool.head_dim
+        # Numbers, also of a pool that holds records: decoded once, and not in every step.
+        self._dtype, self._device = pool.dtype, pool.data.device
         self._shape = (layers, 2, kv_heads, dim)
         self._max_lines = max_lines
-        self._spare_tokens = max_bytes // (layers * 2 * kv_heads * dim * pool.data.element_size())
+        self._spare_tokens = max_bytes // (layers * 2 * kv_heads * dim * pool.dtype.itemsize)
         self._used: dict[tuple[PrefixKey | None, int], Buffer] = {}
         self._idle: list[Buffer] = []
 

@@ -85,7 +85,8 @@ class Contexts:
     def __init__(self, pool: KvPool, max_lines: int, max_bytes: int, shares: bool) -> None:
         self._pool = pool
         self._buffers = Buffers(pool, max_lines, max_bytes)
-        self._least_gain = -(-_LEAST_GAIN // pool.data[0].nbytes) if shares else None
+        page = pool.data[0].numel() // pool.data.shape[-1] * pool.head_dim * pool.dtype.itemsize
+        self._least_gain = -(-_LEAST_GAIN // page) if shares else None
         self._prefixes: dict[PrefixKey, Prefix] = {}
         self._places: dict[int, Place] = {}
         self._owners = np.zeros(0, np.int64)
@@ -259,4 +260,7 @@ class Contexts:
         """Pages by head, shape ``[layers, 2, kv_heads, pages, page_size, head_dim]``."""
         self._pool.arrivals.wait()
         index = torch.from_numpy(np.ascontiguousarray(pages))
-        return self._pool.data.index_select(0, index).permute(1, 2, 4, 0, 3, 5)
+        found = self._pool.data.index_select(0, index)
+        if self._pool.codec is not None:
+            found = self._pool.codec.decode(found)
+        return found.permute(1, 2, 4, 0, 3, 5)

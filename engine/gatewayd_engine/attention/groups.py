@@ -74,7 +74,7 @@ class Groups:
     ) -> None:
         self._shape = shape
         self._page_size = pool.page_size
-        self._dtype, self._device = pool.data.dtype, pool.data.device
+        self._dtype, self._device = pool.dtype, pool.data.device
         self._windows = sorted(set(shape.windows))
         # A window may end inside a prefix: such models read it line by line.
         self._contexts = Contexts(pool, max_running, copy_bytes, shares=not any(shape.windows))

@@ -61,13 +61,15 @@ class ReferenceAttention:
         self._width = shape.num_kv_heads * shape.head_dim
         self._per_group = shape.num_heads // shape.num_kv_heads
         self._data = pool.data
+        self._codec = pool.codec
+        self._dtype, self._device = pool.dtype, pool.data.device
         self._arrivals = pool.arrivals
         # Two flat views of the pool: by token for writing, by half page for reading.
-        self._by_token = pool.data.view(-1, self._width)
-        self._by_half = pool.data.view(-1, pool.page_size * self._width)
+        self._by_token = pool.data.flatten(0, 3).flatten(1)
+        self._by_half = pool.data.flatten(0, 2).flatten(1)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
         self._planner = Groups(shape, pool, max_running, copy_bytes)
-        self._zero = torch.zeros(1, 1, 1, dtype=pool.data.dtype, device=pool.data.device)
+        self._zero = torch.zeros(1, 1, 1, dtype=self._dtype, device=self._device)
         self._write: Sequence[torch.Tensor] = ()
         self._groups: list[Group] = []
         self._chunks: list[_Chunk] = []
@@ -111,7 +113,13 @@ class ReferenceAttention:
             self._arrivals.wait_for(layer)
         tokens = query.shape[0]  # a tensor's len is a call of Python
         new = key_value.reshape(tokens, 2 * self._width).contiguous()
-        self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
+        if self._codec is None:
+            self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
+        else:
+            # What is attended to is what was written, by those who write it too.
+            records = self._codec.encode(new.view(tokens, -1, self._shape.head_dim))
+            self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
+            new = self._codec.decode(records).view(tokens, -1)
         if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:
             group = self._groups[0]
             if group.lines is None:
@@ -242,9 +250,11 @@ class ReferenceAttention:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of pages, each of shape ``[lines, kv_heads, length, dim]``."""
         half = pages + layer * 2
-        kv_heads, dim = self._shape.num_kv_heads, self._shape.head_dim
-        k = self._by_half.index_select(0, half).view(lines, -1, kv_heads, dim)
-        v = self._by_half.index_select(0, half + 1).view(lines, -1, kv_heads, dim)
+        each = (lines, -1, *self._data.shape[-2:])
+        k = self._by_half.index_select(0, half).view(each)
+        v = self._by_half.index_select(0, half + 1).view(each)
+        if self._codec is not None:
+            k, v = self._codec.decode(k[:, :length]), self._codec.decode(v[:, :length])
         return k[:, :length].transpose(1, 2), v[:, :length].transpose(1, 2)
 
     def _plan_chunk(self, batch: StepBatch, i: int) -> _Chunk:
@@ -263,14 +273,14 @@ class ReferenceAttention:
 
     def _causal(self, queries: int, length: int, window: int) -> torch.Tensor:
         """Mask of the last ``queries`` positions of a context, shape ``[queries, length]``."""
-        device = self._by_token.device
+        device = self._device
         at = torch.arange(length, device=device)
         now = torch.arange(length - queries, length, device=device).unsqueeze(-1)
         hidden = at > now
         if window:
             hidden |= at <= now - window
-        mask = torch.zeros(queries, length, dtype=self._by_token.dtype, device=device)
+        mask = torch.zeros(queries, length, dtype=self._dtype, device=device)
         return mask.masked_fill_(hidden, -torch.inf)
 
     def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(self._by_token.device)
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

@@ -13,20 +13,27 @@ import torch
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.kv.arrivals import Arrivals
+from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.cuda import CudaArrivals
 
 
 class KvPool:
     """Keys and values, shape ``[num_pages + 1, layers, 2, page_size, kv_heads, head_dim]``.
 
+    With a codec they are records of bytes: the last dimension is ``record_bytes``. Whoever moves
+    pages or tokens, or blanks them, needs not know; whoever reads numbers decodes.
+
     Attributes:
-        data: the tensor.
+        data: the tensor, numbers of ``dtype`` or uint8.
+        codec: gives the numbers of records; None where ``data`` has them.
+        dtype: in which attention computes.
+        head_dim: numbers of a key, and of a value.
         arrivals: pages that are being copied into it, and out of it.
         num_pages: pages that sequences can use.
         page_size: tokens per page.
     """
 
-    __slots__ = ("arrivals", "data", "num_pages", "page_size")
+    __slots__ = ("arrivals", "codec", "data", "dtype", "head_dim", "num_pages", "page_size")
 
     def __init__(
         self,
@@ -35,12 +42,17 @@ class KvPool:
         page_size: int,
         dtype: torch.dtype,
         device: str,
+        codec: Codec | None = None,
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
-        page = (shape.num_layers, 2, page_size, shape.num_kv_heads, shape.head_dim)
+        self.codec = codec
+        self.dtype = dtype
+        self.head_dim = shape.head_dim
+        last, kept = (shape.head_dim, dtype) if codec is None else (codec.record_bytes, torch.uint8)
+        page = (shape.num_layers, 2, page_size, shape.num_kv_heads, last)
         # Zeros, not empty: what a masked position holds must not be a NaN.
-        self.data = zeros((num_pages + 1, *page), dtype, torch.device(device))
+        self.data = zeros((num_pages + 1, *page), kept, torch.device(device))
         raw = self.data.view(torch.uint8).view(num_pages + 1, shape.num_layers, -1)
         self.arrivals: Arrivals | CudaArrivals = (
             CudaArrivals(raw) if raw.is_cuda else Arrivals(raw.numpy())
@@ -52,10 +64,19 @@ class KvPool:
         self.data[target].copy_(self.data[source])
 
 
-def page_bytes(shape: AttentionShape, page_size: int, dtype: torch.dtype) -> int:
-    """Bytes of one page over all layers."""
-    per_token = shape.num_layers * 2 * shape.num_kv_heads * shape.head_dim
-    return per_token * page_size * dtype.itemsize
+def page_bytes(
+    shape: AttentionShape, page_size: int, dtype: torch.dtype, record_bytes: int | None = None
+) -> int:
+    """Bytes of one page over all layers.
+
+    Args:
+        shape: the model's attention.
+        page_size: tokens per page.
+        dtype: of its numbers.
+        record_bytes: what a codec takes for a key, or a value, of one head; None without one.
+    """
+    each = shape.head_dim * dtype.itemsize if record_bytes is None else record_bytes
+    return shape.num_layers * 2 * shape.num_kv_heads * each * page_size
 
 
 def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""The kit catches KV codecs that lose more than they say, and those that look at their neighbours."""
+"""The kit catches KV codecs that lose more than they say, or look at their neighbours."""
 
 from __future__ import annotations
 

@@ -13,6 +13,7 @@ from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.groups import Group, Groups
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import StepBatch, gather
+from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.rows import Rows
 
@@ -23,13 +24,19 @@ MAX_LEN = 600
 class Twin:
     """Sequences whose keys and values are known, in pages and densely."""
 
-    def __init__(self, shape: AttentionShape, copy_bytes: int, seed: int) -> None:
+    def __init__(
+        self, shape: AttentionShape, copy_bytes: int, seed: int, codec: Codec | None = None
+    ) -> None:
         self.shape = shape
+        self.codec = codec
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
         rows = 10
-        self.pool = KvPool(shape, 3 * rows * -(-MAX_LEN // PAGE), PAGE, torch.float32, "cpu")
-        self.pool.data.normal_()  # what nobody wrote must not matter
+        num_pages = 3 * rows * -(-MAX_LEN // PAGE)
+        self.pool = KvPool(shape, num_pages, PAGE, torch.float32, "cpu", codec)
+        # What nobody wrote must not matter.
+        written = torch.randn(*self.pool.data.shape[:-1], shape.head_dim)
+        self.pool.data.copy_(written if codec is None else codec.encode(written))
         self.rows = Rows(rows, MAX_LEN, PAGE)
         pages = list(range(self.pool.num_pages))
         self.rng.shuffle(pages)
@@ -80,7 +87,10 @@ class Twin:
         ends = (batch.last + 1).tolist()
         spans = [(e - int(c), e) for e, c in zip(ends, batch.counts, strict=True)]
         for (first, end), row in zip(spans, batch.rows.tolist(), strict=True):
-            self.known[row] = torch.cat((self.known[row], news[:, first:end]), 1)
+            kept = news[:, first:end]
+            if self.codec is not None:
+                kept = self.codec.decode(self.codec.encode(kept))
+            self.known[row] = torch.cat((self.known[row], kept), 1)
         for layer in range(shape.num_layers):
             query = torch.randn(total, shape.num_heads, shape.head_dim)
             got = self.attention(layer, query, news[layer]).view(total, shape.num_heads, -1)
@@ -105,17 +115,11 @@ class Twin:
         return torch.einsum("hqk,khd->qhd", weights, v)
 
 
-@pytest.mark.parametrize("softcap", [None, 3.0])
-@pytest.mark.parametrize("windows", [(0, 0), (0, 9)])
-@pytest.mark.parametrize("copy_bytes", [0, 1 << 26, 300_000])
-def test_pages_give_what_dense_attention_gives(
-    softcap: float | None, windows: tuple[int, ...], copy_bytes: int
-) -> None:
-    shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, windows)
-    twin = Twin(shape, copy_bytes, seed=1)
+def wander(twin: Twin, num_steps: int) -> None:
+    """Steps in which sequences begin, go on and end, in chunks and token by token."""
     rng = twin.rng
     active = {0, 1, 2}
-    for _ in range(36):
+    for _ in range(num_steps):
         if rng.random() < 0.3:
             row = rng.randrange(10)
             if row in active and rng.random() < 0.5:
@@ -138,6 +142,40 @@ def test_pages_give_what_dense_attention_gives(
                 counts[row] = 5
         if counts:
             twin.step(counts)
+
+
+@pytest.mark.parametrize("softcap", [None, 3.0])
+@pytest.mark.parametrize("windows", [(0, 0), (0, 9)])
+@pytest.mark.parametrize("copy_bytes", [0, 1 << 26, 300_000])
+def test_pages_give_what_dense_attention_gives(
+    softcap: float | None, windows: tuple[int, ...], copy_bytes: int
+) -> None:
+    shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, windows)
+    wander(Twin(shape, copy_bytes, seed=1), 36)
+
+
+def diverge(twin: Twin, num_steps: int) -> None:
+    """Steps of sequences that begin with pages of others."""
+    rng = twin.rng
+    twin.step({0: 70, 1: 40})
+    active = {0, 1}
+    for _ in range(num_steps):
+        if rng.random() < 0.3:
+            row = rng.randrange(10)
+            if row in active and len(active) > 2:
+                active.discard(row)
+            elif row not in active:
+                parent = rng.choice(sorted(active))
+                full = twin.known[parent].shape[1] // PAGE
+                twin.inherit(row, parent, rng.choice([full, full, full // 2, 0]))
+                active.add(row)
+                if twin.known[row].shape[1] == 0:
+                    twin.step({row: 30})
+        if rng.random() < 0.5:
+            twin.step(dict.fromkeys(active, 1))
+        else:
+            some = rng.sample(sorted(active), rng.randint(1, len(active)))
+            twin.step({row: rng.choice([1, 1, 1, 1, 5]) for row in some})
 
 
 def test_a_step_that_is_done_again_gives_the_same() -> None:
@@ -170,27 +208,7 @@ def test_what_sequences_share_is_attended_as_if_it_were_their_own(
 
     monkeypatch.setattr(Groups, "plan", observed)
     shape = AttentionShape(2, 6, 2, 8, 0.3, softcap, (window, window))
-    twin = Twin(shape, copy_bytes, seed=3)
-    rng = twin.rng
-    twin.step({0: 70, 1: 40})
-    active = {0, 1}
-    for _ in range(120):
-        if rng.random() < 0.3:
-            row = rng.randrange(10)
-            if row in active and len(active) > 2:
-                active.discard(row)
-            elif row not in active:
-                parent = rng.choice(sorted(active))
-                full = twin.known[parent].shape[1] // PAGE
-                twin.inherit(row, parent, rng.choice([full, full, full // 2, 0]))
-                active.add(row)
-                if twin.known[row].shape[1] == 0:
-                    twin.step({row: 30})
-        if rng.random() < 0.5:
-            twin.step(dict.fromkeys(active, 1))
-        else:
-            some = rng.sample(sorted(active), rng.randint(1, len(active)))
-            twin.step({row: rng.choice([1, 1, 1, 1, 5]) for row in some})
+    diverge(Twin(shape, copy_bytes, seed=3), 120)
     shared = [group for group in planned if group.prefix is not None]
     assert bool(shared) == (window == 0)
     if shared:

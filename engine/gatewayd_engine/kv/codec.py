@@ -1,0 +1,94 @@
+"""The codec of a pool: its strategy, called for one model's heads, and what a fault of it means."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.faults import blame
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind
+
+
+class Codec:
+    """Encodes to records, and decodes them.
+
+    Raises from its methods StrategyFault, whatever the strategy raises: the pool is in its form, so
+    nothing can take its place, and the engine ends.
+
+    Args:
+        strategy: open.
+        record_bytes: of a key, or a value, of one head.
+        head_dim: numbers of it.
+        dtype: in which the engine computes.
+    """
+
+    __slots__ = ("_decode", "_dtype", "_encode", "_head_dim", "record_bytes")
+
+    def __init__(
+        self, strategy: KvCodecStrategy, record_bytes: int, head_dim: int, dtype: torch.dtype
+    ) -> None:
+        self._encode, self._decode = strategy.encode, strategy.decode
+        self._head_dim, self._dtype = head_dim, dtype
+        self.record_bytes = record_bytes
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """Records of ``[n, heads, head_dim]``, uint8, shape ``[n, heads, record_bytes]``."""
+        shape = (*values.shape[:-1], self.record_bytes)
+        out = torch.empty(shape, dtype=torch.uint8, device=values.device)
+        with blame(Kind.KV_CODEC):
+            self._encode(values, out)
+        return out
+
+    def decode(self, records: torch.Tensor) -> torch.Tensor:
+        """Numbers of ``[..., record_bytes]``, shape ``[..., head_dim]``."""
+        shape = (*records.shape[:-1], self._head_dim)
+        out = torch.empty(shape, dtype=self._dtype, device=records.device)
+        with blame(Kind.KV_CODEC):
+            self._decode(records, out)
+        return out
+
+
+def chosen_codec(config: EngineConfig) -> StrategyChoice | None:
+    """The codec of an engine's pool; None for one that is quarantined."""
+    choice = config.kv_codec
+    if choice is None or [Kind.KV_CODEC, choice.name] in config.quarantined:
+        return None
+    return choice
+
+
+def refuse_elsewhere(config: EngineConfig) -> None:
+    """Say that a device has kernels of its own, which read numbers.
+
+    Raises:
+        ConfigError: a codec is chosen for a device that is no CPU.
+    """
+    choice = chosen_codec(config)
+    if choice is not None and config.device != "cpu":
+        raise ConfigError(
+            f"kv_codec is {choice.name!r} and device {config.device!r}: codecs work on a CPU only, "
+            'so far; set [kv_codec] strategy to "none", or [engine] device to "cpu"'
+        )
+
+
+def record_bytes(
+    config: EngineConfig, host: PluginHost, head_dim: int, dtype: torch.dtype
+) -> int | None:
+    """Bytes that the chosen codec takes for a key, or a value, of one head; None without one.
+
+    Raises:
+        ConfigError: it does not suit the model.
+        PluginError: it cannot be loaded.
+    """
+    choice = chosen_codec(config)
+    if choice is None:
+        return None
+    strategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
+    try:
+        size = strategy.record_bytes(head_dim, dtype)
+    except Exception as error:
+        raise ConfigError(f"kv_codec {choice.name} cannot serve this model: {error}") from error
+    if not isinstance(size, int) or size < 1:
+        raise ConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
+    return size

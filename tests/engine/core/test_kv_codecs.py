@@ -1,0 +1,302 @@
+"""Engines whose KV is encoded: the same tokens however they come, and the same bytes wherever."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+import torch
+from tokenizers import Tokenizer
+
+from gatewayd_engine import assembly, embedded
+from gatewayd_engine.assembly import assemble
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.faults import StrategyFault
+from gatewayd_engine.messages import Swap
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind
+from gatewayd_kv_int8.strategy import Int8
+from tests.engine.core import test_combinations
+from tests.engine.core.conftest import CATALOG, build
+from tests.engine.core.test_combinations import (
+    CHOICES,
+    LENGTH,
+    PROMPTS,
+    Combination,
+    Expected,
+    names,
+)
+from tests.engine.core.test_swapped import kv_of as computed_kv
+from tests.engine.core.test_swapped import preempt, write_over_all
+from tests.engine.core.test_tiers import kv_of
+from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
+
+Make = Callable[..., Any]
+CODECS = names(Kind.KV_CODEC)
+SAMPLED = test_combinations.SAMPLED[:2]
+small = pytest.mark.usefixtures("small_model")
+
+
+@pytest.fixture
+def exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines that compute in float64 if they are asked to.
+
+    The last digits of a float32 depend on what else is in the batch. Without a codec that hardly
+    ever matters; with one, a number between two codes may be rounded to either. No number of
+    float64 is as near to the middle.
+    """
+    norm = torch.linalg.vector_norm
+
+    def without_narrowing(*args: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
+        return norm(*args)
+
+    monkeypatch.setitem(assembly._DTYPES, "float64", torch.float64)
+    monkeypatch.setattr(torch.linalg, "vector_norm", without_narrowing)
+    monkeypatch.setattr(test_combinations, "SAMPLED", SAMPLED)
+
+
+@cache
+def expected(codec: str, model: Path, num_prompts: int) -> Expected:
+    """Of an engine with that codec, without anything else, one request at a time."""
+    plain = build(model, prefix_cache=None, kv_codec=StrategyChoice(codec), dtype="float64")
+    greedy: list[list[int]] = [[] for _ in PROMPTS]
+    for k in range(0, len(PROMPTS), len(PROMPTS) // num_prompts):
+        greedy[k] = plain.generate(PROMPTS[k], max_tokens=LENGTH, ignore_eos=True)
+    seeded = []
+    for k, fields in enumerate(SAMPLED):
+        ids = plain.submit(PROMPTS[k], n=CHOICES, max_tokens=LENGTH, ignore_eos=True, **fields)
+        done = plain.run()
+        seeded.append([done[i].tokens for i in ids])
+    plain.core.strategies.close()
+    return Expected(greedy, seeded)
+
+
+@small
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize(
+    ("codec", "cache_name", "preemption"), [("int8", "radix", "swap"), ("fp8", "hash", "recompute")]
+)
+def test_tokens_are_the_same_however_they_come(
+    make_engine: Make, tmp_path: Path, codec: str, cache_name: str, preemption: str
+) -> None:
+    from tests.engine.core.small import small as small_folder
+
+    fields = {
+        "kv_codec": StrategyChoice(codec),
+        "dtype": "float64",
+        "scheduler": StrategyChoice("fcfs", {"max_prefill_chunk": 33}),
+        "prefix_cache": StrategyChoice(cache_name),
+        "preemption": StrategyChoice(preemption),
+        "kv_tiers": [host("384KiB"), disk(tmp_path)],
+        "drafter": StrategyChoice("lookahead"),
+        "spec_controller": StrategyChoice("fixed", {"drafts": 4}),
+        "page_size": 8,
+        "kv_pages": 32,
+        "max_running": 8,
+        "max_batch_tokens": 100,
+    }
+    each = 4
+    said = expected(codec, small_folder(), len(PROMPTS) // each)
+    Combination(fields, 2, is_shaken=True, inline_bytes=0).check(make_engine, said, each)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.usefixtures("exact")
+@pytest.mark.parametrize("codec", CODECS)
+def test_twenty_combinations(make_engine: Make, tmp_path: Path, codec: str) -> None:
+    said = expected(codec, embedded.folder("nano"), len(PROMPTS))
+    for seed in range(2000, 2020):
+        one = Combination.drawn(seed, tmp_path / str(seed), overlaps=seed % 4 == 3)
+        one.fields.update(kv_codec=StrategyChoice(codec), dtype="float64")
+        one.check(make_engine, said)
+
+
+@pytest.mark.parametrize("codec", [None, *CODECS])
+def test_the_pool_has_as_many_bytes_as_its_records(
+    make_engine: Make, folder: Path, codec: str | None
+) -> None:
+    choice = None if codec is None else StrategyChoice(codec)
+    engine = make_engine(folder, kv_codec=choice, kv_pages=10, page_size=8)
+    pool, info = engine.core._placement._holdings._pool, engine.info
+    layers, kv_heads, head_dim = 3, 2, 16
+    record = 4 * head_dim if codec is None else head_dim + 2
+    assert info.kv_record_bytes == record
+    assert info.page_bytes == 8 * layers * 2 * kv_heads * record
+    assert pool.data.nbytes == 11 * info.page_bytes  # one is scratch
+    assert info.strategies.get("kv_codec") == codec
+
+
+def test_more_pages_fit_in_the_same_memory(make_engine: Make, folder: Path) -> None:
+    sizes = {"kv_pages": None, "kv_bytes": 1 << 20, "max_running": 500}
+    plain = make_engine(folder, **sizes).info
+    coded = make_engine(folder, **sizes, kv_codec=StrategyChoice("int8")).info
+    assert coded.num_pages == (1 << 20) // coded.page_bytes
+    assert plain.num_pages == (1 << 20) // plain.page_bytes
+    assert plain.page_bytes * 18 == coded.page_bytes * 64
+
+
+@pytest.mark.parametrize("codec", CODECS)
+@pytest.mark.parametrize("tier", ["host", "disk"])
+def test_a_page_comes_back_from_a_tier_bit_for_bit(
+    make_engine: Make, folder: Path, tmp_path: Path, patient: None, codec: str, tier: str
+) -> None:
+    tiers = [host() if tier == "host" else disk(tmp_path)]
+    fields = {"kv_codec": StrategyChoice(codec), "kv_pages": 40, "page_size": 8}
+    engine = make_engine(folder, **fields, kv_tiers=tiers)
+    one = first_step(engine, PROMPT)
+    computed = kv_of(engine, one, len(PROMPT) - 1)
+    assert computed.any()
+    tokens = engine.run()[one].tokens
+    evict_all(engine)
+    again = first_step(engine, PROMPT)
+    assert np.array_equal(kv_of(engine, again, len(PROMPT) - 1), computed)
+    assert engine.run()[again].tokens == tokens
+    assert engine.answers[again].admitted.cached_tokens == 96
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_was_swapped_comes_back_bit_for_bit(
+    make_engine: Make, folder: Path, inline_bytes: int, codec: str
+) -> None:
+    fields = {"kv_codec": StrategyChoice(codec), "kv_pages": 40, "page_size": 8}
+    engine = make_engine(folder, **fields, preemption=StrategyChoice("swap"))
+    (one,) = engine.submit(PROMPT, max_tokens=20, ignore_eos=True)
+    for _ in range(5):
+        engine.step()
+    computed, before = computed_kv(engine, one)
+    preempt(engine, one)
+    write_over_all(engine)
+    engine.step()
+    now, after = computed_kv(engine, one)
+    assert now > computed
+    assert np.array_equal(after[:computed], before)
+    engine.run()
+    assert engine.core.stats.swaps == 1
+
+
+def test_engines_of_another_codec_find_nothing_of_each_other(
+    make_engine: Make, folder: Path
+) -> None:
+    def identity(**fields: Any) -> bytes:
+        found: bytes = make_engine(folder, **fields).core.strategies.identify()
+        return found
+
+    codecs = [None, *map(StrategyChoice, CODECS)]
+    assert len({identity(kv_codec=codec) for codec in codecs}) == len(codecs)
+    int8 = StrategyChoice("int8")
+    assert identity(kv_codec=int8) == identity(kv_codec=int8)
+    # What a quarantined one would have written is not there either.
+    assert identity(kv_codec=int8, quarantined=[["kv_codec", "int8"]]) == identity()
+
+
+def test_a_quarantined_codec_is_none(make_engine: Make, folder: Path) -> None:
+    fields = {"kv_codec": StrategyChoice("int8"), "quarantined": [["kv_codec", "int8"]]}
+    engine, plain = make_engine(folder, **fields), make_engine(folder)
+    assert engine.info == plain.info
+    assert engine.generate(PROMPT, max_tokens=9) == plain.generate(PROMPT, max_tokens=9)
+
+
+def test_it_serves_bfloat16_too(make_engine: Make, folder: Path) -> None:
+    for codec in CODECS:
+        engine = make_engine(folder, kv_codec=StrategyChoice(codec), dtype="bfloat16")
+        assert engine.info.kv_record_bytes == 18
+        assert len(engine.generate(PROMPT, max_tokens=9, ignore_eos=True)) == 9
+
+
+def test_one_that_raises_ends_the_engine_and_is_named(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(self: Any, values: Any, out: Any) -> None:
+        raise ArithmeticError("not today")
+
+    monkeypatch.setattr(Int8, "encode", broken)
+    engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
+    for prompt in (PROMPT, PROMPT[:30]):
+        engine.submit(prompt, max_tokens=4)
+    with pytest.raises(StrategyFault, match=r"kv_codec: .*not today") as fault:
+        engine.run()
+    assert engine.core.strategies.to_leave_out(fault.value) == ["kv_codec", "int8"]
+    assert engine.core.strategies.to_leave_out(ValueError()) == []
+
+
+def test_it_is_fixed_while_the_engine_runs(make_engine: Make, folder: Path) -> None:
+    engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
+    engine.core.swaps.begin(Swap(1, "kv_codec", []))
+    (answer,) = engine.core.swaps.settle()
+    assert answer.error == "kv_codec is fixed while an engine runs: what it holds is in its form"
+
+
+def test_it_is_in_the_report_with_what_it_takes(make_engine: Make, folder: Path) -> None:
+    engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
+    engine.generate(PROMPT, max_tokens=4)
+    (row,) = [row for row in engine.core.strategies.report() if row.kind == "kv_codec"]
+    assert (row.name, row.state, row.faults) == ("int8", "active", 0)
+    assert row.calls > 3 * 4
+    assert row.seconds > 0
+
+
+def test_a_device_is_refused_in_a_sentence(folder: Path) -> None:
+    choice = StrategyChoice("fcfs")
+    config = EngineConfig(
+        str(folder),
+        choice,
+        None,
+        StrategyChoice("lru"),
+        StrategyChoice("recompute"),
+        kv_codec=StrategyChoice("int8"),
+        device="cuda:0",
+    )
+    with pytest.raises(ConfigError, match=r"^kv_codec is 'int8' and device 'cuda:0': codecs work"):
+        assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
+    off = msgspec.structs.replace(config, kv_codec=None)
+    with pytest.raises(ConfigError, match="finds 0 GPUs"):
+        assemble(off, PluginHost(CATALOG), lambda stage, fraction: None)
+
+
+@pytest.mark.parametrize(
+    ("answer", "sentence"),
+    [
+        (ValueError("heads of 16 numbers are too small"), "cannot serve this model: heads of 16"),
+        (0, "says that a record has 0 bytes"),
+        (2.5, "says that a record has 2.5 bytes"),
+    ],
+)
+def test_a_codec_that_does_not_suit_the_model_is_refused(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, answer: Any, sentence: str
+) -> None:
+    def asked(self: Any, head_dim: int, dtype: torch.dtype) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(Int8, "record_bytes", asked)
+    with pytest.raises(ConfigError, match=f"^kv_codec int8 {sentence}"):
+        make_engine(folder, kv_codec=StrategyChoice("int8"))
+
+
+def test_the_embedded_model_loses_hardly_anything(make_engine: Make) -> None:
+    nano = embedded.folder("nano")
+    tokenizer = Tokenizer.from_file(str(nano / "tokenizer.json"))
+    text = Path(textwrap.__file__).read_text("utf-8")
+    prompt = tokenizer.encode(text, add_special_tokens=False).ids[:400]
+
+    def perplexity(codec: str | None) -> float:
+        choice = None if codec is None else StrategyChoice(codec)
+        engine = make_engine(nano, prefix_cache=None, kv_codec=choice, max_batch_tokens=128)
+        (one,) = engine.submit(prompt, max_tokens=1, prompt_logprobs=0)
+        told = engine.run()[one].prompt_logprobs
+        assert len(told) == len(prompt) - 1
+        return math.exp(-sum(each.logprob for each in told) / len(told))
+
+    plain = perplexity(None)
+    assert plain < 1.5  # it knows this text
+    for codec in CODECS:
+        assert plain * 0.99 < perplexity(codec) < plain * 1.03

@@ -82,8 +82,11 @@ class CpuBackend:
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
-        # As much again for dense copies as for pages: it is taken only as it is used.
-        attention = ReferenceAttention(shape, pool, len(rows.seed), pool.data.nbytes)
+        # As much again for dense copies as for pages: it is taken only as it is used. They hold
+        # numbers, and those of a few records more: who has no copy is decoded in every step.
+        decoded = pool.decoded_bytes * (pool.num_pages + 1)
+        copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
+        attention = ReferenceAttention(shape, pool, len(rows.seed), copy_bytes)
         return Runner(decoder, attention, rows, processors, self._make_pace())
 
 

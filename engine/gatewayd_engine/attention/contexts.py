@@ -85,8 +85,7 @@ class Contexts:
     def __init__(self, pool: KvPool, max_lines: int, max_bytes: int, shares: bool) -> None:
         self._pool = pool
         self._buffers = Buffers(pool, max_lines, max_bytes)
-        page = pool.data[0].numel() // pool.data.shape[-1] * pool.head_dim * pool.dtype.itemsize
-        self._least_gain = -(-_LEAST_GAIN // page) if shares else None
+        self._least_gain = -(-_LEAST_GAIN // pool.decoded_bytes) if shares else None
         self._prefixes: dict[PrefixKey, Prefix] = {}
         self._places: dict[int, Place] = {}
         self._owners = np.zeros(0, np.int64)

@@ -28,12 +28,22 @@ class KvPool:
         codec: gives the numbers of records; None where ``data`` has them.
         dtype: in which attention computes.
         head_dim: numbers of a key, and of a value.
+        decoded_bytes: of a page's numbers, as attention reads them.
         arrivals: pages that are being copied into it, and out of it.
         num_pages: pages that sequences can use.
         page_size: tokens per page.
     """
 
-    __slots__ = ("arrivals", "codec", "data", "dtype", "head_dim", "num_pages", "page_size")
+    __slots__ = (
+        "arrivals",
+        "codec",
+        "data",
+        "decoded_bytes",
+        "dtype",
+        "head_dim",
+        "num_pages",
+        "page_size",
+    )
 
     def __init__(
         self,
@@ -49,6 +59,7 @@ class KvPool:
         self.codec = codec
         self.dtype = dtype
         self.head_dim = shape.head_dim
+        self.decoded_bytes = page_bytes(shape, page_size, dtype)
         last, kept = (shape.head_dim, dtype) if codec is None else (codec.record_bytes, torch.uint8)
         page = (shape.num_layers, 2, page_size, shape.num_kv_heads, last)
         # Zeros, not empty: what a masked position holds must not be a NaN.

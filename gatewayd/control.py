@@ -303,6 +303,11 @@ class Control:
         )
 
     async def _swap(self, kind: Kind, new: SlotTable, who: str) -> bool:
+        if kind in FIXED_KINDS:
+            raise Refused(
+                f"{kind} is fixed while engines run, for what they hold is in its form; set "
+                f"[{kind}] in the configuration's file and restart"
+            )
         old: SlotTable = getattr(self.config, kind.value)
         detector = self.detector
         chosen = [(name, settings) for name, settings in chosen_in(new) if name != launch.NONE]

@@ -22,10 +22,10 @@ class KvCodecStrategy(Strategy, Protocol):
     """Encodes keys and values to records, and decodes them.
 
     A record follows from the numbers of its own token and head alone, and equal numbers give equal
-    bytes. Finite numbers are decoded to finite ones; others may become any. **A record of zero bytes
-    is decoded to zeros**: a pool begins with them, and what failed is overwritten with them. Numbers
-    of a tensor's last dimension lie side by side; between its records, keys and values there may be
-    gaps.
+    bytes. Finite numbers are decoded to finite ones; others may become any. A record of zero bytes
+    is decoded to zeros: a pool begins with them, and what failed is overwritten with them. Numbers
+    of a tensor's last dimension lie side by side; between its records, or keys, or values, there
+    may be gaps.
 
     It is called in every step, once to encode and at least once to decode in each layer. What it
     raises ends the engine, for the pool is in its form and no default can read that; the next one

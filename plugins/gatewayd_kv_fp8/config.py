@@ -1,7 +1,7 @@
-"""Settings of ``[kv_codec.fp8]``."""
+"""Settings of ``[kv_codec.fp8]``: none."""
 
 from gatewayd_hooks.strategy import StrategyConfig
 
 
 class Fp8Config(StrategyConfig):
-    """There is nothing to set."""
+    """A codec of eight bits has nothing to set."""

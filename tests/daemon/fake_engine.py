@@ -84,7 +84,9 @@ class FakeEngine:
 
     def load(self, seconds: float) -> None:
         """Pretend to read weights."""
-        self.stream.read_config()
+        config = self.stream.read_config()
+        if ["kv_codec", "broken"] in config.quarantined:
+            self.faults.pop("codec", None)
         self.stream.send(Loading("weights", 0.0))
         if "load_exit" in self.faults:
             os._exit(3)
@@ -202,6 +204,9 @@ class FakeEngine:
             os._exit(3)
         if "kill" in due:
             os.kill(os.getpid(), signal.SIGKILL)
+        if "codec" in due:
+            self.stream.send(Fatal("StrategyFault", "kv_codec: no", ["kv_codec", "broken"]))
+            os._exit(1)
         if "hang" in due:
             time.sleep(3600)
         if "garbage" in due:

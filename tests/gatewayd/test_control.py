@@ -103,6 +103,13 @@ async def test_a_tier_named_twice_is_refused_in_a_sentence() -> None:
     assert not swaps.made
 
 
+async def test_what_is_fixed_while_engines_run_needs_a_restart() -> None:
+    control, swaps = control_of(Config())
+    with pytest.raises(Refused, match=r"^kv_codec is fixed .* its form; .* and restart$"):
+        await control.swap("kv_codec", ["int8"], {}, "me")
+    assert not swaps.made
+
+
 async def test_what_is_ours_and_reads_no_file_needs_no_engine_to_try_it() -> None:
     control, swaps = control_of(Config())
     for kind, name in (("scheduler", "fcfs"), ("drafter", "ngram"), ("drafter", "none")):

@@ -10,20 +10,23 @@ from prometheus_client import CollectorRegistry
 
 from gatewayd.engines.seam import ReplicaState, ReplicaStatus
 from gatewayd.metrics_fleet import FleetCollector
-from gatewayd_engine.messages import EngineStats
+from gatewayd_engine.messages import EngineStats, ModelInfo
 from gatewayd_engine.messages_look import MachineLook
 
 
 class Fleet:
     """A fleet whose engines have said so."""
 
-    def __init__(self, stats: Sequence[EngineStats], num_pending: int = 0) -> None:
+    def __init__(
+        self, stats: Sequence[EngineStats], num_pending: int = 0, model: ModelInfo | None = None
+    ) -> None:
         self._stats = stats
+        self._model = model
         self.num_pending = num_pending
 
     def status(self) -> list[ReplicaStatus]:
         return [
-            ReplicaStatus(index, ReplicaState.READY, 1, 1.0, 0, "", None, stats)
+            ReplicaStatus(index, ReplicaState.READY, 1, 1.0, 0, "", self._model, stats)
             for index, stats in enumerate(self._stats)
         ]
 
@@ -95,3 +98,14 @@ def test_machines_are_told_as_far_as_engines_know_them() -> None:
     assert told("gatewayd_device_memory_bytes", state="used") == [60, None, None]
     assert told("gatewayd_device_memory_bytes", state="free") == [20, None, None]
     assert told("gatewayd_device_utilization") == [0.75, None, None]
+
+
+def test_what_a_token_takes_is_told_of_engines_that_are_loaded() -> None:
+    sizes = {"num_pages": 10, "page_size": 16, "max_running": 1, "max_batch_tokens": 1}
+    model = ModelInfo("a", 1, "float32", "cpu", 9, 64, [0], **sizes, page_bytes=16 * 768)
+    for loaded, said in ((model, 768), (None, None)):
+        fleet: Any = Fleet([EngineStats()], model=loaded)
+        registry = CollectorRegistry()
+        registry.register(FleetCollector(fleet, "m"))
+        labels = {"model_name": "m", "engine": "0"}
+        assert registry.get_sample_value("gatewayd_kv_bytes_per_token", labels) == said

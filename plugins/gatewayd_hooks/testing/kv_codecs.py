@@ -167,7 +167,7 @@ class KvCodecConformance:
         with self.opened() as codec:
             records = self.encoded(codec, values)
             numbers = self.decoded(codec, records)
-            stacked = self.decoded(codec, records.unflatten(0, (2, 3, -1)))
+            stacked = self.decoded(codec, torch.unflatten(records, 0, (2, 3, -1)))
             assert torch.equal(stacked.flatten(0, 2), numbers)
             assert not len(self.encoded(codec, values[:0]))
             assert not len(self.decoded(codec, records[:0]))

@@ -55,7 +55,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     norm = torch.linalg.vector_norm
 
     def without_narrowing(*args: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        return norm(*args)
+        found: torch.Tensor = norm(*args)
+        return found
 
     monkeypatch.setitem(assembly._DTYPES, "float64", torch.float64)
     monkeypatch.setattr(torch.linalg, "vector_norm", without_narrowing)

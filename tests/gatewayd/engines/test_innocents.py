@@ -32,6 +32,16 @@ async def test_a_poisonous_request_fails_alone(
     assert setup.fleet.backlog.num_requests == 0
 
 
+async def test_an_engine_starts_again_without_the_codec_that_ended_it(
+    make_fleet: Make, expected_tokens: Expected
+) -> None:
+    setup = await make_fleet(FAKE_FAULTS="codec@1")
+    sink = setup.generate([3, 4], 5, retry_started=True)
+    await sink.end()
+    assert sink.ids == expected_tokens([3, 4], 5)
+    assert setup.fleet._replicas[0].setup.config.quarantined == [["kv_codec", "broken"]]
+
+
 async def test_a_silent_replica_gets_nothing_while_another_answers(
     make_fleet: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:

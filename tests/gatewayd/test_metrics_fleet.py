@@ -101,8 +101,20 @@ def test_machines_are_told_as_far_as_engines_know_them() -> None:
 
 
 def test_what_a_token_takes_is_told_of_engines_that_are_loaded() -> None:
-    sizes = {"num_pages": 10, "page_size": 16, "max_running": 1, "max_batch_tokens": 1}
-    model = ModelInfo("a", 1, "float32", "cpu", 9, 64, [0], **sizes, page_bytes=16 * 768)
+    model = ModelInfo(
+        architecture="a",
+        num_parameters=1,
+        dtype="float32",
+        device="cpu",
+        vocab_size=9,
+        max_model_len=64,
+        eos_token_ids=[0],
+        num_pages=10,
+        page_size=16,
+        max_running=1,
+        max_batch_tokens=1,
+        page_bytes=16 * 768,
+    )
     for loaded, said in ((model, 768), (None, None)):
         fleet: Any = Fleet([EngineStats()], model=loaded)
         registry = CollectorRegistry()

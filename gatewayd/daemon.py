@@ -153,7 +153,8 @@ class Daemon:
         )
         self._fleet.deadlines = launch.deadlines(config)
         self._control = Control(config, self._fleet, plugged, self._durable.overrides)
-        recent, live = Recent(keep=self._durable.archive.add), Live()
+        archive, live = self._durable.archive, Live()
+        recent = Recent(keep=archive.add, keep_refused=archive.refuse)
         self._durable.tenancy.directory.watch_quotas(self._fleet.bound)
         metrics = Metrics(
             self._fleet,

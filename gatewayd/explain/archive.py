@@ -7,17 +7,21 @@ from collections.abc import Sequence
 from functools import partial
 
 import msgspec
-from sqlalchemy import Connection, delete, func, insert, or_, select
+from sqlalchemy import Connection, Table, delete, func, insert, or_, select
 
 from gatewayd.admin.explaining import explanation
 from gatewayd.admin.wire import Explanation
 from gatewayd.explain.ledger import Ledger
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
-from gatewayd.store.tables import ledgers
+from gatewayd.store.tables import ledgers, refusals
 
 AT_ONCE = 500
 """Rows of a second, in one transaction: of what comes beyond them only the figures are kept."""
+REFUSED_AT_ONCE = 20
+"""The same of those that no engine was sent: whoever hammers shall not wear out the disk."""
+_REFUSED_SHARE = 5
+"""One in so many rows is for these, and none of the others: they push out nobody else's."""
 _SECONDS = 1.0
 _DAY = 86_400
 
@@ -41,14 +45,22 @@ class Archive:
         self._days = days
         self._rows = rows
         self._line: list[Ledger] = []
+        self._refused: list[Ledger] = []
         self.dropped = 0
 
     def add(self, ledger: Ledger) -> None:
         """A request has ended; it is written with others."""
+        self._add(ledger, self._line, AT_ONCE)
+
+    def refuse(self, ledger: Ledger) -> None:
+        """One has ended that no engine was sent."""
+        self._add(ledger, self._refused, REFUSED_AT_ONCE)
+
+    def _add(self, ledger: Ledger, line: list[Ledger], most: int) -> None:
         if self._days <= 0:
             return
-        if len(self._line) < AT_ONCE:
-            self._line.append(ledger)
+        if len(line) < most:
+            line.append(ledger)
         else:
             self.dropped += 1
 
@@ -61,8 +73,11 @@ class Archive:
     def flush(self) -> None:
         """Write what has come, without waiting."""
         line, self._line = self._line, []
+        refused, self._refused = self._refused, []
         if line:
-            self._database.submit(partial(_write, line))
+            self._database.submit(partial(_write, ledgers, line))
+        if refused:
+            self._database.submit(partial(_write, refusals, refused))
 
     async def find(self, request_id: str) -> Explanation | None:
         """By the id that the client was told, or the gateway's own; the latest of them.
@@ -80,10 +95,12 @@ class Archive:
             StoreUnavailable: the store cannot be written.
         """
         since = self._clock.now() - self._days * _DAY if self._clock.is_steady else 0.0
-        await self._database.write(partial(_prune, since, self._rows))
+        refused = self._rows // _REFUSED_SHARE
+        await self._database.write(partial(_prune, ledgers, since, self._rows - refused))
+        await self._database.write(partial(_prune, refusals, since, refused))
 
 
-def _write(line: Sequence[Ledger], connection: Connection) -> None:
+def _write(table: Table, line: Sequence[Ledger], connection: Connection) -> None:
     encode = msgspec.json.Encoder().encode
     rows = [
         {
@@ -94,18 +111,22 @@ def _write(line: Sequence[Ledger], connection: Connection) -> None:
         }
         for ledger in line
     ]
-    connection.execute(insert(ledgers), rows)
+    connection.execute(insert(table), rows)
 
 
 def _find(request_id: str, connection: Connection) -> bytes | None:
-    is_it = or_(ledgers.c.request_id == request_id, ledgers.c.answered_id == request_id)
-    query = select(ledgers.c.explanation).where(is_it).order_by(ledgers.c.number.desc()).limit(1)
-    found: bytes | None = connection.execute(query).scalar()
-    return found
+    latest: tuple[int, bytes] | None = None
+    for table in (ledgers, refusals):
+        is_it = or_(table.c.request_id == request_id, table.c.answered_id == request_id)
+        query = select(table.c.unix, table.c.explanation).where(is_it)
+        found = connection.execute(query.order_by(table.c.number.desc()).limit(1)).first()
+        if found is not None and (latest is None or found.unix > latest[0]):
+            latest = found.unix, found.explanation
+    return None if latest is None else latest[1]
 
 
-def _prune(since: float, most: int, connection: Connection) -> None:
-    last = connection.execute(select(func.max(ledgers.c.number))).scalar() or 0
+def _prune(table: Table, since: float, most: int, connection: Connection) -> None:
+    last = connection.execute(select(func.max(table.c.number))).scalar() or 0
     connection.execute(
-        delete(ledgers).where(or_(ledgers.c.number <= last - most, ledgers.c.unix < since))
+        delete(table).where(or_(table.c.number <= last - most, table.c.unix < since))
     )

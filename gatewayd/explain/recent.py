@@ -58,13 +58,17 @@ class Recent:
     Args:
         most: requests that are kept of the first.
         keep: told each of the first, too.
+        keep_refused: told each of the others.
     """
 
     def __init__(
-        self, most: int = MOST, keep: Callable[[Ledger], None] = lambda ledger: None
+        self,
+        most: int = MOST,
+        keep: Callable[[Ledger], None] = lambda ledger: None,
+        keep_refused: Callable[[Ledger], None] = lambda ledger: None,
     ) -> None:
         self._most = most
-        self._keep = keep
+        self._keep, self._keep_refused = keep, keep_refused
         self._served, self._refused = Ring(most), Ring(min(most, REFUSED))
 
     def __len__(self) -> int:
@@ -82,6 +86,7 @@ class Recent:
 
     def refuse(self, ledger: Ledger) -> None:
         """One has ended that none was sent."""
+        self._keep_refused(ledger)
         self._refused.add(ledger)
 
     def find(self, request_id: str) -> Ledger | None:

@@ -234,13 +234,19 @@ overrides = Table(
     Column("base", Text, nullable=False),
 )
 
-# Ids, lengths and times of requests; what they said is not in them.
-ledgers = Table(
-    "ledgers",
-    metadata,
-    Column("number", Integer, primary_key=True),
-    Column("request_id", Text, nullable=False, index=True),
-    Column("answered_id", Text, nullable=False, index=True),
-    Column("unix", Integer, nullable=False, index=True),
-    Column("explanation", LargeBinary, nullable=False),
-)
+
+def _explained(name: str) -> Table:
+    """Ids, lengths and times of requests; what they said is not in them."""
+    return Table(
+        name,
+        metadata,
+        Column("number", Integer, primary_key=True),
+        Column("request_id", Text, nullable=False, index=True),
+        Column("answered_id", Text, nullable=False, index=True),
+        Column("unix", Integer, nullable=False, index=True),
+        Column("explanation", LargeBinary, nullable=False),
+    )
+
+
+ledgers = _explained("ledgers")
+refusals = _explained("refusals")

@@ -139,14 +139,20 @@ async def test_each_refusal_is_explained(start_daemon: Any, tmp_path: Path) -> N
     await desk.http.aclose()
 
 
-async def test_who_waits_for_a_model_in_vain_is_explained(
+async def test_who_waits_for_a_model_in_vain_is_explained_after_a_restart_too(
     start_daemon: Any, tmp_path: Path
 ) -> None:
     socket = str(tmp_path / "admin.sock")
-    daemon = await asyncio.to_thread(
-        start_daemon, env={"FAKE_LOAD_MS": "1500"}, wait=False, **{"admin.socket": socket}
-    )
-    await asyncio.to_thread(daemon.wait_listening)
+    settings = {"admin.socket": socket, "store.path": str(tmp_path / "store")}
+
+    async def begin() -> Any:
+        daemon = await asyncio.to_thread(
+            start_daemon, env={"FAKE_LOAD_MS": "1500"}, wait=False, **settings
+        )
+        await asyncio.to_thread(daemon.wait_listening)
+        return daemon
+
+    daemon = await begin()
     desk = Desk(daemon.url, socket)
     answer = await desk.ask("early", "none", queue_timeout=0.3)
     assert answer.status_code == 504
@@ -155,3 +161,7 @@ async def test_who_waits_for_a_model_in_vain_is_explained(
     assert found["outcome"] == "refused"
     assert found["causes"]["no_engine"] > 0.8 * found["ms"]
     await desk.http.aclose()
+
+    await asyncio.to_thread(daemon.stop)
+    await begin()
+    assert await desk.why("early") == found, "another life of the daemon knows it as well"

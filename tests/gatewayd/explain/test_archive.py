@@ -14,7 +14,7 @@ import pytest
 
 from gatewayd.admin.explaining import explanation
 from gatewayd.durable import Durable
-from gatewayd.explain.archive import AT_ONCE
+from gatewayd.explain.archive import AT_ONCE, REFUSED_AT_ONCE
 from gatewayd.explain.ledger import Ledger
 from gatewayd.explain.recent import Recent
 from tests.gatewayd.admin.test_explaining import get
@@ -93,6 +93,44 @@ async def test_what_is_old_or_too_much_goes(tmp_path: Path, rows: int) -> None:
         kept = [n for n in range(6) if await durable.archive.find(f"req_{n}")]
     newest = range(6 - min(rows, 6), 6)
     assert kept == [n for n in newest if ages[n] < 2.75]
+
+
+async def test_a_flood_of_refusals_pushes_out_no_others_and_has_its_own_room(
+    tmp_path: Path,
+) -> None:
+    with opened(tmp_path, store={"ledger_rows": 10}) as durable:
+        archive = durable.archive
+        recent = Recent(keep=archive.add, keep_refused=archive.refuse)
+        for number in range(12):
+            recent.add(of(number))
+        for number in range(100, 100 + REFUSED_AT_ONCE + 5):
+            recent.refuse(of(number, answered="mine"))
+        assert archive.dropped == 5
+        await written(durable)
+        await archive.prune()
+        kept = [n for n in range(200) if await archive.find(f"req_{n}")]
+        last = 100 + REFUSED_AT_ONCE
+        assert kept == [*range(4, 12), last - 2, last - 1]
+        found = await archive.find("mine")
+        assert found is not None
+        assert found.request_id == f"req_{last - 1}"
+
+
+@pytest.mark.parametrize("is_refused_later", [False, True])
+async def test_of_two_with_one_id_the_later_is_found(
+    tmp_path: Path, is_refused_later: bool
+) -> None:
+    served, refused = of(1, answered="mine", unix=50.0), of(2, answered="mine", unix=50.0)
+    if is_refused_later:
+        refused = of(2, answered="mine", unix=60.0)
+    else:
+        served = of(1, answered="mine", unix=60.0)
+    with opened(tmp_path) as durable:
+        durable.archive.add(served)
+        durable.archive.refuse(refused)
+        await written(durable)
+        expected = refused if is_refused_later else served
+        assert await durable.archive.find("mine") == explanation(expected)
 
 
 async def test_none_are_kept_where_none_are_wanted(tmp_path: Path) -> None:

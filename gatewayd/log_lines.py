@@ -44,6 +44,9 @@ class LogLines(logging.Handler):
             self.handleError(record)
             return
         message, request = self._cleared(message), trail.current()
+        named = _named(message)
+        if request is not None and named not in ("", request.request_id):
+            request = None  # another's, whose client's id nobody here knows
         self._count += 1
         self._lines.append(
             LogView(
@@ -52,7 +55,7 @@ class LogLines(logging.Handler):
                 level=record.levelname.lower(),
                 source=record.name,
                 message=message,
-                request_id=_named(message) or ("" if request is None else request.request_id),
+                request_id=named or ("" if request is None else request.request_id),
                 x_request_id="" if request is None else request.answered_id,
             )
         )

@@ -49,11 +49,13 @@ def test_a_line_is_one_line_with_its_level_and_error() -> None:
 
 def test_a_line_says_of_whom_it_speaks() -> None:
     lines, ours = LogLines(), "req_0123456789abcdef01234567"
+    other = f"req_{24 * 'f'}"
     say(lines, "request %s: its sink raised", ours)
     say(lines, "nobody")
     trail.begin("mine")
     say(lines, "somebody")
     trail.begin("mine", ours)
     say(lines, "of both")
+    say(lines, "of another: %s", other)
     found = [(line.request_id, line.x_request_id) for line in lines.since(0)]
-    assert found == [(ours, ""), ("", ""), ("mine", "mine"), (ours, "mine")]
+    assert found == [(ours, ""), ("", ""), ("mine", "mine"), (ours, "mine"), (other, "")]

@@ -30,27 +30,27 @@ async def test_who_still_waits_ends_as_504_and_the_engine_forgets_it(
 
 async def test_one_in_the_background_is_kept_as_failed(text: TextModel, tmp_path: Path) -> None:
     async with serving(text, tmp_path, hangs) as gateway:
-        first = await ask(gateway, background=True, extra_body={"queue_timeout": 0.2})
+        first = await ask(gateway, background=True, extra_body={"queue_timeout": 0.5})
         assert checked(first).status == "in_progress"
         async with asyncio.timeout(5):
             while (found := await gateway.openai.responses.retrieve(first.id)).status != "failed":
                 await asyncio.sleep(0.02)
         assert checked(found).error is not None
         assert found.error is not None
-        assert "queue_timeout of 0.2 s" in found.error.message
+        assert "queue_timeout of 0.5 s" in found.error.message
         assert all(job.gone.is_set() for job in gateway.fleet.jobs)
         stream = await gateway.openai.responses.create(
             model="nano",
             input="hi",
             background=True,
             stream=True,
-            extra_body={"queue_timeout": 0.2},
+            extra_body={"queue_timeout": 0.5},
         )
         last = [event async for event in stream][-1]
         assert last.type == "response.failed"
         told = last.response.error
         assert told is not None
-        assert "queue_timeout of 0.2 s" in told.message
+        assert "queue_timeout of 0.5 s" in told.message
 
 
 @pytest.mark.parametrize("background", [False, True])
@@ -60,11 +60,11 @@ async def test_one_with_which_an_engine_has_begun_goes_on(
     async def slow(job: Job) -> None:
         for sink in job.live():
             sink.admitted(0, 0.01)
-        await asyncio.sleep(0.4)
+        await asyncio.sleep(0.7)
         await says(ANSWER)(job)
 
     async with serving(text, tmp_path, slow) as gateway:
-        made = await ask(gateway, background=background, extra_body={"queue_timeout": 0.1})
+        made = await ask(gateway, background=background, extra_body={"queue_timeout": 0.5})
         async with asyncio.timeout(5):
             while made.status == "in_progress":
                 await asyncio.sleep(0.02)

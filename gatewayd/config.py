@@ -27,6 +27,7 @@ from gatewayd.config_slots import (
     PreemptionTable,
     PrefixCacheTable,
     ProtocolTable,
+    QuantizerTable,
     ReasoningParserTable,
     RouterTable,
     SchedulerTable,
@@ -193,6 +194,7 @@ class Config(BaseSettings):
     prefix_cache: PrefixCacheTable = PrefixCacheTable()
     eviction: EvictionTable = EvictionTable()
     preemption: PreemptionTable = PreemptionTable()
+    quantizer: QuantizerTable = QuantizerTable()
     guide: GuideTable = GuideTable()
     drafter: DrafterTable = DrafterTable()
     spec_controller: SpecControllerTable = SpecControllerTable()

@@ -71,6 +71,13 @@ class DrafterTable(StrategyTable):
     strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
 
 
+class QuantizerTable(StrategyTable):
+    """What gives weights of few bits: ``auto`` asks the checkpoint, ``none`` takes floats."""
+
+    strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
+    skip: list[str] = []
+
+
 class SpecControllerTable(StrategyTable):
     """How many tokens are guessed."""
 

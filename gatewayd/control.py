@@ -319,7 +319,7 @@ class Control:
                 detector = await self._aside(kind.value, load_detector, marking, self._plugged.host)
             if (fenced := self._fenced(kind)) is not None:
                 has_state = await self._swap_ours(fenced, new)
-            elif kind in ENGINE_KINDS:
+            elif kind in SWAPPABLE:
                 choices = [StrategyChoice(name, settings) for name, settings in chosen]
                 proven = self._plugged.is_proven(kind, [name for name, _ in chosen])
                 has_state = await self._fleet.swaps.swap(kind, choices, is_proven=proven)

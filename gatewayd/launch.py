@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gatewayd import logs
 from gatewayd.config import Config
-from gatewayd.config_slots import SlotTable, StrategyTable
+from gatewayd.config_slots import QuantizerTable, SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes
@@ -27,6 +27,7 @@ ENGINE_ENV = {
 }
 
 NONE = "none"
+AUTO = "auto"
 
 
 def model_folder(config: Config) -> Path:
@@ -100,6 +101,8 @@ def engine_config(config: Config) -> EngineConfig:
         prefix_cache=_optional(config.prefix_cache),
         eviction=_choice(config.eviction.strategy, config.eviction),
         preemption=_choice(config.preemption.strategy, config.preemption),
+        quantizer=_quantizer(config.quantizer),
+        quantizer_skip=config.quantizer.skip,
         guide=_optional(config.guide),
         drafter=_optional(config.drafter),
         spec_controller=_choice(config.spec_controller.strategy, config.spec_controller),
@@ -133,6 +136,13 @@ def engine_config(config: Config) -> EngineConfig:
 
 def _optional(table: StrategyTable) -> StrategyChoice | None:
     return None if table.strategy == NONE else _choice(table.strategy, table)
+
+
+def _quantizer(table: QuantizerTable) -> StrategyChoice | None:
+    """The choice; for ``auto`` with the tables of all, for the engine reads the checkpoint."""
+    if table.strategy == AUTO:
+        return StrategyChoice(AUTO, dict(table.model_extra or {}))
+    return _optional(table)
 
 
 def _choice(name: str, table: SlotTable) -> StrategyChoice:

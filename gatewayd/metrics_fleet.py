@@ -59,6 +59,7 @@ class FleetCollector(Collector):
         usage = self._gauge("vllm:kv_cache_usage_perc", "Pages that sequences hold, 0 to 1.")
         pages = self._gauge("gatewayd_kv_pages", "Pages of the KV pool.", "state")
         token = self._gauge("gatewayd_kv_bytes_per_token", "What a token takes in the KV pool.")
+        weights = self._gauge("gatewayd_model_weight_bytes", "Memory that the weights take.")
         config = self._gauge(
             "vllm:cache_config_info", "Sizes of the KV pool.", "block_size", "num_gpu_blocks"
         )
@@ -82,10 +83,11 @@ class FleetCollector(Collector):
                 sizes = [str(replica.model.page_size), str(replica.model.num_pages)]
                 config.add_metric([*key, *sizes], 1)
                 token.add_metric(key, replica.model.page_bytes / replica.model.page_size)
+                weights.add_metric(key, replica.model.weight_bytes)
         if pending := self._fleet.num_pending:
             waiting.add_metric([self._model_name, "none"], pending)
             reasons.add_metric([self._model_name, "none", "no_engine"], pending)
-        yield from (running, waiting, reasons, usage, pages, token, config)
+        yield from (running, waiting, reasons, usage, pages, token, config, weights)
 
     def _machine(self, replicas: Sequence[ReplicaStatus]) -> Iterator[Metric]:
         """What engines take of their machines, of those that have said so."""

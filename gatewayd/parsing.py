@@ -15,8 +15,7 @@ from typing import Any, Generic, TypeVar
 
 from gatewayd.config import Config
 from gatewayd.config_slots import StrategyTable
-from gatewayd.launch import NONE
-from gatewayd.slots import AUTO
+from gatewayd.launch import AUTO, NONE
 from gatewayd.text.parts import Parsers
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.ledger import Ledger

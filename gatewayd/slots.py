@@ -7,19 +7,19 @@ from typing import Any
 
 from gatewayd.config import Config
 from gatewayd.config_slots import SlotTable, StrategyTable
-from gatewayd.launch import NONE
+from gatewayd.launch import AUTO, NONE
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.settings import is_secret
 from gatewayd_hooks.strategy import Kind
 
-AUTO = "auto"
 _NOBODY = {
     Kind.PREFIX_CACHE: (NONE,),
     Kind.GUIDE: (NONE,),
     Kind.DRAFTER: (NONE,),
     Kind.KV_CODEC: (NONE,),
+    Kind.QUANTIZER: (NONE, AUTO),
     Kind.TOOL_PARSER: (NONE, AUTO),
     Kind.REASONING_PARSER: (NONE, AUTO),
 }

@@ -22,15 +22,19 @@ from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.metering import Meter
+from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import dummy, load
+from gatewayd_engine.model.loader import dummy, read
 from gatewayd_engine.model.parts import Parts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
+from gatewayd_engine.quantizing import Quantizer, open_quantizer
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.threads import choose
+from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind
@@ -67,12 +71,21 @@ def assemble(
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     refuse_elsewhere(config)
+    ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+    quantization = open_quantizer(config, host, ledger, spec)
+    config = config.with_choices(
+        Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
+    )
+    # All headers before a byte of weights, and before anything that takes long.
+    scheme = None if quantization is None else quantization.scheme
+    checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
     backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
     dtype = _dtype(config, backend)
 
     @cache
     def decoder() -> Decoder:
-        return _decoder(config, folder, spec, dtype, backend.parts, progress)
+        quantizer = None if quantization is None else quantization.quantize
+        return _decoder(config, checkpoint, spec, dtype, backend.parts, progress, quantizer)
 
     record = record_bytes(config, host, spec.attention.head_dim, dtype)
     # Most backends do not have to see the model for this.
@@ -128,7 +141,8 @@ def assemble(
         forced=lambda row: strategies.processors.forced(row),
     )
     # Strategies first: a wrong name should not wait for gigabytes of weights.
-    strategies = Strategies(config, host, resources)
+    fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
+    strategies = Strategies(config, host, resources, ledger, fixed)
     model = decoder()
     target.hold(model)
     codec = None
@@ -165,6 +179,7 @@ def assemble(
         hidden_size=spec.hidden_size,
         page_bytes=resources.page_bytes,
         kv_record_bytes=pool.data.shape[-1] * pool.data.itemsize,
+        weight_bytes=model.weight_bytes,
     )
     return Engine(core, info)
 
@@ -249,17 +264,24 @@ def _num_pages(
 
 def _decoder(
     config: EngineConfig,
-    folder: Path,
+    checkpoint: Checkpoint | None,
     spec: ModelSpec,
     dtype: torch.dtype,
     parts: Parts,
     progress: Callable[[str, float], None],
+    quantizer: Quantizer | None,
 ) -> Decoder:
     stage = "making dummy weights" if config.dummy_weights else "loading weights"
 
     def told(part: float) -> None:
         progress(stage, part)
 
-    if config.dummy_weights:
-        return dummy(spec, dtype, config.device, config.seed, told, parts)
-    return load(folder, spec, dtype, config.device, told, parts)
+    rest = () if quantizer is None else (quantizer,)
+    if checkpoint is None:
+        model = dummy(spec, dtype, config.device, config.seed, told, parts, *rest)
+    else:
+        model = read(checkpoint, dtype, config.device, told, parts, *rest)
+    if quantizer is not None:
+        quantizer.tell_unmatched()
+    _log.info("the weights take %s", mib(model.weight_bytes))
+    return model

@@ -65,6 +65,11 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     drafter: StrategyChoice | None = None
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")
+    quantizer: StrategyChoice | None = None
+    """None takes weights as they are stored; of the name ``auto``, whose settings are tables by
+    name, the one that the checkpoint asks for, if any."""
+    quantizer_skip: list[str] = []
+    """Globs of names of matrices that are not quantized while loading."""
     guide: StrategyChoice | None = None
     """None refuses requests whose answers are to follow a grammar."""
     guide_limits: GuideLimits = GuideLimits()
@@ -137,5 +142,5 @@ ENGINE_KINDS = tuple(
 )
 """The kinds that engines load, each with a field of its own."""
 
-FIXED_KINDS = (Kind.KV_CODEC,)
+FIXED_KINDS = (Kind.KV_CODEC, Kind.QUANTIZER)
 """Those that stay as they are while an engine runs: what it holds is in their form."""

@@ -13,7 +13,7 @@ _FORM = b"kv/1"
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
 
 
-def fingerprint(config: EngineConfig, form: str = "") -> bytes:
+def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     """Tell engines apart that would compute other bits for the same tokens.
 
     Weights are told apart by names, sizes, times of change and samples of their files: reading
@@ -21,7 +21,8 @@ def fingerprint(config: EngineConfig, form: str = "") -> bytes:
 
     Args:
         config: of the engine.
-        form: the codec of its pool, with settings and version; empty for numbers as they are.
+        forms: what its weights and its pool are in, with settings and version; none for numbers as
+            they are.
 
     Returns:
         32 bytes.
@@ -35,7 +36,7 @@ def fingerprint(config: EngineConfig, form: str = "") -> bytes:
     )
     for part in (torch.__version__, capability, config.device, config.dtype, *numbers):
         digest.update(repr(part).encode() + b"\0")
-    if form:
+    for form in forms:
         digest.update(form.encode() + b"\0")
     folder = Path(config.model)
     digest.update((folder / "config.json").read_bytes())

@@ -23,7 +23,6 @@ from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.plan import StepPlan, bind
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.resources import EngineResources
@@ -62,8 +61,28 @@ class Strategies:
         num_faults: since the start.
     """
 
-    def __init__(self, config: EngineConfig, host: PluginHost, resources: EngineResources) -> None:
-        self.ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
+    def __init__(
+        self,
+        config: EngineConfig,
+        host: PluginHost,
+        resources: EngineResources,
+        ledger: Ledger,
+        fixed: Mapping[Kind, Any],
+    ) -> None:
+        """Open what the configuration names.
+
+        Args:
+            config: of the engine.
+            host: loads plugins.
+            resources: what strategies are given.
+            ledger: where all of them are accounted for.
+            fixed: what has loaded the model, open and watched, by kind.
+
+        Raises:
+            Exception: whatever is wrong with one of them.
+        """
+        self.ledger = ledger
+        self._fixed = {kind: (config.choices(kind)[0].name, one) for kind, one in fixed.items()}
         self.opener = Opener(host, resources, self.ledger, config.load_seconds)
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
@@ -85,13 +104,17 @@ class Strategies:
                 self._seat(kind, choice, self.opener.open(kind, choice))
         self._codec = chosen_codec(config)
         self.codec: KvCodecStrategy | None = None
-        form = ""
+        forms = [
+            f"{choice!r} of {host.owner(kind, choice.name)} but {config.quantizer_skip}"
+            for kind in fixed
+            for choice in config.choices(kind)
+        ]
         if self._codec is not None:
             kind = Kind.KV_CODEC
             strategy = self.opener.open(kind, self._codec)
             self.codec = self.ledger.watch(kind, self._codec.name, strategy)
-            form = f"{self._codec!r} of {host.owner(kind, self._codec.name)}"
-        self.identify = partial(fingerprint, config, form)
+            forms.append(f"{self._codec!r} of {host.owner(kind, self._codec.name)}")
+        self.identify = partial(fingerprint, config, *forms)
         kind = Kind.KV_TIER
         self.tiers = TierChain(
             [one for one in config.kv_tiers if [kind, one.name] not in config.quarantined],
@@ -143,7 +166,7 @@ class Strategies:
             names[Kind.GUIDE.value] = self.guides.choice.name
         if self._codec is not None:
             names[Kind.KV_CODEC.value] = self._codec.name
-        return names
+        return names | {kind.value: name for kind, (name, _) in self._fixed.items()}
 
     def report(self) -> list[StrategyRow]:
         """Every strategy that was used so far, with its state and what it has cost."""
@@ -151,6 +174,7 @@ class Strategies:
         in_use = {(kind, choice.name) for kind, choice in self._now.items() if choice is not None}
         in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
+        in_use |= {(kind, name) for kind, (name, _) in self._fixed.items()}
         if self.guides.choice is not None:
             in_use.add((Kind.GUIDE, self.guides.choice.name))
         if self._codec is not None:
@@ -346,3 +370,5 @@ class Strategies:
         self.chain.close()
         self.guides.close()
         self.close_one(Kind.KV_CODEC, self.codec)
+        for kind, (_, watched) in self._fixed.items():
+            self.close_one(kind, watched)

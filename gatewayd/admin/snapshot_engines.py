@@ -28,6 +28,7 @@ def engine_view(replica: ReplicaStatus) -> EngineView:
         device=model.device,
         dtype=model.dtype,
         num_parameters=model.num_parameters,
+        weight_bytes=model.weight_bytes,
         load_seconds=replica.load_seconds,
         max_model_len=model.max_model_len,
         max_running=model.max_running,

@@ -51,6 +51,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
         device: where it computes.
         dtype: of its weights.
         num_parameters: of the model.
+        weight_bytes: that they take as they are computed with; 0 where it is not known.
         load_seconds: that it took to become ready.
         max_model_len: tokens of its context.
         max_running: rows of its batch.
@@ -106,6 +107,7 @@ class EngineView(msgspec.Struct, frozen=True, kw_only=True):
     device_used: int | None = None
     device_total: int | None = None
     device_utilization: float | None = None
+    weight_bytes: int = 0
 
 
 class LatencyView(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,13 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         None,
         ("torch>=2.11",),
     ),
+    Kind.QUANTIZER: Beginning(
+        "quant",
+        "Quantizer",
+        "Rounds weights to 8 bits, with a scale for each group of neighbours.",
+        Setting("group_size", 32, 1, "Numbers of a row that share a scale."),
+        ("torch>=2.11",),
+    ),
     Kind.LOGITS_PROCESSOR: Beginning(
         "logits",
         "Processor",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
     from gatewayd_hooks.preemption import PreemptionStrategy
     from gatewayd_hooks.protocols import ProtocolStrategy
+    from gatewayd_hooks.quantization import QuantizerStrategy
     from gatewayd_hooks.routing import RouterStrategy
     from gatewayd_hooks.scheduling import SchedulerStrategy
     from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -68,6 +69,12 @@ def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
 @hookspec
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
     """Offer KV codecs. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer quantizers. Engine process."""
     raise AssertionError("a specification is not called")
 
 

@@ -15,6 +15,7 @@ from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.protocols import ProtocolStrategy
+from gatewayd_hooks.quantization import QuantizerStrategy
 from gatewayd_hooks.routing import RouterStrategy
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.speculation import DrafterStrategy, SpecControllerStrategy
@@ -53,6 +54,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
     Kind.KV_TIER: KindSpec("gatewayd_kv_tiers", KvTierStrategy),
     Kind.KV_CODEC: KindSpec("gatewayd_kv_codecs", KvCodecStrategy),
+    Kind.QUANTIZER: KindSpec("gatewayd_quantizers", QuantizerStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
     Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),
     Kind.DRAFTER: KindSpec("gatewayd_drafters", DrafterStrategy),

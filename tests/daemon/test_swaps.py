@@ -86,6 +86,7 @@ def test_a_strategy_is_swapped_refused_listed_and_comes_back_after_a_loss(nano: 
         ("scheduler", "priority", {"batch": -1}, "batch is -1"),
         ("sched", "fcfs", {}, "there is no kind 'sched'"),
         ("executor", "local", {}, "needs a restart"),
+        ("quantizer", "none", {}, "quantizer is fixed while engines run"),
         ("router", "prefx", {}, "did you mean router.prefix"),
     ):
         with pytest.raises(AdminError, match=words):

@@ -67,6 +67,9 @@ class _Moved:
     def take(self, name: str) -> torch.Tensor:
         return self.source.take(name).to(self.device, self.dtype)
 
+    def matrix(self, name: str) -> torch.Tensor:
+        return self.take(f"{name}.weight")
+
 
 def dummy_from_cpu(
     spec: ModelSpec,

@@ -76,6 +76,7 @@ def engine(**changed: Any) -> EngineView:
         "device": "cpu",
         "dtype": "float32",
         "num_parameters": 30_000_000,
+        "weight_bytes": 120_000_000,
         "load_seconds": 2.5,
         "max_model_len": 2048,
         "max_running": 16,

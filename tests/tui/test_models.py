@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from gatewayd_tui.screens.models import weight_bytes
 from tests.tui.conftest import Watching, text_of, until
 from tests.tui.fake_daemon import FakeDaemon
 from tests.tui.samples import engine, snapshot
-
-
-@pytest.mark.parametrize(
-    ("dtype", "parameters", "size"),
-    [
-        ("float32", 10, 40.0),
-        ("bfloat16", 10, 20.0),
-        ("float8_e4m3fn", 10, 10.0),
-        ("int4", 10, 5.0),
-        ("strange", 10, None),
-        ("float32", 0, None),
-    ],
-)
-def test_weights_are_as_large_as_their_type(
-    dtype: str, parameters: int, size: float | None
-) -> None:
-    assert weight_bytes(engine(dtype=dtype, num_parameters=parameters)) == size
 
 
 async def test_the_model_is_told_by_an_engine_that_has_it(

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
 
 from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
 from gatewayd_engine.model.heads import HeadBuffers
-from gatewayd_engine.model.layers import FeedForward, Linear
+from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.parts import Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.weights import dense, joined, rows
+from gatewayd_hooks.quantization import Matrix, Weight
 
 
 class Weights(Protocol):
@@ -21,6 +24,8 @@ class Weights(Protocol):
 
     num_parameters: int
     """Elements of all of them."""
+    dtype: torch.dtype
+    """Of the decoder."""
 
     def __contains__(self, name: object) -> bool:
         """Whether the layout has a tensor of that name."""
@@ -28,129 +33,183 @@ class Weights(Protocol):
     def take(self, name: str) -> torch.Tensor:
         """The tensor of that name, in the decoder's type and place."""
 
+    def matrix(self, name: str) -> Weight:
+        """The same of a matrix, by its name without ``.weight``; it may be of few bits."""
 
-def assemble(spec: ModelSpec, weights: Weights, parts: Parts) -> Decoder:
-    """Build the decoder of a spec from named weights, of the parts that suit where they are."""
-    embedding = weights.take("model.embed_tokens.weight")
-    rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
-    buffers = HeadBuffers(spec, rotary)
-    layers = [
-        _layer(spec, weights, parts, rotary, buffers, index) for index in range(spec.num_layers)
-    ]
-    norm = _norm(spec, weights, parts, "model.norm")
-    head = embedding if spec.tie_word_embeddings else weights.take("lm_head.weight")
+
+Quantize = Callable[[Matrix, torch.Tensor], Weight]
+"""Makes a weight of few bits of a float one, or leaves it as it is."""
+_EMBEDDING = "model.embed_tokens"
+_HEAD = "lm_head"
+
+
+def assemble(
+    spec: ModelSpec, weights: Weights, parts: Parts, quantize: Quantize | None = None
+) -> Decoder:
+    """Build the decoder of a spec from named weights.
+
+    One matrix after the other is taken, joined with those of the same input, quantized and packed:
+    beside what is packed already there is never more than one of them.
+
+    Args:
+        spec: of the model.
+        weights: its tensors.
+        parts: that suit where they are.
+        quantize: asked for each matrix of floats but the embedding and routers of experts, whose
+            few numbers decide much; None for what they are.
+    """
+    table = weights.matrix(_EMBEDDING)
+    embedding = dense(table).to(weights.dtype)
+    builder = _Builder(spec, weights, parts, quantize, embedding)
+    layers = [builder.layer(index) for index in range(spec.num_layers)]
+    norm = builder.norm("model.norm")
+    head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
     return Decoder(
-        spec, embedding, rotary, layers, norm, parts.linear(head), weights.num_parameters
+        spec,
+        embedding,
+        builder.rotary,
+        layers,
+        norm,
+        head,
+        weights.num_parameters,
+        builder.nbytes,
     )
 
 
-def _layer(
-    spec: ModelSpec,
-    weights: Weights,
-    parts: Parts,
-    rotary: Rotary,
-    buffers: HeadBuffers,
-    index: int,
-) -> Layer:
-    prefix = f"model.layers.{index}"
-    attention = _attention(spec, weights, parts, rotary, buffers, index, f"{prefix}.self_attn")
-    mlp: Mlp
-    if spec.moe is not None and spec.moe.layers[index]:
-        mlp = _experts(spec, spec.moe, weights, parts, expert_prefix(spec, prefix, weights))
-    else:
-        gate_up = _joined(weights, parts, f"{prefix}.mlp", "gate_up_proj", ("gate_proj", "up_proj"))
-        down = _linear(weights, parts, f"{prefix}.mlp.down_proj")
-        mlp = FeedForward(gate_up, down, parts.gate(spec.activation))
-    before_attention, before_mlp, *after = (
-        _norm(spec, weights, parts, f"{prefix}.{name}") for name in layer_norms(spec)
-    )
-    after_attention, after_mlp = after or (None, None)
-    return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
+class _Builder:
+    """Makes the layers of a decoder.
 
+    Attributes:
+        rotary: their rotations.
+        nbytes: that the weights made so far take.
+    """
 
-def _norm(spec: ModelSpec, weights: Weights, parts: Parts, name: str) -> Norm:
-    weight = weights.take(f"{name}.weight")
-    return parts.norm(weight, spec.norm_eps, float(spec.family.norm_offset))
+    def __init__(
+        self,
+        spec: ModelSpec,
+        weights: Weights,
+        parts: Parts,
+        quantize: Quantize | None,
+        embedding: torch.Tensor,
+    ) -> None:
+        self.rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
+        self.nbytes = embedding.nbytes
+        self._spec = spec
+        self._weights = weights
+        self._parts = parts
+        self._quantize = quantize
+        self._buffers = HeadBuffers(spec, self.rotary)
+        self._order = _order(spec, embedding.device)
 
+    def layer(self, index: int) -> Layer:
+        """One layer."""
+        spec, prefix = self._spec, f"model.layers.{index}"
+        attention = self._attention(index, f"{prefix}.self_attn")
+        mlp: Mlp
+        if spec.moe is not None and spec.moe.layers[index]:
+            mlp = self._experts(spec.moe, expert_prefix(spec, prefix, self._weights))
+        else:
+            mlp = self._feed_forward(f"{prefix}.mlp", ("gate_proj", "up_proj", "down_proj"))
+        before_attention, before_mlp, *after = (
+            self.norm(f"{prefix}.{name}") for name in layer_norms(spec)
+        )
+        after_attention, after_mlp = after or (None, None)
+        return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
 
-def _attention(
-    spec: ModelSpec,
-    weights: Weights,
-    parts: Parts,
-    rotary: Rotary,
-    buffers: HeadBuffers,
-    index: int,
-    prefix: str,
-) -> Attention:
-    weight, bias = _join(weights, prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
-    qkv = parts.linear(_reorder(spec, weight), None if bias is None else _reorder(spec, bias))
-    out = _linear(weights, parts, f"{prefix}.o_proj")
-    qk_norm = None
-    if spec.family.qk_norm:
-        query = weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
-        key = weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
-        norms = side_by_side(torch.cat((query, key)), spec.rope.rotary_dim)
-        qk_norm = parts.head_norm(norms, spec.norm_eps)
-    return Attention(index, rotary, buffers, qkv, out, qk_norm)
+    def norm(self, name: str) -> Norm:
+        """A norm of the residual stream."""
+        weight = self._weights.take(f"{name}.weight")
+        self.nbytes += weight.nbytes
+        return self._parts.norm(weight, self._spec.norm_eps, float(self._spec.family.norm_offset))
 
+    def linear(self, name: str) -> LinearOp:
+        """A matrix with what its bias may be."""
+        return self.packed(name, self._weights.matrix(name), self._bias((name,)))
 
-def _reorder(spec: ModelSpec, rows: torch.Tensor) -> torch.Tensor:
-    """Rows of a joined projection as the rotation wants them; those of values stay."""
-    heads = torch.unflatten(rows, 0, (-1, spec.head_dim))
-    rotated = spec.num_heads + spec.num_kv_heads
-    turned = side_by_side(heads[:rotated], spec.rope.rotary_dim)
-    return torch.cat((turned, heads[rotated:])).flatten(0, 1)
+    def packed(
+        self, name: str, weight: Weight, bias: torch.Tensor | None = None, *, is_kept: bool = False
+    ) -> LinearOp:
+        """A weight in its place, quantized before unless it is to be kept as it is."""
+        if isinstance(weight, torch.Tensor) and self._quantize is not None and not is_kept:
+            weight = self._quantize(Matrix(name, *weight.shape), weight.float())
+        if isinstance(weight, torch.Tensor):
+            weight = weight.to(self._weights.dtype)
+        made = self._parts.linear(weight, bias)
+        self.nbytes += made.nbytes
+        return made
 
+    def _attention(self, index: int, prefix: str) -> Attention:
+        spec = self._spec
+        names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
+        bias = self._bias(names)
+        qkv = self.packed(
+            f"{prefix}.qkv_proj",
+            rows(self._join(names), self._order),
+            None if bias is None else bias[self._order],
+        )
+        out = self.linear(f"{prefix}.o_proj")
+        qk_norm = None
+        if spec.family.qk_norm:
+            query = self._weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
+            key = self._weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
+            norms = side_by_side(torch.cat((query, key)), spec.rope.rotary_dim)
+            self.nbytes += norms.nbytes
+            qk_norm = self._parts.head_norm(norms, spec.norm_eps)
+        return Attention(index, self.rotary, self._buffers, qkv, out, qk_norm)
 
-def _experts(
-    spec: ModelSpec, moe: MoeSpec, weights: Weights, parts: Parts, prefix: str
-) -> MixtureOfExperts:
-    """Experts one by one as released, or stacked as transformers 5 holds them."""
-    pairs: list[tuple[Linear, Linear]]
-    if f"{prefix}.{STACKED}" in weights:
-        gate_ups = weights.take(f"{prefix}.{STACKED}")
-        downs = weights.take(f"{prefix}.experts.down_proj")
-        pairs = [
-            (parts.linear(one), parts.linear(other))
-            for one, other in zip(gate_ups, downs, strict=True)
-        ]
-    else:
-        gate, up, down = expert_parts(spec)
-        names = [f"{prefix}.experts.{number}" for number in range(moe.num_experts)]
-        pairs = [
-            (
-                _joined(weights, parts, name, "gate_up_proj", (gate, up)),
-                _linear(weights, parts, f"{name}.{down}"),
-            )
+    def _feed_forward(self, prefix: str, names: tuple[str, str, str]) -> FeedForward:
+        gate, up, down = names
+        joined = self._apart(prefix, "gate_up_proj", (gate, up))
+        gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
+        gated = self._parts.gate(self._spec.activation)
+        return FeedForward(gate_up, self.linear(f"{prefix}.{down}"), gated)
+
+    def _experts(self, moe: MoeSpec, prefix: str) -> MixtureOfExperts:
+        """Experts one by one as released, or stacked as transformers 5 holds them."""
+        if f"{prefix}.{STACKED}" in self._weights:
+            experts = self._stacked(prefix)
+        else:
+            names = expert_parts(self._spec)
+            experts = [
+                self._feed_forward(f"{prefix}.experts.{number}", names)
+                for number in range(moe.num_experts)
+            ]
+        gate = f"{prefix}.gate"
+        router = self.packed(gate, self._weights.matrix(gate), self._bias((gate,)), is_kept=True)
+        return MixtureOfExperts(router, experts, moe.top_k, moe.renormalise)
+
+    def _stacked(self, prefix: str) -> list[FeedForward]:
+        gated = self._parts.gate(self._spec.activation)
+        names = (f"{prefix}.{STACKED}", f"{prefix}.experts.down_proj")
+        gate_ups, downs = (
+            [
+                self.packed(f"{prefix}.experts.{number}.{name.rpartition('.')[2]}", weight)
+                for number, weight in enumerate(self._weights.take(name))
+            ]
             for name in names
+        )
+        return [
+            FeedForward(gate_up, down, gated) for gate_up, down in zip(gate_ups, downs, strict=True)
         ]
-    gated = parts.gate(spec.activation)
-    experts = [FeedForward(gate_up, down, gated) for gate_up, down in pairs]
-    router = _linear(weights, parts, f"{prefix}.gate")
-    return MixtureOfExperts(router, experts, moe.top_k, moe.renormalise)
+
+    def _apart(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
+        """Names of the matrices of one input, which are stored joined or apart."""
+        is_joined = f"{prefix}.{joined}.weight" in self._weights
+        return [f"{prefix}.{part}" for part in ((joined,) if is_joined else parts)]
+
+    def _join(self, names: Sequence[str]) -> Weight:
+        return joined([self._weights.matrix(name) for name in names])
+
+    def _bias(self, names: Sequence[str]) -> torch.Tensor | None:
+        if f"{names[0]}.bias" not in self._weights:
+            return None
+        return torch.cat([self._weights.take(f"{name}.bias") for name in names])
 
 
-def _linear(weights: Weights, parts: Parts, name: str) -> Linear:
-    bias = f"{name}.bias"
-    return parts.linear(
-        weights.take(f"{name}.weight"), weights.take(bias) if bias in weights else None
-    )
-
-
-def _joined(
-    weights: Weights, parts: Parts, prefix: str, joined: str, names: tuple[str, ...]
-) -> Linear:
-    return parts.linear(*_join(weights, prefix, joined, names))
-
-
-def _join(
-    weights: Weights, prefix: str, joined: str, parts: tuple[str, ...]
-) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight and bias of several matrices that see the same input, stored joined or apart."""
-    if f"{prefix}.{joined}.weight" in weights:
-        parts = (joined,)
-    names = [f"{prefix}.{part}" for part in parts]
-    weight = torch.cat([weights.take(f"{name}.weight") for name in names])
-    if f"{names[0]}.bias" not in weights:
-        return weight, None
-    return weight, torch.cat([weights.take(f"{name}.bias") for name in names])
+def _order(spec: ModelSpec, device: torch.device) -> torch.Tensor:
+    """Rows of a joined projection as the rotation wants them, int64; those of values stay."""
+    rotated = spec.num_heads + spec.num_kv_heads
+    heads = torch.arange((rotated + spec.num_kv_heads) * spec.head_dim, device=device)
+    heads = torch.unflatten(heads, 0, (-1, spec.head_dim))
+    turned = side_by_side(heads[:rotated], spec.rope.rotary_dim)
+    return torch.cat((turned, heads[rotated:])).flatten()

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.model.heads import HeadBuffers
-from gatewayd_engine.model.layers import Linear
+from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.rotary import Rotary
 
 if TYPE_CHECKING:
@@ -33,8 +33,8 @@ class Attention:
         index: int,
         rotary: Rotary,
         buffers: HeadBuffers,
-        qkv: Linear,
-        out: Linear,
+        qkv: LinearOp,
+        out: LinearOp,
         qk_norm: Callable[[torch.Tensor], object] | None,
     ) -> None:
         self._index = index
@@ -69,7 +69,7 @@ class Mlp(Protocol):
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``Linear``."""
+        """See ``LinearOp``."""
 
 
 class Layer:
@@ -139,13 +139,15 @@ class Decoder:
         rotary: Rotary,
         layers: Sequence[Layer],
         norm: Norm,
-        head: Linear,
+        head: LinearOp,
         num_parameters: int,
+        weight_bytes: int,
     ) -> None:
         self.spec = spec
         self.dtype = embedding.dtype
         self.device = embedding.device
         self.num_parameters = num_parameters
+        self.weight_bytes = weight_bytes
         self._embedding = embedding
         self._rotary = rotary
         self._layers = layers

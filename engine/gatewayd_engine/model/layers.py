@@ -1,13 +1,14 @@
 """The parts of a decoder layer that know nothing of each other.
 
 Plain callables, not ``nn.Module``: nothing is trained here, and at batch 1 on a CPU the time of a
-step is dispatch as much as arithmetic. To pack weights differently for a machine, replace
-``Linear``; all matrix products go through it, those of the experts too.
+step is dispatch as much as arithmetic. All matrix products go through a ``LinearOp``, those of the
+experts too; those of few bits are in ``linears``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
 
 import torch
 from torch.nn import functional
@@ -15,6 +16,24 @@ from torch.nn import functional
 _PADDING = 16
 """Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix
 product over 2,048 columns takes half as long again without them."""
+
+
+class LinearOp(Protocol):
+    """A matrix and perhaps a bias, in whatever form suits where they are."""
+
+    @property
+    def nbytes(self) -> int:
+        """What its numbers take."""
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """Map ``[n, in]`` to ``[n, out]``, a new tensor or ``out``."""
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """Add what ``[n, in]`` is mapped to onto ``[n, out]``, in place.
+
+        Returns:
+            What is left to be added; None for nothing.
+        """
 
 
 class Linear:
@@ -30,18 +49,19 @@ class Linear:
         self._bias = bias
         self._weight = _pack(weight) if weight.device.type == "cpu" else weight.t()
 
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """Map ``[n, in]`` to ``[n, out]``, a new tensor or ``out``."""
+        """See ``LinearOp``."""
         if self._bias is None:
             return torch.mm(x, self._weight, out=out)
         return torch.addmm(self._bias, x, self._weight, out=out)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """Add what ``[n, in]`` is mapped to onto ``[n, out]``, in place.
-
-        Returns:
-            What is left to be added: here nothing.
-        """
+        """See ``LinearOp``."""
         onto.addmm_(x, self._weight)
         if self._bias is not None:
             onto.add_(self._bias)
@@ -111,7 +131,7 @@ class FeedForward:
     __slots__ = ("_down", "_gate_up", "_gated")
 
     def __init__(
-        self, gate_up: Linear, down: Linear, gated: Callable[[torch.Tensor], torch.Tensor]
+        self, gate_up: LinearOp, down: LinearOp, gated: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
         self._gate_up = gate_up
         self._down = down
@@ -122,5 +142,5 @@ class FeedForward:
         return self._down(self._gated(self._gate_up(x)))
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``Linear``."""
+        """See ``LinearOp``."""
         return self._down.add_to(onto, self._gated(self._gate_up(x)))

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Container
 
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_hooks.quantization import Matrix
 
 Shapes = dict[str, tuple[int, ...]]
+
+_WEIGHT = ".weight"
 
 STACKED = "experts.gate_up_proj"
 """Of a layer whose experts are stored as one tensor."""
@@ -36,6 +39,15 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
         else:
             shapes |= _feed_forward(spec, f"{prefix}.mlp", present)
     return shapes
+
+
+def matrices(shapes: Shapes) -> dict[str, Matrix]:
+    """Those of a layout's tensors that are matrices, as quantizers call them."""
+    return {
+        name: Matrix(name.removesuffix(_WEIGHT), *shape)
+        for name, shape in shapes.items()
+        if name.endswith(_WEIGHT) and len(shape) == 2
+    }
 
 
 def layer_norms(spec: ModelSpec) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gatewayd_engine.model.layers import FeedForward, Linear
+from gatewayd_engine.model.layers import FeedForward, LinearOp
 
 
 class MixtureOfExperts:
@@ -15,7 +15,7 @@ class MixtureOfExperts:
     __slots__ = ("_experts", "_renormalise", "_router", "_top_k")
 
     def __init__(
-        self, router: Linear, experts: Sequence[FeedForward], top_k: int, renormalise: bool
+        self, router: LinearOp, experts: Sequence[FeedForward], top_k: int, renormalise: bool
     ) -> None:
         self._router = router
         self._experts = experts
@@ -47,6 +47,6 @@ class MixtureOfExperts:
         return by_token.mul_(weights.unsqueeze(-1).to(x.dtype)).sum(1)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``Linear``."""
+        """See ``LinearOp``."""
         onto.add_(self(x))
         return None

@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
-from gatewayd_engine.model.layers import Linear, RMSNorm, activation
+from gatewayd_engine.model.layers import Linear, LinearOp, RMSNorm, activation
+from gatewayd_engine.model.linears.choose import choose
+from gatewayd_engine.model.weights import dense
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Activation, Kernels
+    from gatewayd_hooks.quantization import Weight
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
 """Maps gates and what they gate, ``[n, 2 * size]``, to a new ``[n, size]``."""
@@ -26,8 +29,8 @@ class Norm(Protocol):
 class Parts(Protocol):
     """Makes the parts of layers from their weights."""
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """See ``Linear``."""
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+        """See ``LinearOp``."""
 
     def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
         """A norm with a weight ``[hidden]``, to which ``offset`` is added."""
@@ -42,9 +45,9 @@ class Parts(Protocol):
 class PlainParts:
     """Torch's operations, one after the other."""
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
         """See ``Parts``."""
-        return Linear(weight, bias)
+        return choose(weight, bias)
 
     def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
         """See ``Parts``."""
@@ -76,9 +79,9 @@ class FusedParts:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
 
-    def linear(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Linear:
-        """See ``Parts``."""
-        return _Apart(weight, bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+        """See ``Parts``; there is no kernel for few bits yet."""
+        return _Apart(dense(weight), bias)
 
     def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
         """See ``Parts``."""
@@ -102,5 +105,5 @@ class _Apart(Linear):
     __slots__ = ()
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``Linear``."""
+        """See ``LinearOp``."""
         return self(x)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.fields import Fields, SpecError
 from gatewayd_engine.model.rope import RopeSpec, read_rope
+from gatewayd_hooks.quantization import Announcement
 
 __all__ = ["ModelSpec", "MoeSpec", "SpecError", "read_spec"]
 
@@ -50,7 +51,8 @@ class ModelSpec:
 
     ``windows`` is per layer and 0 means all positions, ``embedding_scale`` multiplies the
     embeddings, ``logit_softcap`` bounds the logits as ``attention_softcap`` does the scores,
-    ``dtype`` is that of the stored weights, ``family`` what the architecture fixes.
+    ``dtype`` is that of the stored weights, ``family`` what the architecture fixes,
+    ``quantization`` what the checkpoint says of how its weights are quantized.
     """
 
     architecture: str
@@ -78,6 +80,7 @@ class ModelSpec:
     eos_token_ids: tuple[int, ...]
     dtype: str
     moe: MoeSpec | None
+    quantization: Announcement | None = field(default=None, hash=False)
 
     @property
     def attention(self) -> AttentionShape:
@@ -153,6 +156,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=_dtype(config),
         moe=_moe(config, family, num_layers),
+        quantization=_quantization(config),
     )
 
 
@@ -171,17 +175,20 @@ def _architecture(config: Fields) -> str:
 
 
 def _refuse_unsupported(config: Fields) -> None:
-    quantization = config.inner("quantization_config")
-    if quantization is not None:
-        method = quantization.text("quant_method", "unknown method")
-        raise SpecError(
-            f"{config.where}: the weights are quantized ({method}); only float32, bfloat16 and"
-            " float16 weights are supported"
-        )
     if config.flag("use_bidirectional_attention", False):
         raise SpecError(f"{config.where}: use_bidirectional_attention is not supported")
     if "auto_map" in config:
         _log.warning("config.json names code of its own in auto_map; it is not run")
+
+
+def _quantization(config: Fields) -> Announcement | None:
+    values = config.raw("quantization_config")
+    if values is None:
+        return None
+    where = f"{config.where}: quantization_config"
+    if not isinstance(values, dict):
+        raise SpecError(f"{where} must be an object, not {type(values).__name__}")
+    return Announcement(values, where)
 
 
 def _activation(config: Fields, family: Family) -> str:

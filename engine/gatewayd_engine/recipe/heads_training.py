@@ -13,7 +13,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from gatewayd_engine.model.loader import Files
+from gatewayd_engine.model.sources import SafetensorsSource
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.recipe.answers import Answers
 from gatewayd_engine.recipe.heads import Eagle, Medusa, eagle_loss, medusa_loss
@@ -73,10 +73,11 @@ def base_model(folder: Path) -> Llama:
         head_dim=spec.head_dim,
     )
     model = Llama(size)
-    with Files(folder) as files:
-        model.load_state_dict(
-            {name.removeprefix("model."): files.read(name) for name in files.shapes}
-        )
+    source = SafetensorsSource(folder)
+    model.load_state_dict(
+        {name.removeprefix("model."): source.read(name) for name in source.stored}
+    )
+    source.close()
     return model.to(torch.bfloat16).requires_grad_(False)
 
 

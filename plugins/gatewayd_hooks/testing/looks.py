@@ -14,6 +14,7 @@ _ENGINE = {
     "device": "cpu",
     "dtype": "float32",
     "num_parameters": 11_000_000,
+    "weight_bytes": 44_000_000,
     "load_seconds": 1.5,
     "max_model_len": 2048,
     "max_running": 32,

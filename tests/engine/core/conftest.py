@@ -30,9 +30,9 @@ from gatewayd_engine.messages import (
     TenantQuota,
     TokenLogprobs,
 )
+from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import load
-from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.loader import read
 from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
@@ -132,14 +132,16 @@ def _read_weights_once() -> Iterator[None]:
     """Engines of one checkpoint share its decoder, which keeps nothing between calls."""
     made: dict[tuple[Path, torch.dtype, type], Decoder] = {}
 
-    def read(folder: Path, spec: ModelSpec, dtype: torch.dtype, *rest: Any) -> Decoder:
-        key = folder, dtype, type(rest[-1])
+    def once(checkpoint: Checkpoint, dtype: torch.dtype, *rest: Any) -> Decoder:
+        if len(rest) > 3:
+            return read(checkpoint, dtype, *rest)  # with a quantizer
+        key = checkpoint.folder, dtype, type(rest[-1])
         if key not in made:
-            made[key] = load(folder, spec, dtype, *rest)
+            made[key] = read(checkpoint, dtype, *rest)
         return made[key]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gatewayd_engine.assembly.load", read)
+        patch.setattr("gatewayd_engine.assembly.read", once)
         yield
 
 
@@ -153,7 +155,7 @@ def small_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.engine.core.conftest.default_model", small)
 
 
-def build(model: Path | None = None, **fields: Any) -> Harness:
+def build(model: Path | None = None, catalog: Catalog = CATALOG, **fields: Any) -> Harness:
     """An engine on a checkpoint; fields of ``EngineConfig`` override the defaults."""
     config = EngineConfig(
         **{
@@ -171,7 +173,7 @@ def build(model: Path | None = None, **fields: Any) -> Harness:
             **fields,
         }
     )
-    engine = assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
+    engine = assemble(config, PluginHost(catalog), lambda stage, fraction: None)
     return Harness(engine.core, engine.info)
 
 

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 from gatewayd_engine import embedded
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.loader import LoadError, load
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.spec import read_spec
 
 Make = Callable[..., Path]

@@ -145,7 +145,7 @@ def test_every_checkpoint_of_transformers_is_read(
         ({"hidden_act": "relu6"}, "activation 'relu6' is not supported; .*silu"),
         ({"tie_word_embeddings": 1}, "tie_word_embeddings must be true or false"),
         ({"torch_dtype": "float8_e4m3fn"}, "float8_e4m3fn are not supported; .*bfloat16"),
-        ({"quantization_config": {"quant_method": "gptq"}}, "quantized .gptq."),
+        ({"quantization_config": "gptq"}, "quantization_config must be an object, not str"),
         ({"eos_token_id": [2, "x"]}, "eos_token_id must be one or more integers"),
         ({"rope_scaling": {"type": "mrope"}}, "rope type 'mrope' is not supported; .*llama3"),
         ({"rope_scaling": {"rope_type": "llama3", "factor": 8}}, "lacks low_freq_factor"),

@@ -23,13 +23,6 @@ _LOOKS = {
     "stopped": ("○", "dim"),
     "unloaded": ("○", "dim"),
 }
-_BYTES = {"float32": 4.0, "float16": 2.0, "bfloat16": 2.0, "float8": 1.0, "int8": 1.0, "int4": 0.5}
-
-
-def weight_bytes(engine: EngineView) -> float | None:
-    """What the weights take, if their type is known."""
-    each = next((n for name, n in _BYTES.items() if engine.dtype.startswith(name)), None)
-    return None if each is None or not engine.num_parameters else each * engine.num_parameters
 
 
 def _state(row: EngineView) -> Cell:
@@ -111,8 +104,8 @@ def model(snapshot: Snapshot) -> Text:
     if not known:
         text.append("its sizes are known when an engine has loaded it", "dim")
         return text
-    weights = weight_bytes(known[0])
+    weights = known[0].weight_bytes
     text.append(f"{count(known[0].num_parameters)} parameters as {known[0].dtype}")
-    text.append("" if weights is None else f", {size(weights)}")
+    text.append(f", {size(weights)}" if weights else "")
     text.append(f", context {count(known[0].max_model_len)} tokens")
     return text

@@ -1,0 +1,184 @@
+"""A checkpoint whose headers have been held against its config.json; nothing is read before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.layout import Shapes, layout, matrices
+from gatewayd_engine.model.sources import SafetensorsSource, Source
+from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.weights import checked
+from gatewayd_hooks.quantization import Matrix, Scheme, Stored, Weight
+
+MOST_NAMED = 5
+FLOATS = ("F32", "BF16", "F16", "F64")
+_Forms = Mapping[str, tuple[Stored, ...]]
+
+
+class Checkpoint:
+    """The tensors of a model, each known to be there in a form that can be read.
+
+    Attributes:
+        folder: where it is.
+        spec: what its config.json says.
+        shapes: names and shapes of the model's tensors, however they are stored.
+    """
+
+    def __init__(
+        self, folder: Path, spec: ModelSpec, scheme: Scheme | None, source: Source
+    ) -> None:
+        """Look at all headers; ``open`` says of what.
+
+        Raises:
+            LoadError: the tensors are not the spec's; all problems are named.
+        """
+        self.folder = folder
+        self.spec = spec
+        self._scheme = scheme
+        self._source = source
+        self.shapes: Shapes = layout(spec, _Present(source.stored))
+        self._matrices = matrices(self.shapes)
+        self._packed: dict[str, Matrix] = {}
+        self._check()
+
+    @classmethod
+    def open(cls, folder: Path, spec: ModelSpec, scheme: Scheme | None = None) -> Checkpoint:
+        """Look at a folder.
+
+        Args:
+            folder: holds ``model.safetensors``, or shards and their index.
+            spec: of the same folder.
+            scheme: how its matrices are stored; None for plainly.
+
+        Raises:
+            LoadError: a file is missing or broken, or its tensors are not the spec's.
+        """
+        if spec.quantization is not None and scheme is None:
+            raise LoadError(
+                f"{spec.quantization.where}: the weights are quantized; only float32, bfloat16 and"
+                " float16 weights can be read here"
+            )
+        return cls(folder, spec, scheme, SafetensorsSource(folder))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """A tensor that is stored plainly."""
+        return self._source.read(name)
+
+    def matrix(self, name: str) -> Weight:
+        """A matrix, by its name without ``.weight``.
+
+        Raises:
+            LoadError: its numbers cannot be.
+        """
+        matrix = self._packed.get(name)
+        if matrix is None or self._scheme is None:
+            return self._source.read(f"{name}.weight")
+
+        def take(suffix: str) -> torch.Tensor:
+            full = f"{name}.{suffix}"
+            if full not in self._source.stored:
+                raise KeyError(suffix)
+            return self._source.read(full)
+
+        try:
+            return checked(matrix, self._scheme.weight(matrix, take))
+        except ValueError as error:
+            raise LoadError(f"{self.folder.name}: {name}: {error}") from error
+
+    def close(self) -> None:
+        """Everything has been read."""
+        self._source.close()
+
+    def _check(self) -> None:
+        """Compare all names and forms, and raise with all that differ."""
+        stored = self._source.stored
+        missing, wrong, known = [], [], set()
+        for name, shape in self.shapes.items():
+            for full, forms, is_needed in self._forms(name, shape):
+                known.add(full)
+                if full not in stored:
+                    missing += [full] if is_needed else []
+                elif stored[full] not in forms:
+                    wrong.append(self._difference(full, forms))
+        unexpected = [
+            name
+            for name in sorted(stored.keys() - known)
+            # Old releases carry the frequencies, and tied ones a second copy of the embedding.
+            if not name.endswith("rotary_emb.inv_freq")
+            and not (name.startswith("lm_head.") and self.spec.tie_word_embeddings)
+        ]
+        if self._scheme is None:
+            self._refuse_unannounced(unexpected)
+        kinds = {"missing": missing, "wrong": wrong, "unexpected": unexpected}
+        problems = [f"{kind} tensors: {_some(names)}" for kind, names in kinds.items() if names]
+        if problems:
+            announced = self.spec.quantization
+            said = "" if announced is None else f" ({announced.where})"
+            raise LoadError(
+                f"the weights in {self.folder} are not those of its config.json,"
+                f" {self.spec.architecture}{said}; " + "; ".join(problems)
+            )
+
+    def _forms(
+        self, name: str, shape: tuple[int, ...]
+    ) -> list[tuple[str, tuple[Stored, ...], bool]]:
+        """Full names of the tensors that a tensor of the model is stored as, and their forms."""
+        matrix = self._matrices.get(name)
+        needed: _Forms | None = None
+        if matrix is not None and self._scheme is not None:
+            needed = self._scheme.stored(matrix)
+        if matrix is None or needed is None or self._scheme is None:
+            return [(name, tuple(Stored(dtype, shape) for dtype in FLOATS), True)]
+        self._packed[matrix.name] = matrix
+        rest = self._scheme.optional(matrix)
+        return [(f"{matrix.name}.{suffix}", forms, True) for suffix, forms in needed.items()] + [
+            (f"{matrix.name}.{suffix}", forms, False) for suffix, forms in rest.items()
+        ]
+
+    def _difference(self, name: str, forms: tuple[Stored, ...]) -> str:
+        found, file = self._source.stored[name], self._source.where(name)
+        if found.dtype not in {form.dtype for form in forms}:
+            allowed = ", ".join(dict.fromkeys(form.dtype for form in forms))
+            if f"{name.removesuffix('.weight')}.weight" in self._matrices and self._scheme is None:
+                return (
+                    f"{file}: {name} holds {found.dtype}, so it looks quantized, but config.json"
+                    " has no quantization_config"
+                )
+            return f"{file}: {name} holds {found.dtype}; supported are {allowed}"
+        expected = forms[0]
+        if self._scheme is None:
+            return f"{file}: {name} is {list(found.shape)}, not {list(expected.shape)}"
+        return (
+            f"{file}: {name} is {found.dtype} {list(found.shape)}, not {expected.dtype}"
+            f" {list(expected.shape)}"
+        )
+
+    def _refuse_unannounced(self, unexpected: list[str]) -> None:
+        """Raise for integers beside the name of a matrix: a format that nobody has announced."""
+        for name in unexpected:
+            stored = self._source.stored[name]
+            is_beside = f"{name.rpartition('.')[0]}.weight" in self._matrices
+            if is_beside and stored.dtype not in FLOATS:
+                raise LoadError(
+                    f"{self._source.where(name)}: {name} holds {stored.dtype}, so it looks"
+                    " quantized, but config.json has no quantization_config"
+                )
+
+
+class _Present:
+    """What files hold, with ``x.weight`` for every ``x.qweight`` and its like."""
+
+    def __init__(self, stored: Mapping[str, Stored]) -> None:
+        self._names = {*stored, *(f"{name.rpartition('.')[0]}.weight" for name in stored)}
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+
+def _some(names: list[str]) -> str:
+    rest = len(names) - MOST_NAMED
+    return ", ".join(names[:MOST_NAMED]) + (f" and {rest} more" if rest > 0 else "")

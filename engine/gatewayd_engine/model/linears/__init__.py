@@ -1,0 +1,1 @@
+"""Matrices of few bits, each kind with the product that suits it."""

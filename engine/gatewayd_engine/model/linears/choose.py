@@ -1,0 +1,30 @@
+"""Which product suits a weight on a CPU: by what the weight is, not by who made it."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.model.layers import Linear, LinearOp
+from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
+from gatewayd_hooks.quantization import GroupedWeight, Weight
+
+
+def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+    """The product of a weight."""
+    if isinstance(weight, torch.Tensor):
+        return Linear(weight, bias)
+    if _is_for_bytes(weight):
+        return Int8Linear(weight, bias)
+    return DequantizedLinear(weight, bias)
+
+
+def _is_for_bytes(weight: GroupedWeight) -> bool:
+    return (
+        weight.activations == "int8"
+        and weight.codes.dtype == torch.int8
+        and LEAST_COLUMNS <= weight.codes.shape[1] <= MOST_COLUMNS
+        and weight.scales.shape[1] == 1
+        and weight.group_of is None
+        and weight.offsets is None
+    )

@@ -1,0 +1,36 @@
+"""A matrix that is kept as codes and made dense for each product: the measure for all others."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.model.weights import dense
+from gatewayd_hooks.quantization import GroupedWeight
+
+
+class DequantizedLinear:
+    """``x @ dense(weight).T + bias`` in float32: exact for every kind of codes, and slow."""
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
+        self._bias = bias
+        self._weight = weight
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        tensors = (*self._weight[:3], self._weight.group_of, self._bias)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See ``LinearOp``."""
+        made = torch.mm(x.float(), dense(self._weight).t())
+        if self._bias is not None:
+            made.add_(self._bias)
+        return made.to(x.dtype) if out is None else out.copy_(made)
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``LinearOp``."""
+        onto.add_(self(x))
+        return None

@@ -1,0 +1,140 @@
+"""What can be done to a weight whether it is of floats or of few bits."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
+
+_log = logging.getLogger(__name__)
+
+_CODES = (torch.uint8, torch.int8, torch.float8_e4m3fn, torch.float8_e5m2)
+
+
+def checked(matrix: Matrix, weight: Weight) -> Weight:
+    """A weight of a plugin, once it is one of the matrix.
+
+    Raises:
+        ValueError: its shapes or types are others.
+    """
+    shape = (matrix.rows, matrix.columns)
+    if isinstance(weight, torch.Tensor):
+        if tuple(weight.shape) != shape or not weight.is_floating_point():
+            raise ValueError(f"the weight is {_told(weight)}, not floats {list(shape)}")
+        return weight
+    if tuple(weight.codes.shape) != shape or weight.codes.dtype not in _CODES:
+        raise ValueError(f"the codes are {_told(weight.codes)}, not bytes {list(shape)}")
+    groups = weight.scales.shape[-1] if weight.scales.dim() == 2 else 0
+    for name, numbers in (("scales", weight.scales), ("offsets", weight.offsets)):
+        if numbers is None:
+            continue
+        if tuple(numbers.shape) != (matrix.rows, groups) or numbers.dtype != torch.float32:
+            raise ValueError(
+                f"the {name} are {_told(numbers)}, not float32 [{matrix.rows}, groups]"
+            )
+        if not numbers.isfinite().all():
+            raise ValueError(f"its {name} are not finite")
+    if weight.group_of is None:
+        if not groups or matrix.columns % groups:
+            raise ValueError(f"{matrix.columns} columns cannot be in {groups} groups of neighbours")
+    elif tuple(weight.group_of.shape) != (matrix.columns,) or not _are_below(
+        weight.group_of, groups
+    ):
+        raise ValueError(f"group_of must give each of {matrix.columns} columns one of {groups}")
+    return weight
+
+
+def _are_below(index: torch.Tensor, count: int) -> bool:
+    return index.dtype == torch.int32 and bool(((index >= 0) & (index < count)).all())
+
+
+def _told(tensor: torch.Tensor) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"
+
+
+def dense(weight: Weight) -> torch.Tensor:
+    """The numbers of a weight, ``[rows, columns]``; float32 if it was of few bits."""
+    if isinstance(weight, torch.Tensor):
+        return weight
+    values = weight.codes.float()
+    if weight.group_of is not None:
+        index = weight.group_of.long()
+        values *= weight.scales[:, index]
+        return values if weight.offsets is None else values.add_(weight.offsets[:, index])
+    # Multiplied, then added: fused they would be other bits than those of other readers.
+    groups = torch.unflatten(values, 1, (weight.scales.shape[1], -1))
+    groups *= weight.scales.unsqueeze(-1)
+    if weight.offsets is not None:
+        groups += weight.offsets.unsqueeze(-1)
+    return values
+
+
+def rows(weight: Weight, index: torch.Tensor) -> Weight:
+    """Some rows of a weight, in an order, int64 ``[n]``."""
+    if isinstance(weight, torch.Tensor):
+        return weight[index]
+    return weight._replace(
+        codes=weight.codes[index],
+        scales=weight.scales[index],
+        offsets=None if weight.offsets is None else weight.offsets[index],
+    )
+
+
+def joined(weights: Sequence[Weight]) -> Weight:
+    """Weights of the same input, one below the other; dense if they are too different."""
+    if len(weights) == 1:
+        return weights[0]
+    grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
+    if len(grouped) == len(weights) and _are_alike(grouped):
+        groups = max(weight.scales.shape[1] for weight in grouped)
+        if all(groups % weight.scales.shape[1] == 0 for weight in grouped):
+            return _joined([_finer(weight, groups) for weight in grouped])
+    if grouped:
+        _log.info("matrices of one input that are quantized each in its own way are made dense")
+    return torch.cat([dense(weight) for weight in weights])
+
+
+def _are_alike(weights: Sequence[GroupedWeight]) -> bool:
+    """Whether they are of one kind, but for the number of groups."""
+    first, *others = weights
+    return all(
+        (other.codes.dtype, other.bits, other.activations)
+        == (first.codes.dtype, first.bits, first.activations)
+        and _are_grouped_alike(first, other)
+        for other in others
+    )
+
+
+def _are_grouped_alike(one: GroupedWeight, other: GroupedWeight) -> bool:
+    if one.group_of is None or other.group_of is None:
+        return one.group_of is other.group_of
+    is_same = one.scales.shape[1] == other.scales.shape[1]
+    return is_same and torch.equal(one.group_of, other.group_of)
+
+
+def _finer(weight: GroupedWeight, groups: int) -> GroupedWeight:
+    """The same in more groups of neighbours."""
+    times = groups // weight.scales.shape[1]
+    if times == 1:
+        return weight
+    offsets = weight.offsets
+    return weight._replace(
+        scales=weight.scales.repeat_interleave(times, 1),
+        offsets=None if offsets is None else offsets.repeat_interleave(times, 1),
+    )
+
+
+def _joined(weights: Sequence[GroupedWeight]) -> GroupedWeight:
+    offsets = None
+    if any(weight.offsets is not None for weight in weights):
+        offsets = torch.cat(
+            [torch.zeros_like(w.scales) if w.offsets is None else w.offsets for w in weights]
+        )
+    return weights[0]._replace(
+        codes=torch.cat([weight.codes for weight in weights]),
+        scales=torch.cat([weight.scales for weight in weights]),
+        offsets=offsets,
+    )

@@ -1,0 +1,163 @@
+"""Quantizers: weights of few bits, as checkpoints have them or made of float ones while loading.
+
+Formats know packing, engines know products; between them is one form, ``GroupedWeight``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
+
+from gatewayd_hooks.strategy import Strategy
+
+if TYPE_CHECKING:
+    import torch
+
+
+class GroupedWeight(NamedTuple):
+    """A matrix of few bits: ``codes * scales + offsets``, multiplied and then added in float32.
+
+    Rows are independent of each other: an engine joins matrices and reorders their rows.
+
+    Attributes:
+        codes: uint8, int8 or a type of float8, shape ``[rows, columns]``; one a byte.
+        scales: float32, shape ``[rows, groups]``.
+        offsets: float32, shape ``[rows, groups]``; None for zeros.
+        bits: of a code: integers are below ``2**bits``, or from ``-2**(bits - 1)``; 8 for floats.
+        group_of: the group of each column, int32, shape ``[columns]``; None for neighbours:
+            column ``c`` is in group ``c // (columns // groups)``.
+        activations: what products are meant to be computed from: ``float``, or ``int8``, which
+            rounds each row of the other factor to 8 bits with a scale of its own.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor | None = None
+    bits: int = 8
+    group_of: torch.Tensor | None = None
+    activations: Literal["float", "int8"] = "float"
+
+
+Weight: TypeAlias = "torch.Tensor | GroupedWeight"
+"""A matrix, of floats or of few bits."""
+
+
+class Matrix(NamedTuple):
+    """A matrix of a model.
+
+    Attributes:
+        name: as Hugging Face calls it, without ``.weight``: ``model.layers.0.mlp.down_proj``.
+        rows: what it makes of an input.
+        columns: numbers of the input.
+    """
+
+    name: str
+    rows: int
+    columns: int
+
+
+class Stored(NamedTuple):
+    """A tensor of a file.
+
+    Attributes:
+        dtype: by its name in safetensors: ``F32``, ``I32``, ``F8_E4M3``.
+        shape: of the tensor.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+class Announcement(NamedTuple):
+    """What a checkpoint says about how it is quantized.
+
+    Attributes:
+        values: its fields, as they stand.
+        where: for sentences: ``config.json: quantization_config``.
+    """
+
+    values: Mapping[str, Any]
+    where: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizerResources:
+    """What the host hands to a quantizer in ``open``, before anything of the model is read.
+
+    Attributes:
+        folder: the model's checkpoint.
+        device: ``cpu`` or ``cuda:N``: where products are computed.
+    """
+
+    folder: str
+    device: str
+
+
+class QuantizerStrategy(Strategy, Protocol):
+    """Gives weights of few bits: it has the method of ``Reads``, of ``Quantizes``, or both.
+
+    It is used while the model is loaded, and is fixed while the engine runs. Whatever it raises
+    ends the start; what it says is what operators read.
+    """
+
+    def open(self, resources: QuantizerResources) -> None:
+        """Learn where the model is."""
+
+
+@runtime_checkable
+class Reads(Protocol):
+    """A format of checkpoints. A checkpoint's ``quant_method`` is the name of its strategy."""
+
+    def scheme(self, announced: Announcement) -> Scheme:
+        """How a checkpoint stores its matrices; before any of them is read.
+
+        Raises:
+            ValueError: the announcement asks for what is not supported; one sentence that begins
+                with ``where`` and names the field.
+        """
+
+
+class Scheme(Protocol):
+    """How one checkpoint stores its matrices."""
+
+    def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
+        """The tensors of a matrix that must be there, and the forms that each may have.
+
+        Returns:
+            By what stands behind the matrix's name and a dot: ``qweight``, ``scales``. None for a
+            matrix that is stored plainly, as ``weight``. A bias is none of them.
+        """
+
+    def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
+        """The same of those that may be there."""
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
+        """Unpack a matrix.
+
+        Args:
+            matrix: one that is not stored plainly.
+            take: reads one of its tensors, as stored; raises KeyError for one that is not there.
+
+        Raises:
+            ValueError: numbers that cannot be, as a scale that is not finite; in a sentence.
+        """
+
+
+@runtime_checkable
+class Quantizes(Protocol):
+    """Makes weights of few bits of float ones while a model is loaded."""
+
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Weight | None:
+        """Quantize one matrix.
+
+        Args:
+            matrix: what it is; matrices that see the same input are joined, as ``qkv_proj``.
+            weight: float32, shape ``[rows, columns]``; to be left as it is.
+
+        Returns:
+            None for one that had better stay as it is.
+
+        Raises:
+            ValueError: its numbers cannot be quantized; in a sentence.
+        """

@@ -1,0 +1,33 @@
+"""Rounds weights to 8 bits while a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_int8.config import Int8Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: Int8Config) -> QuantizerStrategy:
+    from gatewayd_quant_int8.strategy import Int8
+
+    return Int8()
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``int8``."""
+    return [
+        StrategyInfo(
+            name="int8",
+            config_type=Int8Config,
+            build=_build,
+            summary="Weights and activations of 8 bits, rounded while the model is loaded.",
+            requires_spec=">=1.11,<2",
+        )
+    ]

@@ -1,0 +1,7 @@
+"""Settings of ``[quantizer.int8]``: none."""
+
+from gatewayd_hooks.strategy import StrategyConfig
+
+
+class Int8Config(StrategyConfig):
+    """Rounding has nothing to set."""

@@ -1,0 +1,45 @@
+"""One scale for each row of a matrix, so that its largest number is 127."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Matrix, QuantizerResources
+
+_LARGEST = 127
+_BLOCK = 1 << 20
+"""Numbers that are rounded at once: what is needed beside a matrix stays small."""
+
+
+class Int8:
+    """Symmetric 8-bit weights, for products with activations of 8 bits."""
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The model does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
+        """Round to the nearest multiple of each row's scale; rows of zeros stay zeros.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        least, most = torch.aminmax(weight, dim=1, keepdim=True)
+        scales = torch.maximum(most, -least) / _LARGEST
+        if not scales.isfinite().all():
+            raise ValueError("it has numbers that are not finite")
+        # Below the smallest normal number a scale would be too coarse to divide by.
+        scales[scales < torch.finfo(torch.float32).tiny] = torch.finfo(torch.float32).tiny
+        codes = torch.empty(weight.shape, dtype=torch.int8)
+        step = max(1, _BLOCK // weight.shape[1])
+        for begin in range(0, weight.shape[0], step):
+            some = slice(begin, begin + step)
+            codes[some] = weight[some].div(scales[some]).round_()
+        return GroupedWeight(codes, scales, activations="int8")

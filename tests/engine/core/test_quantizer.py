@@ -1,0 +1,258 @@
+"""Engines with a quantizer: what they answer, what they refuse, and what tells them apart."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.config import ConfigError, StrategyChoice
+from gatewayd_engine.messages import Swap
+from gatewayd_engine.model.fields import SpecError
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.errors import NotInstalled
+from gatewayd_hooks.quantization import Matrix
+from gatewayd_quant_int8.strategy import Int8
+from tests.engine.core.conftest import Harness, build
+from tests.engine.core.small import small
+from tests.engine.nibbles import announce, catalog, meant, pack, rounded
+
+PROMPT = [1, *range(60, 90)]
+CATALOG = catalog()
+INT8 = StrategyChoice("int8")
+AUTO = StrategyChoice("auto")
+
+Make = Callable[..., Harness]
+
+
+@pytest.fixture
+def engine() -> Iterator[Make]:
+    """Engines that know the stranger's quantizers; closed afterwards."""
+    opened: list[Harness] = []
+
+    def make(
+        model: Path | None = None, quantizer: StrategyChoice | None = None, **more: Any
+    ) -> Any:
+        opened.append(build(model, CATALOG, quantizer=quantizer, **more))
+        return opened[-1]
+
+    yield make
+    for one in opened:
+        one.core.check()
+        one.core.strategies.close()
+
+
+@pytest.fixture
+def nano(tmp_path: Path) -> Path:
+    """A copy of the embedded model's first layers that may be changed."""
+    return Path(shutil.copytree(small(), tmp_path / "nano"))
+
+
+@pytest.fixture
+def tiny(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
+    """A checkpoint of the stranger's format."""
+    folder = make_checkpoint(tmp_path / "tiny", "llama", max_shard_size="1GB")
+    pack(folder)
+    return folder
+
+
+def theirs(folder: Path, prompt: list[int], count: int) -> list[int]:
+    """Tokens of transformers."""
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    model = auto.from_pretrained(folder, dtype=torch.float32)
+    ids = torch.tensor([prompt])
+    with torch.inference_mode():
+        made = model.generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=None)
+    tokens: list[int] = made[0, len(prompt) :].tolist()
+    return tokens
+
+
+def test_tokens_are_those_of_transformers_with_the_same_numbers(
+    engine: Make, tiny: Path, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import save_file
+
+    ours = engine(tiny, AUTO)
+    assert ours.info.strategies["quantizer"] == "nibbles"
+    tokens = ours.generate(PROMPT, max_tokens=24, ignore_eos=True)
+    dense = make_checkpoint(tmp_path / "dense", "llama", max_shard_size="1GB")
+    numbers = pack(dense)
+    announce(dense, None)
+    save_file(numbers, dense / "model.safetensors", {"format": "pt"})
+    assert tokens == theirs(dense, PROMPT, 24)
+
+
+def test_what_is_rounded_while_loading_answers_as_transformers_with_the_same_numbers(
+    engine: Make, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    from safetensors.torch import load_file, save_file
+
+    folder = make_checkpoint(tmp_path, "llama_biases", max_shard_size="1GB")
+    tokens = engine(folder, StrategyChoice("rounds")).generate(PROMPT, max_tokens=24)
+    assert len(tokens) == 24
+    numbers = {
+        name: meant(rounded(tensor)) if tensor.dim() == 2 and "embed" not in name else tensor
+        for name, tensor in load_file(folder / "model.safetensors").items()
+    }
+    save_file(numbers, folder / "model.safetensors", {"format": "pt"})
+    assert tokens == theirs(folder, PROMPT, 24)
+
+
+def test_int8_is_the_embedded_model_in_a_third_of_its_memory(engine: Make) -> None:
+    ours = engine(quantizer=INT8)
+    floats = engine()
+    assert ours.info.weight_bytes < 0.35 * floats.info.weight_bytes
+    assert ours.info.num_parameters == floats.info.num_parameters
+    (row,) = [row for row in ours.core.strategies.report() if row.kind == "quantizer"]
+    assert (row.name, row.state) == ("int8", "active")
+    assert row.calls == 4 * 6 + 1 + 1
+
+
+def test_answers_do_not_depend_on_who_else_is_computed(engine: Make) -> None:
+    prompts = [[1, *range(at, at + 9 + at % 7)] for at in range(100, 108)]
+    alone = engine(quantizer=INT8, prefix_cache=None)
+    apart = [alone.generate(prompt, max_tokens=12, ignore_eos=True) for prompt in prompts]
+    together = engine(quantizer=INT8, prefix_cache=None)
+    ids = [together.submit(prompt, max_tokens=12, ignore_eos=True)[0] for prompt in prompts]
+    answers = together.run()
+    assert [answers[i].tokens for i in ids] == apart
+
+
+def test_what_is_skipped_stays_as_it_is(
+    engine: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[str] = []
+    rounded = Int8.quantize
+
+    def noting(self: Int8, matrix: Matrix, weight: torch.Tensor) -> Any:
+        asked.append(matrix.name)
+        return rounded(self, matrix, weight)
+
+    monkeypatch.setattr(Int8, "quantize", noting)
+    skip = ["lm_head", "model.layers.[1-5].*", "*.down_proj", "no.such"]
+    with caplog.at_level(logging.WARNING):
+        engine(quantizer=INT8, quantizer_skip=skip)
+    first = "model.layers.0"
+    assert asked == [
+        f"{first}.self_attn.qkv_proj",
+        f"{first}.self_attn.o_proj",
+        f"{first}.mlp.gate_up_proj",
+    ]
+    assert [r.getMessage() for r in caplog.records] == [
+        "[quantizer] skip has 'no.such', which is the name of no matrix"
+    ]
+
+
+def test_routers_of_experts_are_not_rounded(
+    engine: Make, make_checkpoint: Callable[..., Path], tmp_path: Path
+) -> None:
+    folder = make_checkpoint(tmp_path, "mixtral", max_shard_size="1GB")
+    ours = engine(folder, INT8)
+    (row,) = [row for row in ours.core.strategies.report() if row.kind == "quantizer"]
+    layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]
+    assert row.calls == layers * (2 + 2 * 5) + 1 + 1
+    assert ours.generate(PROMPT, max_tokens=4, ignore_eos=True)
+
+
+def test_engines_of_other_bits_do_not_find_each_others_pages(engine: Make) -> None:
+    made = [
+        engine(),
+        engine(quantizer=AUTO),
+        engine(quantizer=INT8),
+        engine(quantizer=INT8, quantizer_skip=["lm_head"]),
+        engine(quantizer=StrategyChoice("rounds")),
+    ]
+    names = [one.core.strategies.identify() for one in made]
+    assert names[0] == names[1]
+    assert len(set(names)) == 4
+
+
+@pytest.mark.parametrize(
+    ("quantizer", "announced", "error", "sentence"),
+    [
+        (
+            None,
+            {"quant_method": "nibbles"},
+            ConfigError,
+            "but .quantizer. strategy is none",
+        ),
+        (INT8, {"quant_method": "nibbles"}, ConfigError, "the weights are quantized already, but"),
+        (INT8, {"quant_method": "int8"}, SpecError, "quantizer.int8 reads no checkpoints"),
+        (AUTO, {"quant_method": "bits-and-bytes"}, SpecError, "is 'bits-and-bytes', and no instal"),
+        (AUTO, {"quant_method": "Nibbles", "bits": 3}, SpecError, "quantization_config.bits must"),
+        (AUTO, {"quant_method": 4}, SpecError, "quant_method must be a string, not 4"),
+        (AUTO, {}, SpecError, "quant_method must be a string, not None"),
+        (StrategyChoice("nibbles"), None, ConfigError, "config.json has no quantization_config"),
+        (StrategyChoice("int9"), None, NotInstalled, "did you mean quantizer.int8"),
+    ],
+)
+def test_what_does_not_fit_is_refused_before_anything_is_read(
+    quantizer: StrategyChoice | None,
+    announced: dict[str, Any] | None,
+    error: type[Exception],
+    sentence: str,
+    engine: Make,
+    nano: Path,
+) -> None:
+    announce(nano, announced)
+    (nano / "model.safetensors").unlink()
+    with pytest.raises(error, match=sentence):
+        engine(nano, quantizer)
+
+
+def test_a_device_and_dummy_weights_are_refused(engine: Make, tiny: Path) -> None:
+    with pytest.raises(ConfigError, match="device is cuda: weights of few bits are computed on a"):
+        engine(tiny, AUTO, device="cuda")
+    with pytest.raises(ConfigError, match="dummy weights of a quantized checkpoint are not made"):
+        engine(tiny, AUTO, dummy_weights=True)
+
+
+def test_dummy_weights_are_rounded(engine: Make) -> None:
+    made = engine(quantizer=INT8, dummy_weights=True)
+    assert made.info.strategies["quantizer"] == "int8"
+    assert len(made.generate(PROMPT, max_tokens=4, ignore_eos=True)) == 4
+
+
+def test_numbers_that_are_not_finite_end_the_start(engine: Make, nano: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    name = "model.layers.1.mlp.down_proj.weight"
+    tensors = load_file(nano / "model.safetensors")
+    tensors[name][3, 5] = float("nan")
+    save_file(tensors, nano / "model.safetensors")
+    sentence = r"layers\.1\.mlp\.down_proj: quantizer\.int8: it has numbers that are not finite"
+    with pytest.raises(LoadError, match=sentence):
+        engine(nano, INT8)
+
+
+def test_one_in_which_an_engine_ended_is_left_out(engine: Make, tiny: Path) -> None:
+    out = engine(quantizer=INT8, quarantined=[["quantizer", "int8"]])
+    assert "quantizer" not in out.info.strategies
+    assert out.core.strategies.identify() == engine().core.strategies.identify()
+    with pytest.raises(ConfigError, match=r"an engine ended in quantizer\.nibbles, and"):
+        engine(tiny, AUTO, quarantined=[["quantizer", "nibbles"]])
+
+
+def test_it_is_fixed_while_an_engine_runs(engine: Make) -> None:
+    ours = engine(quantizer=INT8)
+    ours.core.swaps.begin(Swap(7, "quantizer", []))
+    (answer,) = ours.core.swaps.settle()
+    assert answer.error == "quantizer is fixed while an engine runs: what it holds is in its form"
+
+
+def test_it_is_closed_with_the_engine(engine: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[Int8] = []
+    monkeypatch.setattr(Int8, "close", lambda self: closed.append(self))
+    strategies: Strategies = build(None, CATALOG, quantizer=INT8).core.strategies
+    assert closed == []
+    strategies.close()
+    assert len(closed) == 1

@@ -1,0 +1,107 @@
+"""Weights are joined and reordered as their numbers are, bit for bit."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewayd_engine.model.weights import checked, dense, joined, rows
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
+
+COLUMNS = 24
+
+
+@st.composite
+def _weights(draw: st.DrawFn) -> Weight:
+    torch.manual_seed(draw(st.integers(0, 1 << 16)))
+    count = draw(st.integers(1, 5))
+    if draw(st.integers(0, 5)) == 0:
+        return torch.randn(count, COLUMNS)
+    groups = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 24]))
+    is_signed = draw(st.booleans())
+    bounds = (-8, 8) if is_signed else (0, 16)
+    codes = torch.randint(*bounds, (count, COLUMNS), dtype=torch.int8 if is_signed else torch.uint8)
+    group_of = None
+    if draw(st.integers(0, 2)) == 0:
+        torch.manual_seed(draw(st.integers(0, 1)))
+        group_of = torch.randint(0, groups, (COLUMNS,), dtype=torch.int32)
+    return GroupedWeight(
+        codes,
+        torch.randn(count, groups),
+        torch.randn(count, groups) if draw(st.booleans()) else None,
+        4,
+        group_of,
+        draw(st.sampled_from(["float", "int8"])),
+    )
+
+
+def numbers(weight: Weight) -> torch.Tensor:
+    """What a weight means, element by element."""
+    if isinstance(weight, torch.Tensor):
+        return weight
+    made = torch.empty(weight.codes.shape)
+    size = COLUMNS // weight.scales.shape[1]
+    for row in range(made.shape[0]):
+        for column in range(COLUMNS):
+            group = column // size if weight.group_of is None else int(weight.group_of[column])
+            made[row, column] = weight.codes[row, column] * weight.scales[row, group]
+            if weight.offsets is not None:
+                made[row, column] += weight.offsets[row, group]
+    return made
+
+
+@settings(max_examples=60, deadline=None, derandomize=True, database=None)
+@given(several=st.lists(_weights(), min_size=1, max_size=3), seed=st.integers(0, 1000))
+def test_joining_and_reordering_keep_every_number(several: list[Weight], seed: int) -> None:
+    whole = joined(several)
+    meant = torch.cat([numbers(weight) for weight in several])
+    assert torch.equal(dense(whole), meant)
+    order = torch.randperm(len(meant), generator=torch.Generator().manual_seed(seed))
+    assert torch.equal(dense(rows(whole, order)), meant[order])
+
+
+def test_weights_of_one_kind_stay_of_few_bits() -> None:
+    coarse = GroupedWeight(torch.zeros(2, 24, dtype=torch.int8), torch.ones(2, 2))
+    fine = GroupedWeight(torch.ones(3, 24, dtype=torch.int8), torch.ones(3, 8), torch.ones(3, 8))
+    whole = joined([coarse, fine])
+    assert isinstance(whole, GroupedWeight)
+    assert whole.scales.shape == (5, 8)
+    assert isinstance(joined([coarse, fine._replace(activations="int8")]), torch.Tensor)
+
+
+SOUND = GroupedWeight(torch.zeros(4, 6, dtype=torch.int8), torch.ones(4, 2))
+MATRIX = Matrix("m", 4, 6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"codes": torch.zeros(6, 4, dtype=torch.int8)}, "codes are int8 [6, 4]"),
+        ({"codes": torch.zeros(4, 6, dtype=torch.int32)}, "codes are int32"),
+        ({"scales": torch.ones(4, 2, dtype=torch.float64)}, "scales are float64"),
+        ({"scales": torch.ones(3, 2)}, "scales are float32 [3, 2]"),
+        ({"scales": torch.ones(4)}, "scales are float32 [4]"),
+        ({"scales": torch.ones(4, 4)}, "6 columns cannot be in 4 groups"),
+        ({"scales": torch.full((4, 2), torch.inf)}, "scales are not finite"),
+        ({"offsets": torch.full((4, 2), torch.nan)}, "offsets are not finite"),
+        ({"offsets": torch.zeros(4, 3)}, "offsets are float32 [4, 3]"),
+        ({"group_of": torch.full((6,), 2, dtype=torch.int32)}, "group_of must give each"),
+        ({"group_of": torch.full((6,), -1, dtype=torch.int32)}, "group_of must give each"),
+        ({"group_of": torch.zeros(6, dtype=torch.int64)}, "group_of must give each"),
+        ({"group_of": torch.zeros(5, dtype=torch.int32)}, "group_of must give each"),
+    ],
+)
+def test_what_is_no_weight_of_its_matrix_is_refused(changes: dict[str, Any], word: str) -> None:
+    assert checked(MATRIX, SOUND) is SOUND
+    with pytest.raises(ValueError, match=re.escape(word)):
+        checked(MATRIX, SOUND._replace(**changes))
+
+
+def test_floats_of_another_shape_are_refused() -> None:
+    with pytest.raises(ValueError, match=r"not floats \[4, 6\]"):
+        checked(MATRIX, torch.zeros(6, 4))

@@ -37,6 +37,11 @@ _ENGINE = {
     "accepted_tokens": 0,
     "step_tokens": 0,
     "step_seconds": 0.0,
+    "resident_bytes": None,
+    "cpu_cores": None,
+    "device_used": None,
+    "device_total": None,
+    "device_utilization": None,
 }
 _KV = {
     "engine": 0,
@@ -155,6 +160,7 @@ def busy_look() -> dict[str, Any]:
     strategy = {"engine": "0", "kind": "scheduler", "name": "fcfs", "state": "active"}
     cost = {"faults": 0, "calls": 100, "mean_us": 12.5, "longest_us": 90.0}
     line = {"number": 7, "unix": 1_800_000_009.0, "level": "warning", "source": "gatewayd.control"}
+    line |= {"x_request_id": ""}
     return idle_look() | {
         "number": 8,
         "unix": 1_800_000_010.0,

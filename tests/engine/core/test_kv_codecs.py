@@ -25,6 +25,7 @@ from gatewayd_hooks.strategy import Kind
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.core import test_combinations
 from tests.engine.core.conftest import CATALOG, build
+from tests.engine.core.small import small
 from tests.engine.core.test_combinations import (
     CHOICES,
     LENGTH,
@@ -41,7 +42,6 @@ from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 Make = Callable[..., Any]
 CODECS = names(Kind.KV_CODEC)
 SAMPLED = test_combinations.SAMPLED[:2]
-small = pytest.mark.usefixtures("small_model")
 
 
 @pytest.fixture
@@ -54,8 +54,8 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     norm = torch.linalg.vector_norm
 
-    def without_narrowing(*args: Any, dtype: torch.dtype | None = None) -> torch.Tensor:
-        found: torch.Tensor = norm(*args)
+    def without_narrowing(*args: Any, dtype: object = None, **options: Any) -> torch.Tensor:
+        found: torch.Tensor = norm(*args, **options)
         return found
 
     monkeypatch.setitem(assembly._DTYPES, "float64", torch.float64)
@@ -79,16 +79,13 @@ def expected(codec: str, model: Path, num_prompts: int) -> Expected:
     return Expected(greedy, seeded)
 
 
-@small
-@pytest.mark.usefixtures("exact")
+@pytest.mark.usefixtures("small_model", "exact")
 @pytest.mark.parametrize(
     ("codec", "cache_name", "preemption"), [("int8", "radix", "swap"), ("fp8", "hash", "recompute")]
 )
 def test_tokens_are_the_same_however_they_come(
     make_engine: Make, tmp_path: Path, codec: str, cache_name: str, preemption: str
 ) -> None:
-    from tests.engine.core.small import small as small_folder
-
     fields = {
         "kv_codec": StrategyChoice(codec),
         "dtype": "float64",
@@ -104,7 +101,7 @@ def test_tokens_are_the_same_however_they_come(
         "max_batch_tokens": 100,
     }
     each = 4
-    said = expected(codec, small_folder(), len(PROMPTS) // each)
+    said = expected(codec, small(), len(PROMPTS) // each)
     Combination(fields, 2, is_shaken=True, inline_bytes=0).check(make_engine, said, each)
 
 
@@ -112,9 +109,9 @@ def test_tokens_are_the_same_however_they_come(
 @pytest.mark.timeout(3600)
 @pytest.mark.usefixtures("exact")
 @pytest.mark.parametrize("codec", CODECS)
-def test_twenty_combinations(make_engine: Make, tmp_path: Path, codec: str) -> None:
+def test_a_dozen_combinations(make_engine: Make, tmp_path: Path, codec: str) -> None:
     said = expected(codec, embedded.folder("nano"), len(PROMPTS))
-    for seed in range(2000, 2020):
+    for seed in range(2000, 2012):
         one = Combination.drawn(seed, tmp_path / str(seed), overlaps=seed % 4 == 3)
         one.fields.update(kv_codec=StrategyChoice(codec), dtype="float64")
         one.check(make_engine, said)

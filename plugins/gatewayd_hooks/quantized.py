@@ -1,0 +1,176 @@
+"""What readers of quantized checkpoints share: fields of an announcement, and numbers that can be.
+
+Each refusal is a sentence that names the field. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gatewayd_hooks.quantization import Announcement
+
+if TYPE_CHECKING:
+    import torch
+
+_log = logging.getLogger(__name__)
+
+
+class Fields:
+    """Looks up the fields of an announcement.
+
+    Args:
+        announced: what a checkpoint says.
+    """
+
+    def __init__(self, announced: Announcement) -> None:
+        self._values = announced.values
+        self._where = announced.where
+
+    def __contains__(self, name: object) -> bool:
+        """Whether the field is there, be it null."""
+        return name in self._values
+
+    def refused(self, name: str, reason: str) -> ValueError:
+        """What to raise for a field; ``reason`` goes on after its name."""
+        return ValueError(f"{self._where}.{name} {reason}")
+
+    def one_of(self, name: str, known: Sequence[Any], *default: object) -> Any:  # noqa: ANN401
+        """A field whose values are few; strings are told apart without regard to case.
+
+        Args:
+            name: of the field.
+            known: its values.
+            default: what a field that is not there stands for; without it, it has to be there.
+
+        Raises:
+            ValueError: it has another value.
+        """
+        told = f"this format knows {_listed(known)}"
+        if name not in self._values and not default:
+            raise self.refused(name, f"is missing; {told}")
+        value = self._values.get(name, *default)
+        value = value.lower() if isinstance(value, str) else value
+        for each in known:
+            if type(value) is type(each) and value == each:
+                return value
+        raise self.refused(name, f"is {value!r}; {told}")
+
+    def flag(self, name: str, *default: bool) -> bool:
+        """A field that is true or false."""
+        return bool(self.one_of(name, (True, False), *default))
+
+    def names(self, name: str) -> tuple[str, ...]:
+        """A list of names; none if the field is not there, or null.
+
+        Raises:
+            ValueError: it is anything else.
+        """
+        value = self._values.get(name)
+        if value is None:
+            return ()
+        if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+            raise self.refused(name, f"is {value!r}, not a list of names")
+        return tuple(value)
+
+    def sizes(self, name: str) -> tuple[int, int] | None:
+        """Two sizes, of rows and of columns; None if the field is not there, or null.
+
+        Raises:
+            ValueError: it is anything else.
+        """
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not (isinstance(value, list) and len(value) == 2 and all(_is_size(each) for each in value)):
+            raise self.refused(name, f"is {value!r}, not two sizes, of rows and of columns")
+        return value[0], value[1]
+
+    def part(self, name: str) -> Fields | None:
+        """An object inside; None if it is not there, or null.
+
+        Raises:
+            ValueError: it is anything else.
+        """
+        value = self._values.get(name)
+        if value is None:
+            return None
+        if not isinstance(value, dict):
+            raise self.refused(name, f"is {value!r}, not an object")
+        return Fields(Announcement(value, f"{self._where}.{name}"))
+
+    def value(self, name: str) -> Any:  # noqa: ANN401
+        """A field as it stands; None if it is not there."""
+        return self._values.get(name)
+
+    def keys(self) -> list[str]:
+        """Names of its fields, in their order."""
+        return list(self._values)
+
+    def refuse_set(self, *names: str) -> None:
+        """Refuse fields that ask for what is not supported, unless they are empty.
+
+        Raises:
+            ValueError: one is not.
+        """
+        for name in names:
+            if self._values.get(name):
+                raise self.refused(name, f"is {self._values[name]!r}, which is not supported")
+
+    def tell_unknown(self, known: Collection[str]) -> None:
+        """Log the fields that nobody has looked at: formats gather many that mean nothing here."""
+        unknown = sorted(self._values.keys() - set(known))
+        if unknown:
+            _log.info("%s has fields that are not heeded: %s", self._where, ", ".join(unknown))
+
+
+def finite(name: str, numbers: torch.Tensor) -> torch.Tensor:
+    """Scales as float32.
+
+    Args:
+        name: of the tensor, for the sentence.
+        numbers: floats of any shape.
+
+    Raises:
+        ValueError: one is not finite; the sentence says where.
+    """
+    is_finite = numbers.isfinite()
+    if not is_finite.all():
+        place = (~is_finite).nonzero()[0].tolist()
+        raise ValueError(f"{name}{place} is {float(numbers[tuple(place)])}, which no scale can be")
+    return numbers.float()
+
+
+def divisible(name: str, size: int, by: int, what: str) -> int:
+    """``size // by``.
+
+    Args:
+        name: of a matrix.
+        size: of one of its sides.
+        by: what it must be a multiple of.
+        what: the side, for the sentence.
+
+    Raises:
+        ValueError: it is none.
+    """
+    if size % by:
+        raise ValueError(f"{name} has {size} {what}, which is no multiple of {by}")
+    return size // by
+
+
+def _is_size(value: object) -> bool:
+    return type(value) is int and value > 0
+
+
+def _listed(known: Sequence[object]) -> str:
+    told = [each if isinstance(each, str) else _told(each) for each in known]
+    return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
+
+
+def _told(value: object) -> str:
+    return {True: "true", False: "false", None: "null"}[value] if _is_word(value) else str(value)
+
+
+def _is_word(value: object) -> bool:
+    return value is None or isinstance(value, bool)

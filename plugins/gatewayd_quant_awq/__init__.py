@@ -1,0 +1,33 @@
+"""Reads checkpoints that AutoAWQ and its like have written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_awq.config import AwqConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: AwqConfig) -> QuantizerStrategy:
+    from gatewayd_quant_awq.strategy import Awq
+
+    return Awq()
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``awq``."""
+    return [
+        StrategyInfo(
+            name="awq",
+            config_type=AwqConfig,
+            build=_build,
+            summary="Checkpoints of AWQ: 4-bit weights, packed for gemm.",
+            requires_spec=">=1.10,<2",
+        )
+    ]

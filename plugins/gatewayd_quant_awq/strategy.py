@@ -1,0 +1,104 @@
+"""AWQ as AutoAWQ's gemm kernels have it: words of eight codes, packed along the rows of a matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantized import Fields, divisible, finite
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources
+
+_BITS = 4
+_IN_A_WORD = 32 // _BITS
+_GROUP_SIZES = (16, 32, 64, 128, 256, -1)
+_SCALES = ("F16", "BF16")
+"""With these a code's product and the sum with its offset are exact in float32."""
+_PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
+"""Of the eight neighbours of a word: which of its nibbles, from the low end, each is."""
+_KNOWN = ("quant_method", "bits", "group_size", "zero_point", "version", "format") + (
+    "modules_to_not_convert",
+)
+
+
+class Awq:
+    """Reads AWQ."""
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The model does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def scheme(self, announced: Announcement) -> AwqScheme:
+        """See ``Reads``.
+
+        Raises:
+            ValueError: other bits, group sizes or packings than those known.
+        """
+        fields = Fields(announced)
+        fields.tell_unknown(_KNOWN)
+        fields.one_of("bits", (_BITS,))
+        fields.one_of("zero_point", (True,), True)
+        # Newer transformers call the version format; both may stand there.
+        fields.one_of("version", ("gemm",), *(("gemm",) if "format" in fields else ()))
+        fields.one_of("format", ("gemm",), "gemm")
+        group_size = fields.one_of("group_size", _GROUP_SIZES)
+        return AwqScheme(group_size, fields.names("modules_to_not_convert"))
+
+
+@dataclass(frozen=True, slots=True)
+class AwqScheme:
+    """How a checkpoint of AWQ stores its matrices.
+
+    Attributes:
+        group_size: columns that share a scale and a zero; -1 for all.
+        plain: parts of names of matrices that are stored as floats.
+    """
+
+    group_size: int
+    plain: tuple[str, ...]
+
+    def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
+        """See ``Scheme``: only matrices of layers are packed.
+
+        Raises:
+            ValueError: a matrix of its size cannot be packed.
+        """
+        if ".layers." not in matrix.name or any(part in matrix.name for part in self.plain):
+            return None
+        words = divisible(matrix.name, matrix.rows, _IN_A_WORD, "rows")
+        size = matrix.columns if self.group_size == -1 else self.group_size
+        groups = divisible(matrix.name, matrix.columns, size, "columns")
+        return {
+            "scales": tuple(Stored(dtype, (groups, matrix.rows)) for dtype in _SCALES),
+            "qzeros": (Stored("I32", (groups, words)),),
+            "qweight": (Stored("I32", (matrix.columns, words)),),
+        }
+
+    def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
+        """See ``Scheme``."""
+        return {}
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
+        """``(code - zero) * scale``; see ``Scheme``."""
+        scales = finite("scales", take("scales")).t().contiguous()
+        zeros = _unpacked(take("qzeros"))
+        return GroupedWeight(
+            codes=_unpacked(take("qweight")),
+            scales=scales,
+            offsets=-zeros.float() * scales,
+            bits=_BITS,
+        )
+
+
+def _unpacked(words: torch.Tensor) -> torch.Tensor:
+    """Words int32 ``[n, rows / 8]`` to codes uint8 ``[rows, n]``."""
+    some = words.contiguous().view(torch.uint8)
+    nibbles = torch.stack((some & 15, some >> _BITS), -1).view(len(words), -1, _IN_A_WORD)
+    return nibbles[..., _PLACES].flatten(1).t().contiguous()

@@ -1,0 +1,160 @@
+"""One way to store a matrix in compressed-tensors, and its numbers from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantized import finite
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Matrix, Weight
+
+PACKED, INT, FLOAT = FORMATS = ("pack-quantized", "int-quantized", "float-quantized")
+_FLOATS = ("F32", "BF16", "F16")
+_SCALARS = ((1,), ())
+_WORD = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How matrices are stored.
+
+    Attributes:
+        format: one of ``FORMATS``.
+        bits: of a code, 4 or 8.
+        is_symmetric: without zero points.
+        rows: that share a scale; 0 for all.
+        columns: the same of columns.
+        is_indexed: ``weight_g_idx`` says which columns share one.
+        has_int8_inputs: products are meant to be of 8-bit integers.
+    """
+
+    format: str
+    bits: int
+    is_symmetric: bool
+    rows: int
+    columns: int
+    is_indexed: bool
+    has_int8_inputs: bool
+
+    def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
+        """Tensors that must be there."""
+        rows, columns = matrix.rows, matrix.columns
+        shapes = self._scale_shapes(matrix)
+        forms = {"weight_scale": tuple(Stored(d, shape) for shape in shapes for d in _FLOATS)}
+        if not self.is_symmetric:
+            forms["weight_zero_point"] = tuple(
+                Stored("I32", (_words(rows, self.bits), shape[1]))
+                if self._packs_zeros
+                else Stored("I8", shape)
+                for shape in shapes
+            )
+        if self.is_indexed:
+            forms["weight_g_idx"] = (Stored("I32", (columns,)),)
+        if self.format == PACKED:
+            forms["weight_shape"] = (Stored("I64", (2,)),)
+            forms["weight_packed"] = (Stored("I32", (rows, _words(columns, self.bits))),)
+        else:
+            dtype = "F8_E4M3" if self.format == FLOAT else "I8"
+            forms["weight"] = (Stored(dtype, (rows, columns)),)
+        return forms
+
+    def optional(self) -> dict[str, tuple[Stored, ...]]:
+        """Tensors that may be there: what inputs were to be multiplied with."""
+        return {
+            "input_scale": tuple(Stored(d, shape) for shape in _SCALARS for d in _FLOATS),
+            "input_zero_point": tuple(Stored("I8", shape) for shape in _SCALARS),
+        }
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
+        """``(code - zero) * scale``.
+
+        Raises:
+            ValueError: numbers that cannot be.
+        """
+        stored = take("weight_scale")
+        scales = self._spread(matrix, finite("weight_scale", stored))
+        group_of = self._group_of(matrix, scales.shape[1], take)
+        zeros = None if self.is_symmetric else self._zeros(matrix, take)
+        if self.format == PACKED:
+            shape = take("weight_shape").tolist()
+            if shape != [matrix.rows, matrix.columns]:
+                raise ValueError(f"weight_shape is {shape}, not {[matrix.rows, matrix.columns]}")
+            codes = _unpacked(take("weight_packed"), self.bits)[:, : matrix.columns].contiguous()
+        else:
+            codes = take("weight")
+            if self.format == FLOAT and bool((codes.view(torch.uint8) & 127 == 127).any()):
+                raise ValueError("weight holds a NaN")
+        made = GroupedWeight(codes, scales, None, self.bits, group_of)
+        if zeros is None:
+            return made._replace(activations="int8") if self.has_int8_inputs else made
+        if stored.dtype != torch.float32:
+            return made._replace(offsets=-zeros.float() * scales)
+        return _without_zeros(made, zeros)
+
+    @property
+    def _packs_zeros(self) -> bool:
+        return self.format == PACKED and self.rows == 1
+
+    def _scale_shapes(self, matrix: Matrix) -> tuple[tuple[int, ...], ...]:
+        if not self.rows:
+            return _SCALARS
+        columns = -(-matrix.columns // self.columns) if self.columns else 1
+        return ((-(-matrix.rows // self.rows), columns),)
+
+    def _spread(self, matrix: Matrix, numbers: torch.Tensor) -> torch.Tensor:
+        """One for each row, ``[rows, groups]``."""
+        if not self.rows:
+            return numbers.reshape(1, 1).expand(matrix.rows, 1).contiguous()
+        if self.rows == 1:
+            return numbers
+        return numbers.repeat_interleave(self.rows, 0)[: matrix.rows].contiguous()
+
+    def _zeros(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> torch.Tensor:
+        zeros = take("weight_zero_point")
+        if not self._packs_zeros:
+            return self._spread(matrix, zeros)
+        return _unpacked(zeros.t(), self.bits)[:, : matrix.rows].t().contiguous()
+
+    def _group_of(
+        self, matrix: Matrix, groups: int, take: Callable[[str], torch.Tensor]
+    ) -> torch.Tensor | None:
+        if self.is_indexed:
+            index = take("weight_g_idx")
+            wrong = ((index < 0) | (index >= groups)).nonzero()
+            if len(wrong):
+                at = int(wrong[0])
+                raise ValueError(f"weight_g_idx[{at}] is {int(index[at])}; there are {groups} groups")
+            return index
+        if groups == 1 or matrix.columns % self.columns == 0:
+            return None
+        return torch.arange(matrix.columns, dtype=torch.int32) // self.columns
+
+
+def _without_zeros(weight: GroupedWeight, zeros: torch.Tensor) -> Weight:
+    """The same where scales are float32: with offsets it would be rounded twice."""
+    columns = weight.codes.shape[1]
+    group_of = weight.group_of
+    if group_of is None:
+        group_of = torch.arange(columns, dtype=torch.int32) // (columns // zeros.shape[1])
+    index = group_of.long()
+    if weight.bits == 4:
+        return weight._replace(codes=weight.codes - zeros[:, index], bits=8)
+    return (weight.codes.float() - zeros[:, index].float()) * weight.scales[:, index]
+
+
+def _words(codes: int, bits: int) -> int:
+    return -(-codes * bits // _WORD)
+
+
+def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
+    """Words int32 ``[n, m]`` to codes int8 ``[n, m * 32 / bits]``, of the low bits first."""
+    some = words.contiguous().view(torch.uint8)
+    if bits == 8:
+        return (some ^ 128).view(torch.int8)
+    return torch.stack((some & 15, some >> 4), -1).flatten(1).view(torch.int8) - 8

@@ -1,0 +1,55 @@
+"""How a checkpoint of compressed-tensors stores its matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gatewayd_quant_compressed_tensors.form import Form
+from gatewayd_quant_compressed_tensors.targets import Targets
+
+if TYPE_CHECKING:
+    import torch
+
+    from gatewayd_hooks.quantization import Matrix, Stored, Weight
+
+_EMBEDDING = "model.embed_tokens"
+
+
+@dataclass(frozen=True, slots=True)
+class CompressedScheme:
+    """Groups of matrices, each stored in its own form.
+
+    Attributes:
+        groups: in the order of the file.
+        ignored: what is stored as floats, whatever groups say.
+    """
+
+    groups: tuple[tuple[Targets, Form], ...]
+    ignored: Targets
+
+    def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
+        """See ``Scheme``."""
+        form = self._form(matrix)
+        return None if form is None else form.stored(matrix)
+
+    def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
+        """See ``Scheme``."""
+        form = self._form(matrix)
+        return {} if form is None else form.optional()
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
+        """See ``Scheme``."""
+        form = self._form(matrix)
+        if form is None:
+            raise ValueError("it is stored as floats")
+        return form.weight(matrix, take)
+
+    def _form(self, matrix: Matrix) -> Form | None:
+        """Of the group that means it most closely; None for one that is stored as floats."""
+        if matrix.name == _EMBEDDING or self.ignored.rank(matrix.name):
+            return None
+        ranks = [targets.rank(matrix.name) for targets, _ in self.groups]
+        best = max(ranks)
+        return self.groups[ranks.index(best)][1] if best else None

@@ -1,0 +1,107 @@
+"""What a checkpoint of compressed-tensors announces."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.quantized import Fields
+from gatewayd_quant_compressed_tensors.form import FLOAT, FORMATS, INT, PACKED, Form
+from gatewayd_quant_compressed_tensors.scheme import CompressedScheme
+from gatewayd_quant_compressed_tensors.targets import Targets
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Announcement, QuantizerResources
+
+_KNOWN = (
+    *("quant_method", "format", "config_groups", "ignore", "quantization_status"),
+    *("kv_cache_scheme", "sparsity_config", "global_compression_ratio", "version"),
+)
+_STRATEGIES = ("tensor", "channel", "group", "block")
+_ORDERS = (None, "weight", "static", "group", "dynamic")
+_BY_INDEX = ("group", "dynamic")
+"""Orders of columns that files say in ``weight_g_idx``."""
+
+
+class CompressedTensors:
+    """Reads compressed-tensors."""
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The model does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def scheme(self, announced: Announcement) -> CompressedScheme:
+        """See ``Reads``.
+
+        Raises:
+            ValueError: another format, or a part of it that is not known.
+        """
+        fields = Fields(announced)
+        fields.tell_unknown(_KNOWN)
+        fields.refuse_set("kv_cache_scheme", "sparsity_config")
+        fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
+        format_ = fields.one_of("format", FORMATS)
+        groups = fields.part("config_groups")
+        if groups is None or not groups.keys():
+            raise fields.refused("config_groups", "is missing: it says what is quantized, and how")
+        made = []
+        for name in groups.keys():
+            group = groups.part(name)
+            if group is None:
+                raise groups.refused(name, "is null, not an object")
+            made.append((Targets.of(group, "targets"), _form(group, format_)))
+        return CompressedScheme(tuple(made), Targets.of(fields, "ignore"))
+
+
+def _form(group: Fields, outer: str) -> Form:
+    """How the matrices of a group are stored.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    group.refuse_set("output_activations")
+    format_ = outer if group.value("format") is None else group.one_of("format", FORMATS)
+    weights = group.part("weights")
+    if weights is None:
+        raise group.refused("weights", "is missing: it says how they are stored")
+    weights.one_of("dynamic", (False, None), False)
+    weights.one_of("type", ("float",) if format_ == FLOAT else ("int",), "int")
+    bits = weights.one_of("num_bits", (4, 8) if format_ == PACKED else (8,), 8)
+    is_symmetric = weights.one_of("symmetric", (True,) if format_ == FLOAT else (True, False), True)
+    size = weights.value("group_size")
+    implied = "tensor" if size is None else "channel" if size == -1 else "group"
+    if weights.value("strategy") is None:
+        strategy = implied
+    else:
+        strategy = weights.one_of("strategy", _STRATEGIES)
+    block = weights.sizes("block_structure")
+    if strategy == "block" and block is None:
+        raise weights.refused("block_structure", "is missing, but strategy is block")
+    if strategy == "group" and not (type(size) is int and size > 0):
+        raise weights.refused("group_size", f"is {size!r}, but strategy is group: it must be positive")
+    order = weights.value("actorder")
+    if order is not None and order is not False:
+        order = weights.one_of("actorder", _ORDERS)
+    if order in _BY_INDEX and (format_ != PACKED or strategy != "group"):
+        raise weights.refused("actorder", f"is {order!r}, which only packed groups can have")
+    return Form(
+        format=format_,
+        bits=bits,
+        is_symmetric=is_symmetric,
+        rows=1 if strategy in ("channel", "group") else block[0] if strategy == "block" and block else 0,
+        columns=size if strategy == "group" else block[1] if strategy == "block" and block else 0,
+        is_indexed=order in _BY_INDEX,
+        has_int8_inputs=format_ == INT and _is_int8_by_token(group.part("input_activations")),
+    )
+
+
+def _is_int8_by_token(inputs: Fields | None) -> bool:
+    """Whether products are meant to be of rows of 8 bits, each with a scale of its own."""
+    return inputs is not None and (
+        inputs.value("num_bits"),
+        inputs.value("type"),
+        inputs.value("strategy"),
+        inputs.value("dynamic"),
+        inputs.value("symmetric"),
+    ) == (8, "int", "token", True, True)

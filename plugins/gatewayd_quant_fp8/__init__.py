@@ -1,0 +1,33 @@
+"""Reads checkpoints of 8-bit floats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_fp8.config import Fp8Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: Fp8Config) -> QuantizerStrategy:
+    from gatewayd_quant_fp8.strategy import Fp8
+
+    return Fp8()
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``fp8``."""
+    return [
+        StrategyInfo(
+            name="fp8",
+            config_type=Fp8Config,
+            build=_build,
+            summary="Checkpoints of 8-bit floats, with a scale for each tensor, row or block.",
+            requires_spec=">=1.10,<2",
+        )
+    ]

@@ -99,6 +99,6 @@ class AwqScheme:
 
 def _unpacked(words: torch.Tensor) -> torch.Tensor:
     """Words int32 ``[n, rows / 8]`` to codes uint8 ``[rows, n]``."""
-    some = words.contiguous().view(torch.uint8)
+    some = words.flatten().view(torch.uint8)
     nibbles = torch.stack((some & 15, some >> _BITS), -1).view(len(words), -1, _IN_A_WORD)
     return nibbles[..., _PLACES].flatten(1).t().contiguous()

@@ -154,7 +154,7 @@ def _words(codes: int, bits: int) -> int:
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Words int32 ``[n, m]`` to codes int8 ``[n, m * 32 / bits]``, of the low bits first."""
-    some = words.contiguous().view(torch.uint8)
+    some = words.flatten().view(torch.uint8).view(len(words), -1)
     if bits == 8:
         return (some ^ 128).view(torch.int8)
     return torch.stack((some & 15, some >> 4), -1).flatten(1).view(torch.int8) - 8

@@ -128,5 +128,5 @@ def _order(matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
 
 def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Words int32 ``[n, m]`` to codes uint8 ``[n, m * 32 / bits]``, of the low bits first."""
-    some = words.contiguous().view(torch.uint8)
+    some = words.flatten().view(torch.uint8).view(len(words), -1)
     return some if bits == 8 else torch.stack((some & 15, some >> 4), -1).flatten(1)

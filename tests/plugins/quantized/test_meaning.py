@@ -1,0 +1,96 @@
+"""Numbers of each format: those of its formula, and those of the code that was published with it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored
+from gatewayd_engine.model.weights import checked, dense
+from gatewayd_quant_awq.strategy import Awq
+from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
+from gatewayd_quant_fp8.strategy import Fp8
+from gatewayd_quant_gptq.strategy import Gptq
+from tests.plugins.quantized.cases import CASES, Case
+from tests.plugins.quantized.formulas import meant
+from tests.plugins.quantized.published import COLUMNS, ROWS, digest, in_type
+
+READERS: dict[str, Any] = {
+    "awq": Awq,
+    "gptq": Gptq,
+    "compressed_tensors": CompressedTensors,
+    "fp8": Fp8,
+}
+GOLDEN = json.loads(Path(__file__).with_name("published.json").read_text())
+NAME = "model.layers.0.mlp.down_proj"
+
+
+def scheme_of(case: Case) -> Scheme:
+    scheme: Scheme = READERS[case.method]().scheme(Announcement(case.announced, "here"))
+    return scheme
+
+
+def read(case: Case, tensors: dict[str, torch.Tensor], rows: int, columns: int) -> torch.Tensor:
+    """The numbers of a matrix, read."""
+    matrix = Matrix(NAME, rows, columns)
+    return dense(checked(matrix, scheme_of(case).weight(matrix, tensors.__getitem__)))
+
+
+@pytest.mark.parametrize("name", CASES)
+@settings(max_examples=4)
+@given(rows=st.integers(1, 5), columns=st.integers(1, 4), tail=st.booleans(), salt=st.text(max_size=4))
+def test_numbers_are_those_of_the_formula(
+    name: str, rows: int, columns: int, tail: bool, salt: str
+) -> None:
+    case, rows, columns = CASES[name], 8 * rows, 32 * columns
+    if tail and case.method != "awq":
+        columns += 8  # The last group is smaller.
+    tensors = case.tensors(rows, columns, repr(salt))
+    assert torch.equal(read(case, tensors, rows, columns), meant(case, tensors, rows, columns))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_forms_are_those_of_the_format(name: str) -> None:
+    case, matrix = CASES[name], Matrix(NAME, 40, 104 if CASES[name].method != "awq" else 96)
+    forms = {s: Stored(*form) for s, form in case.forms(matrix.rows, matrix.columns).items()}
+    stored = scheme_of(case).stored(matrix)
+    assert stored is not None
+    assert forms.keys() == stored.keys()
+    for suffix, form in forms.items():
+        assert form in stored[suffix]
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_numbers_are_those_of_published_code(name: str) -> None:
+    case = CASES[name]
+    tensors = case.tensors(ROWS, COLUMNS)
+    assert digest(in_type(case, read(case, tensors, ROWS, COLUMNS))) == GOLDEN[name]
+
+
+@pytest.mark.parametrize("name", ["gptq", "gptq with an order"])
+def test_the_greatest_zero_is_one_more_and_no_zero(name: str) -> None:
+    """Published code has three ways with it; this is the one of the kernels in use."""
+    case = CASES[name]
+    tensors = case.tensors(32, 64)
+    tensors["qzeros"].fill_(-1)
+    assert torch.equal(read(case, tensors, 32, 64), meant(case, tensors, 32, 64))
+    assert bool((read(case, tensors, 32, 64) < 0).all())
+
+
+def test_8_bit_inputs_by_token_are_multiplied_as_bytes() -> None:
+    case = CASES["integers"]
+    inputs = {"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True, "symmetric": True}
+    group = {**case.announced["config_groups"]["group_0"], "input_activations": inputs}
+    announced = {**case.announced, "config_groups": {"group_0": group}}
+    matrix = Matrix(NAME, 8, 32)
+    scheme = CompressedTensors().scheme(Announcement(announced, "here"))
+    weight = scheme.weight(matrix, case.tensors(8, 32).__getitem__)
+    assert not isinstance(weight, torch.Tensor)
+    assert weight.activations == "int8"
+    assert weight.codes.dtype == torch.int8

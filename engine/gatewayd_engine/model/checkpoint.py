@@ -78,16 +78,23 @@ class Checkpoint:
         if matrix is None or self._scheme is None:
             return self._source.read(f"{name}.weight")
 
+        last = name
+
         def take(suffix: str) -> torch.Tensor:
+            nonlocal last
             full = f"{name}.{suffix}"
             if full not in self._source.stored:
                 raise KeyError(suffix)
+            last = full
             return self._source.read(full)
 
         try:
             return checked(matrix, self._scheme.weight(matrix, take))
+        except LoadError:
+            raise
         except ValueError as error:
-            raise LoadError(f"{self.folder.name}: {name}: {error}") from error
+            file = self._source.where(last) if last != name else self.folder.name
+            raise LoadError(f"{file}: {name}: {error}") from error
 
     def close(self) -> None:
         """Everything has been read."""
@@ -130,7 +137,11 @@ class Checkpoint:
         matrix = self._matrices.get(name)
         needed: _Forms | None = None
         if matrix is not None and self._scheme is not None:
-            needed = self._scheme.stored(matrix)
+            try:
+                needed = self._scheme.stored(matrix)
+            except ValueError as error:
+                where = "" if self.spec.quantization is None else f"{self.spec.quantization.where}: "
+                raise LoadError(f"{where}{error}") from error
         if matrix is None or needed is None or self._scheme is None:
             return [(name, tuple(Stored(dtype, shape) for dtype in FLOATS), True)]
         self._packed[matrix.name] = matrix

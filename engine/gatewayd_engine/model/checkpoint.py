@@ -160,7 +160,7 @@ class Checkpoint:
                     " has no quantization_config"
                 )
             return f"{file}: {name} holds {found.dtype}; supported are {allowed}"
-        expected = forms[0]
+        expected = next(form for form in forms if form.dtype == found.dtype)
         if self._scheme is None:
             return f"{file}: {name} is {list(found.shape)}, not {list(expected.shape)}"
         return (

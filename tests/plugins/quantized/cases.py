@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 from collections.abc import Callable, Mapping
@@ -43,7 +44,7 @@ class Case:
         made = {}
         for suffix, (dtype, shape) in forms.items():
             key = f"{self.name} {suffix} {rows} {columns} {salt}"
-            made[suffix] = _tensor(key, dtype, shape)
+            made[suffix] = _tensor(key, dtype, shape).clone()
             if suffix in ("g_idx", "weight_g_idx"):
                 order = _tensor(f"{key} order", "I32", shape).argsort()
                 made[suffix] = (order // GROUP).to(torch.int32)
@@ -52,9 +53,12 @@ class Case:
         return made
 
 
+@functools.lru_cache(256)
 def _tensor(key: str, dtype: str, shape: tuple[int, ...]) -> torch.Tensor:
     count = math.prod(shape)
-    some = torch.tensor(list(hashlib.shake_256(key.encode()).digest(8 * count)), dtype=torch.uint8)
+    some = torch.frombuffer(
+        bytearray(hashlib.shake_256(key.encode()).digest(8 * count)), dtype=torch.uint8
+    )
     if dtype in _INTEGERS:
         kind = _INTEGERS[dtype]
         return some.view(kind)[:count].clone().reshape(shape)

@@ -5,8 +5,9 @@ Each refusal is a sentence that names the field. Imports no torch.
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gatewayd_hooks.quantization import Announcement
@@ -83,7 +84,9 @@ class Fields:
         value = self._values.get(name)
         if value is None:
             return None
-        if not (isinstance(value, list) and len(value) == 2 and all(_is_size(each) for each in value)):
+        if not (
+            isinstance(value, list) and len(value) == 2 and all(_is_size(each) for each in value)
+        ):
             raise self.refused(name, f"is {value!r}, not two sizes, of rows and of columns")
         return value[0], value[1]
 
@@ -104,9 +107,9 @@ class Fields:
         """A field as it stands; None if it is not there."""
         return self._values.get(name)
 
-    def keys(self) -> list[str]:
+    def __iter__(self) -> Iterator[str]:
         """Names of its fields, in their order."""
-        return list(self._values)
+        return iter(self._values)
 
     def refuse_set(self, *names: str) -> None:
         """Refuse fields that ask for what is not supported, unless they are empty.
@@ -164,13 +167,5 @@ def _is_size(value: object) -> bool:
 
 
 def _listed(known: Sequence[object]) -> str:
-    told = [each if isinstance(each, str) else _told(each) for each in known]
+    told = [each if isinstance(each, str) else json.dumps(each) for each in known]
     return told[0] if len(told) == 1 else f"{', '.join(told[:-1])} and {told[-1]}"
-
-
-def _told(value: object) -> str:
-    return {True: "true", False: "false", None: "null"}[value] if _is_word(value) else str(value)
-
-
-def _is_word(value: object) -> bool:
-    return value is None or isinstance(value, bool)

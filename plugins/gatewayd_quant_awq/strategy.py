@@ -1,4 +1,4 @@
-"""AWQ as AutoAWQ's gemm kernels have it: words of eight codes, packed along the rows of a matrix."""
+"""AWQ as AutoAWQ's gemm kernels have it: words of eight codes, of eight rows each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _SCALES = ("F16", "BF16")
 """With these a code's product and the sum with its offset are exact in float32."""
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Of the eight neighbours of a word: which of its nibbles, from the low end, each is."""
-_KNOWN = ("quant_method", "bits", "group_size", "zero_point", "version", "format") + (
+_KNOWN = (
+    *("quant_method", "bits", "group_size", "zero_point", "version", "format"),
     "modules_to_not_convert",
 )
 

@@ -129,7 +129,9 @@ class Form:
             wrong = ((index < 0) | (index >= groups)).nonzero()
             if len(wrong):
                 at = int(wrong[0])
-                raise ValueError(f"weight_g_idx[{at}] is {int(index[at])}; there are {groups} groups")
+                raise ValueError(
+                    f"weight_g_idx[{at}] is {int(index[at])}; there are {groups} groups"
+                )
             return index
         if groups == 1 or matrix.columns % self.columns == 0:
             return None

@@ -43,10 +43,10 @@ class CompressedTensors:
         fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
         format_ = fields.one_of("format", FORMATS)
         groups = fields.part("config_groups")
-        if groups is None or not groups.keys():
+        if groups is None or not list(groups):
             raise fields.refused("config_groups", "is missing: it says what is quantized, and how")
         made = []
-        for name in groups.keys():
+        for name in groups:
             group = groups.part(name)
             if group is None:
                 raise groups.refused(name, "is null, not an object")
@@ -79,7 +79,9 @@ def _form(group: Fields, outer: str) -> Form:
     if strategy == "block" and block is None:
         raise weights.refused("block_structure", "is missing, but strategy is block")
     if strategy == "group" and not (type(size) is int and size > 0):
-        raise weights.refused("group_size", f"is {size!r}, but strategy is group: it must be positive")
+        raise weights.refused(
+            "group_size", f"is {size!r}, but strategy is group: it must be positive"
+        )
     order = weights.value("actorder")
     if order is not None and order is not False:
         order = weights.one_of("actorder", _ORDERS)
@@ -89,7 +91,11 @@ def _form(group: Fields, outer: str) -> Form:
         format=format_,
         bits=bits,
         is_symmetric=is_symmetric,
-        rows=1 if strategy in ("channel", "group") else block[0] if strategy == "block" and block else 0,
+        rows=1
+        if strategy in ("channel", "group")
+        else block[0]
+        if strategy == "block" and block
+        else 0,
         columns=size if strategy == "group" else block[1] if strategy == "block" and block else 0,
         is_indexed=order in _BY_INDEX,
         has_int8_inputs=format_ == INT and _is_int8_by_token(group.part("input_activations")),

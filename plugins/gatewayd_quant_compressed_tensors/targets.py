@@ -37,12 +37,10 @@ class Targets:
             ValueError: a pattern is none, or can take too long.
         """
         listed = fields.names(name)
-        patterns = []
-        for each in listed:
-            if each.startswith(_PATTERN):
-                patterns.append(_compiled(fields, name, each.removeprefix(_PATTERN)))
-        names = frozenset(each for each in listed if not each.startswith(_PATTERN))
-        return cls(names, tuple(patterns), _EVERY in names)
+        patterns = [each for each in listed if each.startswith(_PATTERN)]
+        names = frozenset(listed) - set(patterns)
+        compiled = [_compiled(fields, name, each.removeprefix(_PATTERN)) for each in patterns]
+        return cls(names, tuple(compiled), _EVERY in names)
 
     def rank(self, name: str) -> int:
         """How closely a name is meant: 0 not at all, 1 as one of all, 2 by pattern, 3 by name."""

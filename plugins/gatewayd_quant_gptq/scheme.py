@@ -74,8 +74,9 @@ class GptqScheme:
         most = (1 << self.bits) - 1
         if self.least_zero and bool((stored == most).any()):
             _log.info(
-                "%s.qzeros holds %d, which readers take for one more, or for 0; here it is one more",
-                *(matrix.name, most),
+                "%s.qzeros holds %d, which some readers take for 0; here it is one more",
+                matrix.name,
+                most,
             )
         zeros = stored.float() + self.least_zero
         return GroupedWeight(

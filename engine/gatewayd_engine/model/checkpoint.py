@@ -140,7 +140,9 @@ class Checkpoint:
             try:
                 needed = self._scheme.stored(matrix)
             except ValueError as error:
-                where = "" if self.spec.quantization is None else f"{self.spec.quantization.where}: "
+                where = (
+                    "" if self.spec.quantization is None else f"{self.spec.quantization.where}: "
+                )
                 raise LoadError(f"{where}{error}") from error
         if matrix is None or needed is None or self._scheme is None:
             return [(name, tuple(Stored(dtype, shape) for dtype in FLOATS), True)]

@@ -1,10 +1,9 @@
-"""The embedded model in every quantized format answers as transformers does with the same numbers."""
+"""The embedded model in every quantized format: answers of transformers with the same numbers."""
 
 from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,11 @@ from tests.plugins.quantized.writers import WRITERS, Writer
 METHODS = ("awq", "gptq", "compressed_tensors", "fp8")
 AUTO = StrategyChoice("auto")
 COUNT = 8
-PROMPTS = ("def read(path):\n    with open(", "class Stack:\n    def push(self, item):\n", "import os\n")
+PROMPTS = (
+    "def read(path):\n    with open(",
+    "class Stack:\n    def push(self, item):\n",
+    "import os\n",
+)
 
 
 def catalog() -> Catalog:
@@ -71,11 +74,12 @@ def source(request: pytest.FixtureRequest) -> Path:
 
 
 @pytest.fixture(scope="module")
-def theirs(source: Path) -> Iterator[Any]:
+def theirs(source: Path) -> Any:
     """Transformers' own model of the embedded one, whose numbers are changed from test to test."""
     import transformers
 
-    yield transformers.AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32).eval()
+    auto: Any = transformers.AutoModelForCausalLM
+    return auto.from_pretrained(source, dtype=torch.float32).eval()
 
 
 @pytest.mark.parametrize("name", WRITERS)

@@ -178,11 +178,17 @@ _ALL = (
     _gptq("gptq with an order", 4, GROUP, desc_act=True),
     _gptq("gptq_v2 with an order", 4, GROUP, desc_act=True, checkpoint_format="gptq_v2"),
     _compressed("packed", "pack-quantized", "BF16", num_bits=4, **_GROUPED),
-    _compressed("packed with zeros", "pack-quantized", "F16", num_bits=4, symmetric=False, **_GROUPED),
-    _compressed("packed, float32", "pack-quantized", "F32", num_bits=4, symmetric=False, **_GROUPED),
+    _compressed(
+        "packed with zeros", "pack-quantized", "F16", num_bits=4, symmetric=False, **_GROUPED
+    ),
+    _compressed(
+        "packed, float32", "pack-quantized", "F32", num_bits=4, symmetric=False, **_GROUPED
+    ),
     _compressed("packed bytes, float32", "pack-quantized", "F32", symmetric=False, **_GROUPED),
     _compressed("packed bytes", "pack-quantized", "BF16", symmetric=False),
-    _compressed("packed with an order", "pack-quantized", "F16", num_bits=4, actorder="group", **_GROUPED),
+    _compressed(
+        "packed with an order", "pack-quantized", "F16", num_bits=4, actorder="group", **_GROUPED
+    ),
     _compressed("integers", "int-quantized", "BF16"),
     _compressed("integers with zeros", "int-quantized", "F32", symmetric=False),
     _compressed("integers, one scale", "int-quantized", "F32", strategy="tensor"),
@@ -191,7 +197,9 @@ _ALL = (
     _compressed("floats in blocks", "float-quantized", "F32", **_BLOCKED),
     _fp8("fp8", "weight_scale", lambda rows, columns: ()),
     _fp8("fp8 by row", "weight_scale", lambda rows, columns: (rows, 1)),
-    _fp8("fp8 of transformers", "weight_scale_inv", lambda rows, columns: (), weight_block_size=None),
+    _fp8(
+        "fp8 of transformers", "weight_scale_inv", lambda rows, columns: (), weight_block_size=None
+    ),
     _fp8(
         "fp8 in blocks",
         "weight_scale_inv",

@@ -16,10 +16,15 @@ _AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
 def meant(case: Case, tensors: dict[str, torch.Tensor], rows: int, columns: int) -> torch.Tensor:
     """The numbers of a matrix, float32, shape ``[rows, columns]``."""
     lists = {suffix: _listed(tensor) for suffix, tensor in tensors.items()}
-    element = {"awq": _awq, "gptq": _gptq, "compressed_tensors": _compressed, "fp8": _fp8}[case.method]
+    element = {"awq": _awq, "gptq": _gptq, "compressed_tensors": _compressed, "fp8": _fp8}[
+        case.method
+    ]
     numbers = [
         # Exact in double precision, and rounded once.
-        [np.float32(element(case.announced, lists, row, column, columns)) for column in range(columns)]
+        [
+            np.float32(element(case.announced, lists, row, column, columns))
+            for column in range(columns)
+        ]
         for row in range(rows)
     ]
     return torch.from_numpy(np.array(numbers))
@@ -42,7 +47,7 @@ def _bits(word: int, place: int, bits: int) -> int:
     return (word & 0xFFFFFFFF) >> bits * place & (1 << bits) - 1
 
 
-def _awq(config: Any, t: Any, row: int, column: int, columns: int) -> float:
+def _awq(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
     place = _AWQ_ORDER.index(row % 8)
     size = columns if config["group_size"] == -1 else config["group_size"]
     code = _bits(t["qweight"][column][row // 8], place, 4)
@@ -50,7 +55,7 @@ def _awq(config: Any, t: Any, row: int, column: int, columns: int) -> float:
     return (code - zero) * float(t["scales"][column // size][row])
 
 
-def _gptq(config: Any, t: Any, row: int, column: int, columns: int) -> float:
+def _gptq(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
     bits = config["bits"]
     many = 32 // bits
     size = columns if config["group_size"] == -1 else config["group_size"]
@@ -61,12 +66,12 @@ def _gptq(config: Any, t: Any, row: int, column: int, columns: int) -> float:
     return (code - zero) * float(t["scales"][group][row])
 
 
-def _compressed(config: Any, t: Any, row: int, column: int, columns: int) -> float:
+def _compressed(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
     weights = config["config_groups"]["group_0"]["weights"]
     bits, half = weights["num_bits"], 1 << weights["num_bits"] - 1
     many = 32 // bits
     if weights["strategy"] == "tensor":
-        scale, at = t["weight_scale"][0], (0,)
+        scale, at = t["weight_scale"][0], (0, 0)
     else:
         height, width = weights.get("block_structure", (1, weights.get("group_size", columns)))
         at = (row // height, column // width)
@@ -85,7 +90,7 @@ def _compressed(config: Any, t: Any, row: int, column: int, columns: int) -> flo
     return (code - zero) * float(scale)
 
 
-def _fp8(config: Any, t: Any, row: int, column: int, columns: int) -> float:
+def _fp8(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
     scale = t["weight_scale_inv" if "weight_scale_inv" in t else "weight_scale"]
     block = config.get("weight_block_size")
     if block:

@@ -1,13 +1,15 @@
-"""Digests of what published code makes of the cases: ``python -m tests.plugins.quantized.published``.
+"""Digests of what published code makes of the cases.
 
-It needs what this project does not: the folders of the packages compressed_tensors (0.20), auto_gptq
-(0.7) and awq (0.2), with what they import, in PYTHONPATH. Their own ``__init__`` are not run where one
-module is enough. It writes ``published.json`` beside it; the tests read that.
+``python -m tests.plugins.quantized.published`` writes ``published.json`` beside it, which the tests
+read. It needs what this project does not: the folders of the packages compressed_tensors (0.20),
+auto_gptq (0.7) and awq (0.2), with what they import, in PYTHONPATH. Where one module of a package
+is enough the others are not imported.
 """
 
 from __future__ import annotations
 
 import hashlib
+import importlib
 import importlib.util
 import json
 import sys
@@ -66,11 +68,13 @@ def _gptq(case: Case, t: dict[str, torch.Tensor]) -> torch.Tensor:
 
 
 def _compressed(case: Case, t: dict[str, torch.Tensor]) -> torch.Tensor:
-    from compressed_tensors.compressors import BaseCompressor
-    from compressed_tensors.quantization import QuantizationScheme
-
-    scheme = QuantizationScheme.model_validate(case.announced["config_groups"]["group_0"])
-    compressor = BaseCompressor.load_from_registry(case.announced["format"])
+    compressors, quantization = (
+        importlib.import_module(f"compressed_tensors.{name}")
+        for name in ("compressors", "quantization")
+    )
+    group = case.announced["config_groups"]["group_0"]
+    scheme = quantization.QuantizationScheme.model_validate(group)
+    compressor = compressors.BaseCompressor.load_from_registry(case.announced["format"])
     made: torch.Tensor = compressor.decompress(dict(t), scheme)["weight"]
     return made
 

@@ -26,7 +26,11 @@ class TestAwq(QuantizerConformance):
         return CASES["awq"].announced
 
     def damages(self) -> Damages:
-        return [({"bits": 8}, "bits"), ({"version": "gemv"}, "version"), ({"group_size": 7}, "group")]
+        return [
+            ({"bits": 8}, "bits"),
+            ({"version": "gemv"}, "version"),
+            ({"group_size": 7}, "group"),
+        ]
 
 
 class TestGptq(QuantizerConformance):

@@ -1,4 +1,4 @@
-"""Numbers of each format: those of its formula, and those of the code that was published with it."""
+"""Numbers of each format: those of its formula, and those that published code makes."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored
 from gatewayd_engine.model.weights import checked, dense
+from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
 from gatewayd_quant_fp8.strategy import Fp8
@@ -44,7 +44,9 @@ def read(case: Case, tensors: dict[str, torch.Tensor], rows: int, columns: int) 
 
 @pytest.mark.parametrize("name", CASES)
 @settings(max_examples=4)
-@given(rows=st.integers(1, 5), columns=st.integers(1, 4), tail=st.booleans(), salt=st.text(max_size=4))
+@given(
+    rows=st.integers(1, 5), columns=st.integers(1, 4), tail=st.booleans(), salt=st.text(max_size=4)
+)
 def test_numbers_are_those_of_the_formula(
     name: str, rows: int, columns: int, tail: bool, salt: str
 ) -> None:

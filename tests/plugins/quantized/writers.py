@@ -43,7 +43,9 @@ def _words(codes: Ints, bits: int, order: tuple[int, ...]) -> torch.Tensor:
     return torch.from_numpy(words.view(np.int32))
 
 
-def _rounded(weight: Floats, size: int, bits: int, group_of: Ints) -> tuple[Ints, Ints, Floats, Floats]:
+def _rounded(
+    weight: Floats, size: int, bits: int, group_of: Ints
+) -> tuple[Ints, Ints, Floats, Floats]:
     """Codes, zeros ``[rows, groups]``, scales in float16, and what they mean."""
     groups = weight.shape[1] // size
     codes = np.zeros(weight.shape, np.int64)

@@ -113,7 +113,7 @@ class Form:
             return numbers.reshape(1, 1).expand(matrix.rows, 1).contiguous()
         if self.rows == 1:
             return numbers
-        return numbers.repeat_interleave(self.rows, 0)[: matrix.rows].contiguous()
+        return numbers.repeat_interleave(min(self.rows, matrix.rows), 0)[: matrix.rows].contiguous()
 
     def _zeros(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> torch.Tensor:
         zeros = take("weight_zero_point")

@@ -93,7 +93,7 @@ class Fp8Scheme:
             scales = scales.reshape(-1, 1).expand(matrix.rows, 1)
         else:
             rows, columns = self.block
-            scales = scales.repeat_interleave(rows, 0)[: matrix.rows]
+            scales = scales.repeat_interleave(min(rows, matrix.rows), 0)[: matrix.rows]
             if matrix.columns % columns and scales.shape[1] > 1:
                 group_of = torch.arange(matrix.columns, dtype=torch.int32) // columns
         codes = take("weight")

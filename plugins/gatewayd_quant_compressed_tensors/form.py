@@ -14,7 +14,7 @@ from gatewayd_hooks.quantized import finite
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix, Weight
 
-PACKED, INT, FLOAT = FORMATS = ("pack-quantized", "int-quantized", "float-quantized")
+PACKED, INT, FLOAT = "pack-quantized", "int-quantized", "float-quantized"
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((1,), ())
 _WORD = 32
@@ -25,7 +25,7 @@ class Form:
     """How matrices are stored.
 
     Attributes:
-        format: one of ``FORMATS``.
+        format: ``PACKED``, ``INT`` or ``FLOAT``.
         bits: of a code, 4 or 8.
         is_symmetric: without zero points.
         rows: that share a scale; 0 for all.

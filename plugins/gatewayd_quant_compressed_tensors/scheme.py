@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gatewayd_quant_compressed_tensors.form import Form
+from gatewayd_quant_compressed_tensors.nvfp4 import Nvfp4
 from gatewayd_quant_compressed_tensors.targets import Targets
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ class CompressedScheme:
         ignored: what is stored as floats, whatever groups say.
     """
 
-    groups: tuple[tuple[Targets, Form], ...]
+    groups: tuple[tuple[Targets, Form | Nvfp4], ...]
     ignored: Targets
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
@@ -46,7 +47,7 @@ class CompressedScheme:
             raise ValueError("it is stored as floats")
         return form.weight(matrix, take)
 
-    def _form(self, matrix: Matrix) -> Form | None:
+    def _form(self, matrix: Matrix) -> Form | Nvfp4 | None:
         """Of the group that means it most closely; None for one that is stored as floats."""
         if matrix.name == _EMBEDDING or self.ignored.rank(matrix.name):
             return None

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.quantized import Fields
-from gatewayd_quant_compressed_tensors.form import FLOAT, FORMATS, INT, PACKED, Form
+from gatewayd_quant_compressed_tensors.form import FLOAT, INT, PACKED, Form
+from gatewayd_quant_compressed_tensors.nvfp4 import GROUP, NVFP4, Nvfp4
 from gatewayd_quant_compressed_tensors.scheme import CompressedScheme
 from gatewayd_quant_compressed_tensors.targets import Targets
 
@@ -16,6 +17,7 @@ _KNOWN = (
     *("quant_method", "format", "config_groups", "ignore", "quantization_status"),
     *("kv_cache_scheme", "sparsity_config", "global_compression_ratio", "version"),
 )
+_FORMATS = (PACKED, INT, FLOAT, NVFP4)
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _ORDERS = (None, "weight", "static", "group", "dynamic")
 _BY_INDEX = ("group", "dynamic")
@@ -41,7 +43,7 @@ class CompressedTensors:
         fields.tell_unknown(_KNOWN)
         fields.refuse_set("kv_cache_scheme", "sparsity_config")
         fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
-        format_ = fields.one_of("format", FORMATS)
+        format_ = fields.one_of("format", _FORMATS)
         groups = fields.part("config_groups")
         if groups is None or not list(groups):
             raise fields.refused("config_groups", "is missing: it says what is quantized, and how")
@@ -54,18 +56,25 @@ class CompressedTensors:
         return CompressedScheme(tuple(made), Targets.of(fields, "ignore"))
 
 
-def _form(group: Fields, outer: str) -> Form:
+def _form(group: Fields, outer: str) -> Form | Nvfp4:
     """How the matrices of a group are stored.
 
     Raises:
         ValueError: it cannot be read.
     """
     group.refuse_set("output_activations")
-    format_ = outer if group.value("format") is None else group.one_of("format", FORMATS)
+    format_ = outer if group.value("format") is None else group.one_of("format", _FORMATS)
     weights = group.part("weights")
     if weights is None:
         raise group.refused("weights", "is missing: it says how they are stored")
     weights.one_of("dynamic", (False, None), False)
+    if format_ == NVFP4:
+        weights.one_of("type", ("float",))
+        weights.one_of("num_bits", (4,))
+        weights.one_of("symmetric", (True,), True)
+        weights.one_of("strategy", ("tensor_group",))
+        weights.one_of("group_size", (GROUP,))
+        return Nvfp4()
     weights.one_of("type", ("float",) if format_ == FLOAT else ("int",), "int")
     bits = weights.one_of("num_bits", (4, 8) if format_ == PACKED else (8,), 8)
     is_symmetric = weights.one_of("symmetric", (True,) if format_ == FLOAT else (True, False), True)

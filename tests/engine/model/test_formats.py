@@ -115,7 +115,7 @@ def refused(folder: Folder, *parts: str) -> None:
     assert "\n" not in sentence
 
 
-# Of each format: its case, its scales, its codes, and a type that codes never have.
+# Of each format: its case, its scales and its codes.
 FORMATS = (
     ("awq", "scales", "qweight"),
     ("gptq", "scales", "qweight"),
@@ -124,6 +124,7 @@ FORMATS = (
     ("packed with an order", "weight_scale", "weight_packed"),
     ("integers with zeros", "weight_scale", "weight"),
     ("floats in blocks", "weight_scale", "weight"),
+    ("floats of 4 bits", "weight_global_scale", "weight_packed"),
     ("fp8", "weight_scale", "weight"),
     ("fp8 in blocks", "weight_scale_inv", "weight"),
 )
@@ -284,12 +285,9 @@ GROUPS = "config_groups.group_0.weights"
         ("packed with zeros", f"{GROUPS}.strategy", "token", ["weights.strategy is 'token'; this"]),
         ("packed with zeros", f"{GROUPS}.symmetric", True, ["unexpected tensors:", "zero_point"]),
         ("packed with zeros", f"{GROUPS}.actorder", "other", ["weights.actorder is 'other'; this"]),
-        (
-            "packed with zeros",
-            "format",
-            "nvfp4-pack-quantized",
-            [".format is 'nvfp4-pack-quantized'"],
-        ),
+        ("packed with zeros", "format", "nvfp4-pack-quantized", ["weights.type is 'int'; this"]),
+        ("floats of 4 bits", f"{GROUPS}.group_size", 32, ["weights.group_size is 32; this format"]),
+        ("packed with zeros", "format", "mixed-precision", [".format is 'mixed-precision'; this"]),
         ("packed with zeros", "format", "marlin-24", [".format is 'marlin-24'; this format knows"]),
         ("packed with zeros", "config_groups", None, [".config_groups is missing"]),
         ("packed with zeros", "config_groups.group_0", 3, [".config_groups.group_0 is 3, not an"]),

@@ -168,6 +168,21 @@ def _fp8(name: str, suffix: str, shape: Callable[[int, int], tuple[int, ...]], *
     return Case(name, announced, forms)
 
 
+def _nvfp4(name: str) -> Case:
+    case = _compressed(name, "nvfp4-pack-quantized", "F32", num_bits=4, type="float")
+    weights = case.announced["config_groups"]["group_0"]["weights"]
+    weights |= {"strategy": "tensor_group", "group_size": 16}
+
+    def forms(rows: int, columns: int) -> Forms:
+        return {
+            "weight_packed": ("U8", (rows, columns // 2)),
+            "weight_scale": ("F8_E4M3", (rows, columns // 16)),
+            "weight_global_scale": ("F32", (1,)),
+        }
+
+    return Case(name, case.announced, forms)
+
+
 _GROUPED = {"strategy": "group", "group_size": GROUP}
 _BLOCKED = {"strategy": "block", "block_structure": list(BLOCK)}
 _ALL = (
@@ -195,6 +210,7 @@ _ALL = (
     _compressed("floats", "float-quantized", "BF16"),
     _compressed("floats, one scale", "float-quantized", "F32", strategy="tensor"),
     _compressed("floats in blocks", "float-quantized", "F32", **_BLOCKED),
+    _nvfp4("floats of 4 bits"),
     _fp8("fp8", "weight_scale", lambda rows, columns: ()),
     _fp8("fp8 by row", "weight_scale", lambda rows, columns: (rows, 1)),
     _fp8(

@@ -68,6 +68,8 @@ def _gptq(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
 
 def _compressed(config: Any, t: Any, row: int, column: int, columns: int) -> Any:
     weights = config["config_groups"]["group_0"]["weights"]
+    if "weight_global_scale" in t:
+        return _e2m1(t, row, column)
     bits, half = weights["num_bits"], 1 << weights["num_bits"] - 1
     many = 32 // bits
     if weights["strategy"] == "tensor":
@@ -88,6 +90,16 @@ def _compressed(config: Any, t: Any, row: int, column: int, columns: int) -> Any
     elif "weight_zero_point" in t:
         zero = t["weight_zero_point"][at[0]][at[1]]
     return (code - zero) * float(scale)
+
+
+def _e2m1(t: Any, row: int, column: int) -> Any:
+    bits = t["weight_packed"][row][column // 2] >> 4 * (column % 2) & 15
+    size = (0, 0.5, 1, 1.5, 2, 3, 4, 6)[bits & 7]
+    # The quotient is a number of float32.
+    scale = np.float32(t["weight_scale"][row][column // 16]) / np.float32(
+        t["weight_global_scale"][0]
+    )
+    return (-size if bits & 8 else size) * float(scale)
 
 
 def _fp8(config: Any, t: Any, row: int, column: int, columns: int) -> Any:

@@ -33,6 +33,8 @@ def digest(numbers: torch.Tensor) -> str:
 def in_type(case: Case, numbers: torch.Tensor) -> torch.Tensor:
     """In the type of the scales, which published code computes in."""
     forms = case.forms(ROWS, COLUMNS)
+    if "weight_global_scale" in forms:
+        return numbers.bfloat16()
     scale = next(dtype for suffix, (dtype, _) in forms.items() if "scale" in suffix)
     return numbers.to({"F16": torch.float16, "BF16": torch.bfloat16, "F32": torch.float32}[scale])
 

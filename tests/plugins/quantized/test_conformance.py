@@ -94,3 +94,8 @@ class TestFp8(QuantizerConformance):
 
     def damages(self) -> Damages:
         return [({"weight_block_size": [128]}, "weight_block_size"), ({"fmt": "e5m2"}, "fmt")]
+
+
+class TestNvfp4CompressedTensors(TestCompressedTensors):
+    def announced(self) -> Mapping[str, Any]:
+        return CASES["floats of 4 bits"].announced

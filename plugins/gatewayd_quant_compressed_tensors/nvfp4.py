@@ -1,0 +1,56 @@
+"""Floats of 4 bits, with an 8-bit scale for 16 neighbours and one of 32 bits for the matrix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantized import divisible, finite
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Matrix
+
+NVFP4 = "nvfp4-pack-quantized"
+GROUP = 16
+_DOUBLED = (0, 1, 2, 3, 4, 6, 8, 12)
+"""Twice the number of each code without its sign: bytes can hold these."""
+
+
+class Nvfp4:
+    """How such matrices are stored; see ``Form``."""
+
+    def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
+        """Tensors that must be there.
+
+        Raises:
+            ValueError: its columns are not in groups of 16.
+        """
+        groups = divisible(matrix.name, matrix.columns, GROUP, "columns")
+        return {
+            "weight_global_scale": (Stored("F32", (1,)),),
+            "weight_scale": (Stored("F8_E4M3", (matrix.rows, groups)),),
+            "weight_packed": (Stored("U8", (matrix.rows, matrix.columns // 2)),),
+        }
+
+    def optional(self) -> dict[str, tuple[Stored, ...]]:
+        """Tensors that may be there: what inputs were to be multiplied with."""
+        return {"input_global_scale": (Stored("F32", (1,)),)}
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
+        """``code * (scale / global scale)``.
+
+        Raises:
+            ValueError: numbers that cannot be.
+        """
+        whole = finite("weight_global_scale", take("weight_global_scale"))
+        if not whole.all():
+            raise ValueError("weight_global_scale is 0, and scales are divided by it")
+        stored = finite("weight_scale", take("weight_scale").float())
+        scales = finite("weight_scale / weight_global_scale", stored / whole)
+        packed = take("weight_packed")
+        nibbles = torch.stack((packed & 15, packed >> 4), -1).flatten(1)
+        table = torch.tensor([*_DOUBLED, *(-each for each in _DOUBLED)], dtype=torch.int8)
+        return GroupedWeight(table[nibbles.int()], scales * 0.5)

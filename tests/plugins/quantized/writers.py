@@ -130,6 +130,23 @@ def _floats(weight: Floats, suffix: str, rows: int, columns: int) -> Any:
     return {"weight": codes, suffix: torch.from_numpy(scales if rows else scales[:, 0])}, meant
 
 
+def _nvfp4(weight: Floats) -> tuple[dict[str, torch.Tensor], Floats]:
+    sizes = np.array((0, 0.5, 1, 1.5, 2, 3, 4, 6), np.float32)
+    whole = np.float32(448 * 6 / np.abs(weight).max())
+    groups = weight.reshape(len(weight), -1, 16)
+    stored = torch.from_numpy(np.abs(groups).max(-1) / 6 * whole).to(torch.float8_e4m3fn)
+    scales = np.maximum(stored.float().numpy() / whole, np.float32(1e-12))[..., None]
+    nearest = np.abs(np.abs(groups / scales)[..., None] - sizes).argmin(-1)
+    codes = (nearest + 8 * (groups < 0)).reshape(weight.shape)
+    meant = np.sign(groups) * sizes[nearest] * scales
+    tensors = {
+        "weight_packed": torch.from_numpy((codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)),
+        "weight_scale": stored,
+        "weight_global_scale": torch.tensor([whole]),
+    }
+    return tensors, meant.reshape(weight.shape)
+
+
 WRITERS = {
     "awq": Writer(CASES["awq"].announced, _awq),
     "gptq": Writer(CASES["gptq"].announced, lambda w: _gptq(w, 4, 32, 1, False)),
@@ -144,6 +161,7 @@ WRITERS = {
     "floats, one scale": Writer(
         CASES["floats, one scale"].announced, lambda w: _floats(w, "weight_scale", 0, 0)
     ),
+    "floats of 4 bits": Writer(CASES["floats of 4 bits"].announced, _nvfp4),
     "fp8 in blocks": Writer(
         {**CASES["fp8 in blocks"].announced, "weight_block_size": [128, 128]},
         lambda w: _floats(w, "weight_scale_inv", 128, 128),

@@ -41,7 +41,7 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     folder = Path(config.model)
     digest.update((folder / "config.json").read_bytes())
     if not config.dummy_weights:
-        for path in sorted(folder.glob("*.safetensors")):
+        for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.gguf"))):
             _add(digest, path)
     return digest.digest()
 

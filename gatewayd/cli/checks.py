@@ -71,7 +71,7 @@ def cpu(config: Config) -> Finding:
 def memory(config: Config) -> Finding:
     """Free memory against what the model and the KV cache take."""
     available = _available_bytes()
-    weights = sum(file.stat().st_size for file in model_folder(config).glob("*.safetensors"))
+    weights = sum(file.stat().st_size for file in _weights(model_folder(config)))
     pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
     if sizes(config.engine).device != "cpu":
         pages = 0  # they are in the GPU's memory
@@ -142,8 +142,8 @@ def model(config: Config) -> Finding:
         text = f"{folder}: {architecture} is not served; these are: {known}"
         return Finding("model", "failure", text)
     missing = [name for name in ("tokenizer.json",) if not (folder / name).is_file()]
-    if not config.model.dummy_weights and not any(folder.glob("*.safetensors")):
-        missing.append("*.safetensors")
+    if not config.model.dummy_weights and not _weights(folder):
+        missing.append("*.safetensors or *.gguf")
     if missing:
         return Finding("model", "failure", f"{folder} has no {' and no '.join(missing)}")
     return Finding("model", "ok", f"{folder}: {architecture}")
@@ -168,6 +168,11 @@ def plugins(config: Config) -> Finding:
         if found:
             return Finding("plugins", state, "; ".join(found))
     return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
+
+
+def _weights(folder: Path) -> list[Path]:
+    """Files of weights: those of GGUF count where there are no others."""
+    return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
 
 
 def _cpu_features() -> set[str]:

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import torch
 
+from gatewayd_engine.model.gguf.files import has_gguf
+from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.layout import Shapes, layout, matrices
 from gatewayd_engine.model.sources import SafetensorsSource, Source
@@ -50,7 +52,7 @@ class Checkpoint:
         """Look at a folder.
 
         Args:
-            folder: holds ``model.safetensors``, or shards and their index.
+            folder: holds ``model.safetensors``, or shards and their index, or GGUF files.
             spec: of the same folder.
             scheme: how its matrices are stored; None for plainly.
 
@@ -62,6 +64,8 @@ class Checkpoint:
                 f"{spec.quantization.where}: the weights are quantized; only float32, bfloat16 and"
                 " float16 weights can be read here"
             )
+        if has_gguf(folder):
+            return cls(folder, spec, scheme, GgufSource(folder, spec))
         return cls(folder, spec, scheme, SafetensorsSource(folder))
 
     def tensor(self, name: str) -> torch.Tensor:

@@ -9,6 +9,8 @@ from pathlib import Path
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.model.families import FAMILIES, MODEL_TYPES, Family
 from gatewayd_engine.model.fields import Fields, SpecError
+from gatewayd_engine.model.gguf.files import announcement, has_gguf, read_files
+from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.rope import RopeSpec, read_rope
 from gatewayd_hooks.quantization import Announcement
 
@@ -97,7 +99,7 @@ class ModelSpec:
 
 
 def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
-    """Read a model folder's description; the weights are not touched.
+    """Read a model folder's description; of weights no more than the headers of GGUF files.
 
     Args:
         folder: holds config.json and perhaps generation_config.json.
@@ -156,7 +158,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         eos_token_ids=_eos_token_ids(folder, config),
         dtype=_dtype(config),
         moe=_moe(config, family, num_layers),
-        quantization=_quantization(config),
+        quantization=_quantization(folder, config),
     )
 
 
@@ -181,11 +183,18 @@ def _refuse_unsupported(config: Fields) -> None:
         _log.warning("config.json names code of its own in auto_map; it is not run")
 
 
-def _quantization(config: Fields) -> Announcement | None:
+def _quantization(folder: Path, config: Fields) -> Announcement | None:
     values = config.raw("quantization_config")
+    where = f"{config.where}: quantization_config"
+    if has_gguf(folder):
+        if values is not None:
+            raise SpecError(f"{where} is of other weights than the gguf file's; remove it")
+        try:
+            return announcement(read_files(folder))
+        except LoadError as error:
+            raise SpecError(str(error)) from error
     if values is None:
         return None
-    where = f"{config.where}: quantization_config"
     if not isinstance(values, dict):
         raise SpecError(f"{where} must be an object, not {type(values).__name__}")
     return Announcement(values, where)

@@ -1,0 +1,80 @@
+"""What a GGUF file says of its model, held against config.json. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from gatewayd_engine.model.gguf.files import Files
+from gatewayd_engine.model.gguf.names import ARCHITECTURES
+from gatewayd_engine.model.spec import ModelSpec
+
+_RELATIVE = 1e-6
+"""The file has float32, config.json what a decimal number says."""
+
+
+class _Fact(NamedTuple):
+    """A key behind the architecture's name, what it should be, and what config.json calls it."""
+
+    key: str
+    expected: float
+    field: str
+    is_needed: bool = False
+
+
+def disagreements(files: Files, spec: ModelSpec) -> list[str]:
+    """One sentence for each thing that the two tell differently."""
+    name, architecture = files.first.name, files.architecture
+    if spec.architecture not in ARCHITECTURES[architecture]:
+        return [
+            f"{name}: general.architecture is {architecture}, but config.json says"
+            f" {spec.architecture}"
+        ]
+    return [f"{name}: {problem}" for problem in (*_facts(files, spec), *_head(files, spec))]
+
+
+def _facts(files: Files, spec: ModelSpec) -> Iterator[str]:
+    for fact in _expected(spec):
+        key = f"{files.architecture}.{fact.key}"
+        found = files.metadata.get(key)
+        if found is None:
+            if fact.is_needed:
+                yield f"it lacks {key}"
+        elif not isinstance(found, int | float):
+            shown = repr(found) if isinstance(found, str) else found.what
+            yield f"{key} is {shown}, but config.json has {fact.field} {fact.expected:.9g}"
+        elif not math.isclose(found, fact.expected, rel_tol=_RELATIVE):
+            yield f"{key} is {found:.9g}, but config.json has {fact.field} {fact.expected:.9g}"
+
+
+def _expected(spec: ModelSpec) -> Iterator[_Fact]:
+    yield _Fact("block_count", spec.num_layers, "num_hidden_layers", True)
+    yield _Fact("embedding_length", spec.hidden_size, "hidden_size", True)
+    yield _Fact("feed_forward_length", spec.intermediate_size, "intermediate_size", True)
+    yield _Fact("attention.head_count", spec.num_heads, "num_attention_heads", True)
+    yield _Fact("attention.head_count_kv", spec.num_kv_heads, "num_key_value_heads")
+    yield _Fact("attention.key_length", spec.head_dim, "head_dim")
+    yield _Fact("attention.value_length", spec.head_dim, "head_dim")
+    yield _Fact("attention.layer_norm_rms_epsilon", spec.norm_eps, "rms_norm_eps")
+    yield _Fact("rope.dimension_count", spec.rope.rotary_dim, "rotated dimensions")
+    yield _Fact("rope.freq_base", spec.rope.theta, "rope_theta")
+    if spec.rope.kind in ("linear", "yarn"):
+        yield _Fact("rope.scaling.factor", spec.rope.factor, "a factor of")
+    yield _Fact("vocab_size", spec.vocab_size, "vocab_size")
+    yield _Fact("expert_count", 0, "num_experts")
+    if any(spec.windows):
+        yield _Fact("attention.sliding_window", max(spec.windows), "sliding_window")
+    for key, cap in (
+        ("attn_logit_softcapping", spec.attention_softcap),
+        ("final_logit_softcapping", spec.logit_softcap),
+    ):
+        yield _Fact(key, cap or 0, key)
+
+
+def _head(files: Files, spec: ModelSpec) -> Iterator[str]:
+    has_head = "lm_head.weight" in files.tensors
+    if has_head and spec.tie_word_embeddings:
+        yield "it has output.weight, but config.json has tie_word_embeddings true; set it to false"
+    elif not has_head and not spec.tie_word_embeddings:
+        yield "it lacks output.weight, but config.json has tie_word_embeddings false; set it to true"

@@ -1,0 +1,124 @@
+"""The GGUF files of a folder, and what they announce. Imports no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from gatewayd_engine.model.gguf.header import Header, Tensor, Value, read_header
+from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
+from gatewayd_engine.model.gguf.types import FLOATS
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_hooks.quantization import Announcement
+
+METHOD = "gguf"
+_SHARD = re.compile(r"(.+)-([0-9]{5})-of-([0-9]{5})\.gguf")
+
+
+class Files(NamedTuple):
+    """A checkpoint.
+
+    Attributes:
+        first: the file that describes the model.
+        metadata: what it says.
+        architecture: as llama.cpp calls it.
+        tensors: files and places by Hugging Face's names.
+        frequencies: of rotations, where they are stored.
+    """
+
+    first: Path
+    metadata: dict[str, Value]
+    architecture: str
+    tensors: dict[str, tuple[Path, Tensor]]
+    frequencies: tuple[Path, Tensor] | None
+
+
+def has_gguf(folder: Path) -> bool:
+    """Whether a folder's weights are GGUF: where there are safetensors too, those are served."""
+    return folder.is_dir() and not any(folder.glob("*.safetensors")) and bool(_gguf(folder))
+
+
+def announcement(files: Files) -> Announcement:
+    """What a ``quantization_config`` would say: the types of all matrices of few bits."""
+    types = {
+        name.removesuffix(".weight"): tensor.type
+        for name, (_, tensor) in files.tensors.items()
+        if tensor.type not in FLOATS
+    }
+    return Announcement({"quant_method": METHOD, "types": types}, f"{files.first.name}: header")
+
+
+def read_files(folder: Path) -> Files:
+    """Look at the headers of a folder.
+
+    Raises:
+        LoadError: one is broken, a part is missing, or they hold what is not read.
+    """
+    paths = _whole(folder, _gguf(folder))
+    headers = [read_header(path) for path in paths]
+    metadata = headers[0].metadata
+    architecture = metadata.get("general.architecture")
+    if not isinstance(architecture, str) or architecture not in ARCHITECTURES:
+        raise LoadError(
+            f"{paths[0].name}: general.architecture is {architecture!r}; read are"
+            f" {', '.join(ARCHITECTURES)}"
+        )
+    if metadata.get("split.count", 1) not in (0, 1) and len(paths) == 1:
+        raise LoadError(
+            f"{paths[0].name}: split.count is {metadata['split.count']}, but it has no parts beside"
+            " it; put all of them there, under the names that they were made with"
+        )
+    tensors, frequencies = _tensors(paths, headers, architecture)
+    return Files(paths[0], metadata, architecture, tensors, frequencies)
+
+
+def _tensors(
+    paths: Sequence[Path], headers: Sequence[Header], architecture: str
+) -> tuple[dict[str, tuple[Path, Tensor]], tuple[Path, Tensor] | None]:
+    found: dict[str, tuple[Path, Tensor]] = {}
+    frequencies = None
+    for path, header in zip(paths, headers, strict=True):
+        for name, tensor in header.tensors.items():
+            if name == FREQUENCIES:
+                frequencies = (path, tensor)
+                continue
+            full = renamed(name, architecture)
+            if full is None:
+                raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
+            if full in found:
+                raise LoadError(f"tensor {name} is in {found[full][0].name} and again in {path.name}")
+            found[full] = (path, tensor)
+    return found, frequencies
+
+
+def _gguf(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix == ".gguf")
+
+
+def _whole(folder: Path, paths: list[Path]) -> list[Path]:
+    """The parts of one model in their order.
+
+    Raises:
+        LoadError: one is missing, or there are several models.
+    """
+    if not paths:
+        raise LoadError(f"{folder} holds no gguf file")
+    parts = [_SHARD.fullmatch(path.name) for path in paths]
+    if len(paths) == 1 and parts[0] is None:
+        return paths
+    models = {(part[1], part[3]) if part else (path.name, "") for part, path in zip(parts, paths, strict=True)}
+    if len(models) > 1:
+        raise LoadError(
+            f"{folder} holds more than one model, {paths[0].name} and {paths[-1].name}; leave the"
+            " one that is to be served"
+        )
+    ((stem, count),) = models
+    # Counted by what is there: a name must not make us look for thousands of files.
+    for number, path in enumerate(paths, 1):
+        if path.name != f"{stem}-{number:05}-of-{count}.gguf":
+            raise LoadError(f"{folder} lacks {stem}-{number:05}-of-{count}.gguf")
+    if len(paths) != int(count):
+        raise LoadError(f"{folder} lacks {stem}-{len(paths) + 1:05}-of-{count}.gguf")
+    return paths

@@ -1,0 +1,33 @@
+"""Reads weights of few bits as llama.cpp writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_gguf.config import GgufConfig
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: GgufConfig) -> QuantizerStrategy:
+    from gatewayd_quant_gguf.strategy import Gguf
+
+    return Gguf(config)
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``gguf``."""
+    return [
+        StrategyInfo(
+            name="gguf",
+            config_type=GgufConfig,
+            build=_build,
+            summary="Weights of GGUF files: Q8_0, Q4_0, Q4_K, Q6_K and floats.",
+            requires_spec=">=1.10,<2",
+        )
+    ]

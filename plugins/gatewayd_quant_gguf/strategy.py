@@ -1,0 +1,97 @@
+"""How a GGUF checkpoint stores its matrices: each in blocks of a type of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_quant_gguf.blocks import FORMS
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
+    from gatewayd_quant_gguf.config import GgufConfig
+
+_FIELDS = frozenset({"quant_method", "types"})
+_BLOCK = 1 << 20
+"""Numbers that are made floats at once."""
+
+
+class Gguf:
+    """Reads checkpoints whose announcement says the type of each matrix.
+
+    Args:
+        config: its settings.
+    """
+
+    def __init__(self, config: GgufConfig) -> None:
+        self._is_packed = config.packed
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The engine reads the files."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def scheme(self, announced: Announcement) -> GgufScheme:
+        """See ``Reads``: ``types`` has those of all matrices but the ones of floats."""
+        where, values = announced.where, announced.values
+        if unknown := sorted(map(str, values.keys() - _FIELDS)):
+            raise ValueError(f"{where}.{unknown[0]} is not known")
+        types = values.get("types")
+        if not isinstance(types, Mapping):
+            raise ValueError(f"{where}.types must be an object of matrices and types, not {types!r}")
+        for name, kind in types.items():
+            if kind not in FORMS:
+                raise ValueError(
+                    f"{where}.types: {name} is of type {kind!r}; read are {', '.join(FORMS)}"
+                )
+        return GgufScheme(types, is_packed=self._is_packed)
+
+
+class GgufScheme:
+    """A matrix is one tensor, named by its type: uint8, its rows' blocks one after the other."""
+
+    def __init__(self, types: Mapping[str, str], *, is_packed: bool) -> None:
+        self._types = types
+        self._is_packed = is_packed
+
+    def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
+        """See ``Scheme``."""
+        kind = self._types.get(matrix.name)
+        if kind is None:
+            return None
+        form = FORMS[kind]
+        nbytes = matrix.columns // form.columns * form.nbytes
+        return {kind.lower(): (Stored("U8", (matrix.rows, nbytes)),)}
+
+    def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
+        """See ``Scheme``."""
+        return {}
+
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
+        """See ``Scheme``."""
+        kind = self._types[matrix.name]
+        form = FORMS[kind]
+        weight = form.unpack(take(kind.lower()).unflatten(1, (-1, form.nbytes)))
+        for numbers in (weight.scales, weight.offsets):
+            if numbers is not None and not numbers.isfinite().all():
+                raise ValueError(f"a scale of its {kind} blocks is not finite")
+        return weight if self._is_packed else _dense(weight)
+
+
+def _dense(weight: GroupedWeight) -> torch.Tensor:
+    """Its numbers, float32; a few rows at a time, so that little more than these is needed."""
+    rows, columns = weight.codes.shape
+    made = torch.empty((rows, columns), dtype=torch.float32)
+    step = max(1, _BLOCK // columns)
+    for begin in range(0, rows, step):
+        some = slice(begin, begin + step)
+        groups = made[some].copy_(weight.codes[some]).unflatten(1, (weight.scales.shape[1], -1))
+        # Multiplied, then added: fused they would be other bits than those of other readers.
+        groups *= weight.scales[some].unsqueeze(-1)
+        if weight.offsets is not None:
+            groups += weight.offsets[some].unsqueeze(-1)
+    return made

@@ -1,7 +1,7 @@
 """GGUF files, written byte by byte: whole ones of a model, and headers that say anything.
 
-``value`` is the published formula of each type for one number, with no array of them in sight: the
-measure for what unpacks whole rows at once.
+``number`` is the published formula of each type for one number of a block: the measure for what
+unpacks whole rows at once.
 """
 
 from __future__ import annotations
@@ -90,78 +90,80 @@ def packed(kind: str, weight: torch.Tensor) -> bytes:
     columns, nbytes = BLOCKS[kind]
     blocks = weight.numpy().reshape(-1, columns)
     made = np.zeros((len(blocks), nbytes), np.uint8)
-    rows = zip(made, blocks, strict=True)
-    if kind in ("Q8_0", "Q4_0"):
-        most = 127 if kind == "Q8_0" else 7
-        scales = _half(np.abs(blocks).max(1) / most)
-        codes = np.rint(blocks / scales[:, None]).clip(-most, most).astype(np.int8)
-        _put_half(made, 0, scales)
-        if kind == "Q8_0":
-            made[:, 2:] = codes.view(np.uint8)
-        else:
-            nibbles = (codes + 8).astype(np.uint8)
-            made[:, 2:] = nibbles[:, :16] | nibbles[:, 16:] << 4
-    else:
-        for out, block in rows:
-            (_put_q4_k if kind == "Q4_K" else _put_q6_k)(out, block)
+    _PUT[kind](made, blocks)
     return made.tobytes()
 
 
 def _half(numbers: Any) -> Any:
-    return np.maximum(numbers, 1e-6).astype(np.float16).astype(np.float32)
+    return np.maximum(numbers, 1e-6).astype(np.float16).astype(np.float32)[:, None]
 
 
 def _put_half(made: Any, at: int, numbers: Any) -> None:
-    made[..., at : at + 2] = np.asarray(numbers, "<f2").reshape(-1, 1).view(np.uint8).squeeze()\
-        if made.ndim == 1 else np.asarray(numbers, "<f2").reshape(-1, 1).view(np.uint8)
+    made[:, at : at + 2] = numbers.astype("<f2").view(np.uint8)
 
 
-def _put_q4_k(out: Any, block: Any) -> None:
-    groups = block.reshape(8, 32)
-    least, most = np.minimum(groups.min(1), 0), groups.max(1)
-    d, dmin = _half((most - least).max() / 15 / 63), _half(-least.min() / 63)
-    scales = np.rint((most - least) / 15 / d).clip(1, 63).astype(int)
-    mins = np.rint(-least / dmin).clip(0, 63).astype(int)
-    _put_half(out, 0, d)
-    _put_half(out, 2, dmin)
+def _put_q8_0(made: Any, blocks: Any) -> None:
+    scales = _half(np.abs(blocks).max(1) / 127)
+    _put_half(made, 0, scales)
+    made[:, 2:] = np.rint(blocks / scales).clip(-127, 127).astype(np.int8).view(np.uint8)
+
+
+def _put_q4_0(made: Any, blocks: Any) -> None:
+    scales = _half(np.abs(blocks).max(1) / 7)
+    codes = (np.rint(blocks / scales).clip(-7, 7) + 8).astype(np.uint8)
+    _put_half(made, 0, scales)
+    made[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
+
+
+def _put_q4_k(made: Any, blocks: Any) -> None:
+    groups = blocks.reshape(-1, 8, 32)
+    least, most = np.minimum(groups.min(2), 0), groups.max(2)
+    d, dmin = _half((most - least).max(1) / 15 / 63), _half(-least.min(1) / 63)
+    scales = np.rint((most - least) / 15 / d).clip(1, 63).astype(np.uint8)
+    mins = np.rint(-least / dmin).clip(0, 63).astype(np.uint8)
+    _put_half(made, 0, d)
+    _put_half(made, 2, dmin)
     for j in range(4):
-        out[4 + j] = scales[j] | scales[4 + j] >> 4 << 6
-        out[8 + j] = mins[j] | mins[4 + j] >> 4 << 6
-        out[12 + j] = scales[4 + j] & 15 | (mins[4 + j] & 15) << 4
+        made[:, 4 + j] = scales[:, j] | scales[:, 4 + j] >> 4 << 6
+        made[:, 8 + j] = mins[:, j] | mins[:, 4 + j] >> 4 << 6
+        made[:, 12 + j] = scales[:, 4 + j] & 15 | (mins[:, 4 + j] & 15) << 4
     for j in range(8):
-        codes = np.rint((groups[j] + dmin * mins[j]) / (d * scales[j])).clip(0, 15)
+        step, lowest = d * scales[:, j, None], dmin * mins[:, j, None]
+        codes = np.rint((groups[:, j] + lowest) / step).clip(0, 15).astype(np.uint8)
         at = 16 + 32 * (j // 2)
-        out[at : at + 32] |= codes.astype(np.uint8) << 4 * (j % 2)
+        made[:, at : at + 32] |= codes << 4 * (j % 2)
 
 
-def _put_q6_k(out: Any, block: Any) -> None:
-    groups = block.reshape(16, 16)
-    most = np.abs(groups).max(1) / 31
-    d = _half(most.max() / 127)
-    scales = np.rint(most / d).clip(1, 127).astype(np.int8)
-    codes = np.rint(groups / (d * scales[:, None])).clip(-32, 31).astype(int).reshape(-1) + 32
-    for i, code in enumerate(codes):
-        half, place = divmod(i, 128)
-        t, l = divmod(place, 32)
-        out[64 * half + l + 32 * (t & 1)] |= (code & 15) << 4 * (t >> 1)
-        out[128 + 32 * half + l] |= code >> 4 << 2 * t
-    out[192:208] = scales.view(np.uint8)
-    _put_half(out, 208, d)
+def _put_q6_k(made: Any, blocks: Any) -> None:
+    most = np.abs(blocks.reshape(-1, 16, 16)).max(2) / 31
+    d = _half(most.max(1) / 127)
+    scales = np.rint(most / d).clip(1, 127)
+    codes = np.rint(blocks / (d * scales).repeat(16, 1)).clip(-32, 31) + 32
+    for i, code in enumerate(codes.astype(np.uint8).T):
+        side, t, j = i // 128, i // 32 % 4, i % 32
+        made[:, 64 * side + j + 32 * (t & 1)] |= (code & 15) << 4 * (t >> 1)
+        made[:, 128 + 32 * side + j] |= code >> 4 << 2 * t
+    made[:, 192:208] = scales.astype(np.int8).view(np.uint8)
+    _put_half(made, 208, d)
 
 
-def value(kind: str, block: bytes, i: int) -> np.float32:
-    """The number ``i`` of a block."""
+_PUT = {"Q8_0": _put_q8_0, "Q4_0": _put_q4_0, "Q4_K": _put_q4_k, "Q6_K": _put_q6_k}
 
-    def half(at: int) -> np.float32:
-        return np.float32(np.frombuffer(block, "<f2", 1, at)[0])
 
-    def signed(at: int) -> np.float32:
-        return np.float32(block[at] - 256 if block[at] > 127 else block[at])
+def number(kind: str, raw: Any, i: int) -> Any:
+    """The number ``i`` of each of some blocks, uint8 ``[blocks, bytes]``."""
+    block = raw.T.astype(np.int32)
+
+    def half(at: int) -> Any:
+        return raw[:, at : at + 2].copy().view("<f2")[:, 0].astype(np.float32)
+
+    def signed(at: int) -> Any:
+        return np.where(block[at] > 127, block[at] - 256, block[at]).astype(np.float32)
 
     if kind == "Q8_0":
         return half(0) * signed(2 + i)
     if kind == "Q4_0":
-        return half(0) * np.float32((block[2 + i % 16] >> 4 * (i // 16) & 15) - 8)
+        return half(0) * ((block[2 + i % 16] >> 4 * (i // 16) & 15) - 8).astype(np.float32)
     if kind == "Q4_K":
         j, s = i // 32, block[4:16]
         if j < 4:
@@ -170,27 +172,23 @@ def value(kind: str, block: bytes, i: int) -> np.float32:
             scale = s[j + 4] & 15 | s[j - 4] >> 6 << 4
             least = s[j + 4] >> 4 | s[j] >> 6 << 4
         code = block[16 + 32 * (j // 2) + i % 32] >> 4 * (j % 2) & 15
-        product = half(0) * np.float32(scale) * np.float32(code)
-        return np.float32(product - half(2) * np.float32(least))
-    side, place = divmod(i, 128)
-    t, l = divmod(place, 32)
-    low = block[64 * side + l + 32 * (t & 1)] >> 4 * (t >> 1) & 15
-    high = block[128 + 32 * side + l] >> 2 * t & 3
-    return half(208) * signed(192 + i // 16) * np.float32((low | high << 4) - 32)
+        product = half(0) * scale.astype(np.float32) * code.astype(np.float32)
+        return product - half(2) * least.astype(np.float32)
+    side, t, j = i // 128, i // 32 % 4, i % 32
+    low = block[64 * side + j + 32 * (t & 1)] >> 4 * (t >> 1) & 15
+    high = block[128 + 32 * side + j] >> 2 * t & 3
+    return half(208) * signed(192 + i // 16) * ((low | high << 4) - 32).astype(np.float32)
 
 
 def meant(kind: str, data: bytes, shape: tuple[int, ...]) -> torch.Tensor:
-    """The numbers of a tensor, one by one for blocks."""
+    """The numbers of a tensor, one number of the blocks after the other."""
     if kind not in BLOCKS:
         dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind]
         return torch.frombuffer(bytearray(data), dtype=dtype).float().reshape(shape)
     columns, nbytes = BLOCKS[kind]
-    numbers = [
-        value(kind, data[at : at + nbytes], i)
-        for at in range(0, len(data), nbytes)
-        for i in range(columns)
-    ]
-    return torch.from_numpy(np.array(numbers, np.float32)).reshape(shape)
+    blocks = np.frombuffer(data, np.uint8).reshape(-1, nbytes)
+    numbers = np.stack([number(kind, blocks, i) for i in range(columns)], 1)
+    return torch.from_numpy(numbers).reshape(shape)
 
 
 NAMES = {
@@ -236,12 +234,9 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope.freq_base": float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         "vocab_size": config["vocab_size"],
     }
-    for ours, theirs in (
-        ("attn_logit_softcapping", "attn_logit_softcapping"),
-        ("final_logit_softcapping", "final_logit_softcapping"),
-    ):
-        if config.get(theirs) is not None:
-            facts[ours] = float(config[theirs])
+    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
+        if config.get(key) is not None:
+            facts[key] = float(config[key])
     return {
         "general.architecture": architecture,
         **{f"{architecture}.{key}": fact for key, fact in facts.items()},

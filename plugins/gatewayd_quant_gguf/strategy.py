@@ -42,9 +42,11 @@ class Gguf:
             raise ValueError(f"{where}.{unknown[0]} is not known")
         types = values.get("types")
         if not isinstance(types, Mapping):
-            raise ValueError(f"{where}.types must be an object of matrices and types, not {types!r}")
+            raise ValueError(
+                f"{where}.types must be an object of matrices and types, not {types!r}"
+            )
         for name, kind in types.items():
-            if kind not in FORMS:
+            if not isinstance(kind, str) or kind not in FORMS:
                 raise ValueError(
                     f"{where}.types: {name} is of type {kind!r}; read are {', '.join(FORMS)}"
                 )

@@ -88,7 +88,9 @@ def _tensors(
             if full is None:
                 raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
             if full in found:
-                raise LoadError(f"tensor {name} is in {found[full][0].name} and again in {path.name}")
+                raise LoadError(
+                    f"tensor {name} is in {found[full][0].name} and again in {path.name}"
+                )
             found[full] = (path, tensor)
     return found, frequencies
 
@@ -108,7 +110,10 @@ def _whole(folder: Path, paths: list[Path]) -> list[Path]:
     parts = [_SHARD.fullmatch(path.name) for path in paths]
     if len(paths) == 1 and parts[0] is None:
         return paths
-    models = {(part[1], part[3]) if part else (path.name, "") for part, path in zip(parts, paths, strict=True)}
+    models = {
+        (part[1], part[3]) if part else (path.name, "")
+        for part, path in zip(parts, paths, strict=True)
+    }
     if len(models) > 1:
         raise LoadError(
             f"{folder} holds more than one model, {paths[0].name} and {paths[-1].name}; leave the"

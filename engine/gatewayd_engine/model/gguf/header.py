@@ -26,7 +26,19 @@ _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
 _LEAST_ALIGNMENT, _MOST_ALIGNMENT = 8, 1 << 20
 _BOOL, _STRING, _ARRAY = 7, 8, 9
-_FORMS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "B", 10: "Q", 11: "q", 12: "d"}
+_FORMS = {
+    0: "B",
+    1: "b",
+    2: "H",
+    3: "h",
+    4: "I",
+    5: "i",
+    6: "f",
+    _BOOL: "B",
+    10: "Q",
+    11: "q",
+    12: "d",
+}
 _NUMBERS = {code: struct.Struct(f"<{form}") for code, form in _FORMS.items()}
 _LENGTH = struct.Struct("<Q")
 _TYPE = struct.Struct("<I")
@@ -106,8 +118,9 @@ class _Reader:
             or not _LEAST_ALIGNMENT <= alignment <= _MOST_ALIGNMENT
             or alignment & (alignment - 1)
         ):
+            shown = alignment.what if isinstance(alignment, Unkept) else repr(alignment)
             raise self._broken(
-                f"{_ALIGNMENT} is {alignment!r}; it must be a power of two from"
+                f"{_ALIGNMENT} is {shown}; it must be a power of two from"
                 f" {_LEAST_ALIGNMENT} to {_MOST_ALIGNMENT}"
             )
         tensors: dict[str, Tensor] = {}

@@ -70,7 +70,9 @@ class GgufSource:
         if self._files.frequencies is None:
             return
         path, tensor = self._files.frequencies
-        plain = 1.0 / spec.rope.theta ** (torch.arange(0, spec.rope.rotary_dim, 2) / spec.rope.rotary_dim)
+        plain = 1.0 / spec.rope.theta ** (
+            torch.arange(0, spec.rope.rotary_dim, 2) / spec.rope.rotary_dim
+        )
         expected = plain / frequencies(spec.rope)
         if tensor.type == "F32" and tensor.shape == tuple(expected.shape):
             found = _read(path, FREQUENCIES, tensor)

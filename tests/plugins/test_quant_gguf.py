@@ -1,0 +1,134 @@
+"""``gguf`` reads every bit of a block: the kit, the published formulas, and gguf-py's own numbers."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
+from gatewayd_hooks.testing.quantization import QuantizerConformance
+from gatewayd_quant_gguf.config import GgufConfig
+from gatewayd_quant_gguf.strategy import Gguf
+from tests.engine.gguf_files import BLOCKS, HALVES, meant
+
+NAME = "model.layers.0.mlp.down_proj"
+DIGESTS = {
+    "Q8_0": "1fdcec8b27e087840af9aefb92887ca1ac162f2af7b347dfb8a8ea5ed59aea1c",
+    "Q4_0": "8f1929ff1fae879ef2e7e00fb196d38f04d94a0a4fc9529c293a92f74818e495",
+    "Q4_K": "21c6ef5217061ce7c0010bdf6bcbcb214d1b06a98f349d240dbefe581d04c3ed",
+    "Q6_K": "c5d2f61932883b104b7cfbb7062c39d38aceb5af3988e2e0388c8692cac7feae",
+}
+"""Of what ``gguf.quants.dequantize`` of gguf 0.19.0 makes of ``drawn(kind, 64)``, as float32."""
+
+
+def drawn(kind: str, count: int) -> np.ndarray[Any, Any]:
+    """Blocks of any bits but the one that would make a half infinite: uint8 ``[count, bytes]``."""
+    nbytes = BLOCKS[kind][1]
+    bits = hashlib.shake_128(kind.encode()).digest(count * nbytes)
+    blocks = np.frombuffer(bits, np.uint8).reshape(count, nbytes).copy()
+    for at in HALVES[kind]:
+        blocks[:, at + 1] &= 0xBF
+    return blocks
+
+
+def made(kind: str, blocks: np.ndarray[Any, Any], *, is_packed: bool = False, rows: int = 4) -> Any:
+    """What the strategy makes of blocks."""
+    scheme = Gguf(GgufConfig(packed=is_packed)).scheme(
+        Announcement({"quant_method": "gguf", "types": {NAME: kind}}, "here")
+    )
+    raw = torch.from_numpy(blocks).reshape(rows, -1)
+    matrix = Matrix(NAME, rows, len(blocks) // rows * BLOCKS[kind][0])
+    assert scheme.stored(matrix) == {kind.lower(): (Stored("U8", tuple(raw.shape)),)}
+    return scheme.weight(matrix, {kind.lower(): raw}.__getitem__)
+
+
+def bits(numbers: torch.Tensor) -> torch.Tensor:
+    """Also zeros have a sign."""
+    return numbers.contiguous().view(torch.int32)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_every_number_is_the_formulas_bit_for_bit(kind: str, is_packed: bool) -> None:
+    blocks = drawn(kind, 64)
+    weight = made(kind, blocks, is_packed=is_packed)
+    if isinstance(weight, GroupedWeight):
+        size = weight.codes.shape[1] // weight.scales.shape[1]
+        scales = weight.scales.repeat_interleave(size, 1)
+        numbers = weight.codes.float() * scales
+        if weight.offsets is not None:
+            numbers = numbers + weight.offsets.repeat_interleave(size, 1)
+    else:
+        numbers = weight
+    wanted = meant(kind, blocks.tobytes(), tuple(numbers.shape))
+    assert torch.equal(bits(numbers), bits(wanted))
+
+
+@pytest.mark.parametrize(("kind", "digest"), DIGESTS.items())
+def test_every_number_is_that_of_llama_cpps_own_reader(kind: str, digest: str) -> None:
+    numbers = made(kind, drawn(kind, 64)).numpy()
+    assert hashlib.sha256(numbers.astype("<f4").tobytes()).hexdigest() == digest
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_many_rows_are_made_floats_in_parts(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = drawn(kind, 64)
+    whole = made(kind, blocks, rows=16)
+    monkeypatch.setattr("gatewayd_quant_gguf.strategy._BLOCK", 5 * whole.shape[1])
+    assert torch.equal(made(kind, blocks, rows=16), whole)
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize("number", ["inf", "-inf", "nan"])
+def test_a_scale_that_is_not_finite_is_refused(kind: str, number: str) -> None:
+    for at in HALVES[kind]:
+        blocks = drawn(kind, 8)
+        blocks[5, at : at + 2] = np.array([float(number)], "<f2").view(np.uint8)
+        with pytest.raises(ValueError, match=f"a scale of its {kind} blocks is not finite"):
+            made(kind, blocks)
+
+
+class _Conformance(QuantizerConformance):
+    kind: str
+    is_packed: bool
+
+    def make(self) -> Gguf:
+        return Gguf(GgufConfig(packed=self.is_packed))
+
+    def announced(self) -> Mapping[str, Any]:
+        return {"quant_method": "gguf", "types": {NAME: self.kind}}
+
+    def damages(self) -> Sequence[tuple[Mapping[str, Any], str]]:
+        return [
+            ({"types": {NAME: "Q5_K"}}, "Q5_K"),
+            ({"types": {NAME: 8}}, NAME),
+            ({"types": {NAME: ["Q8_0"]}}, NAME),
+            ({"types": [NAME]}, "types"),
+            ({"types": None}, "types"),
+            ({"bits": 4}, "bits"),
+        ]
+
+    def sample(
+        self, forms: Mapping[str, Stored], generator: torch.Generator
+    ) -> dict[str, torch.Tensor]:
+        ((suffix, stored),) = forms.items()
+        rows, nbytes = stored.shape
+        blocks = drawn(self.kind, rows * nbytes // BLOCKS[self.kind][1])
+        return {suffix: torch.from_numpy(blocks).reshape(rows, nbytes)}
+
+
+class TestBytes(_Conformance):
+    """Eight bits, as codes."""
+
+    kind, is_packed = "Q8_0", True
+
+
+class TestNibbles(_Conformance):
+    """Four bits, as floats."""
+
+    kind, is_packed = "Q4_0", False

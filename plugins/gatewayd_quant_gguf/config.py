@@ -9,5 +9,5 @@ class GgufConfig(StrategyConfig):
     packed: bool = setting(
         False,
         reload="restart",
-        doc="Keep few bits in memory, and make floats of them for each product: less memory, slower.",
+        doc="Keep codes in memory, and make floats of them for each product: less memory, slower.",
     )

@@ -77,7 +77,7 @@ class GgufScheme:
         """See ``Scheme``."""
         kind = self._types[matrix.name]
         form = FORMS[kind]
-        weight = form.unpack(take(kind.lower()).unflatten(1, (-1, form.nbytes)))
+        weight = form.unpack(torch.unflatten(take(kind.lower()), 1, (-1, form.nbytes)))
         for numbers in (weight.scales, weight.offsets):
             if numbers is not None and not numbers.isfinite().all():
                 raise ValueError(f"a scale of its {kind} blocks is not finite")
@@ -91,7 +91,8 @@ def _dense(weight: GroupedWeight) -> torch.Tensor:
     step = max(1, _BLOCK // columns)
     for begin in range(0, rows, step):
         some = slice(begin, begin + step)
-        groups = made[some].copy_(weight.codes[some]).unflatten(1, (weight.scales.shape[1], -1))
+        values = made[some].copy_(weight.codes[some])
+        groups = torch.unflatten(values, 1, (weight.scales.shape[1], -1))
         # Multiplied, then added: fused they would be other bits than those of other readers.
         groups *= weight.scales[some].unsqueeze(-1)
         if weight.offsets is not None:

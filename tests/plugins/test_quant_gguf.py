@@ -1,4 +1,4 @@
-"""``gguf`` reads every bit of a block: the kit, the published formulas, and gguf-py's own numbers."""
+"""``gguf`` reads every bit of a block: the kit, the published formulas, gguf-py's own numbers."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ def test_what_config_json_says_of_other_weights_is_refused(tiny: Path) -> None:
     config = json.loads((tiny / "config.json").read_text())
     config["quantization_config"] = {"quant_method": "fp8"}
     (tiny / "config.json").write_text(json.dumps(config))
-    with pytest.raises(SpecError, match="quantization_config is of other weights than the gguf"):
+    with pytest.raises(SpecError, match="quantization_config is of other weights than"):
         read_spec(tiny)
 
 
@@ -217,13 +217,15 @@ def test_all_that_differs_is_named_at_once(tiny: Path) -> None:
 @pytest.mark.parametrize("architecture", ["phi3", 3, None])
 def test_another_architecture_is_refused(architecture: Any, tiny: Path) -> None:
     rewritten(tiny, general__architecture=architecture)
-    with pytest.raises(SpecError, match="general.architecture is .*; read are llama, qwen2, qwen3"):
+    with pytest.raises(
+        SpecError, match=r"general.architecture is .*; read are llama, qwen2, qwen3"
+    ):
         read_spec(tiny)
 
 
 def test_the_architecture_is_that_of_config_json(tiny: Path) -> None:
     rewritten(tiny, general__architecture="qwen3")
-    with pytest.raises(LoadError, match="is qwen3, but config.json says LlamaForCausalLM"):
+    with pytest.raises(LoadError, match=r"is qwen3, but config.json says LlamaForCausalLM"):
         opened(tiny)
 
 
@@ -294,5 +296,5 @@ def test_stretched_frequencies_are_those_of_config_json(converted: Any) -> None:
     for wrong in (factors * 1.01, torch.ones(count), factors[:-1]):
         put = Put(name, tuple(wrong.shape), "F32", packed("F32", wrong))
         rewritten(folder, [put], drop=name)
-        with pytest.raises(LoadError, match="rope_freqs.weight is not what config.json says"):
+        with pytest.raises(LoadError, match=r"rope_freqs.weight is not what config.json says"):
             opened(folder)

@@ -75,6 +75,6 @@ def _expected(spec: ModelSpec) -> Iterator[_Fact]:
 def _head(files: Files, spec: ModelSpec) -> Iterator[str]:
     has_head = "lm_head.weight" in files.tensors
     if has_head and spec.tie_word_embeddings:
-        yield "it has output.weight, but config.json has tie_word_embeddings true; set it to false"
+        yield "it has output.weight, but config.json has tie_word_embeddings true; set it false"
     elif not has_head and not spec.tie_word_embeddings:
-        yield "it lacks output.weight, but config.json has tie_word_embeddings false; set it to true"
+        yield "it lacks output.weight, but config.json has tie_word_embeddings false; set it true"

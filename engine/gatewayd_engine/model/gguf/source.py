@@ -60,7 +60,7 @@ class GgufSource:
         if heads is None:
             return read
         # Neighbours are rotated together there; here it is the halves of a head.
-        return read.unflatten(0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        return torch.unflatten(read, 0, (heads, -1, 2)).transpose(1, 2).flatten(0, 2)
 
     def close(self) -> None:
         """See ``Source``: nothing is kept open."""
@@ -104,7 +104,7 @@ def _stored(full: str, tensor: Tensor) -> tuple[str, Stored]:
 def _read(path: Path, name: str, tensor: Tensor) -> torch.Tensor:
     """The bytes of a tensor as what they are, one dimension; uint8 for blocks."""
     raw = torch.empty(tensor.nbytes, dtype=torch.uint8)
-    view = memoryview(raw.numpy())
+    view = raw.numpy().data
     try:
         with path.open("rb", buffering=0) as file:
             file.seek(tensor.begin)

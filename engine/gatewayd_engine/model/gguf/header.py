@@ -21,6 +21,8 @@ LONGEST_NAME = 200
 LONGEST_TEXT = 1024
 """Bytes of a value that is remembered; those of chat templates are not asked for."""
 MOST_DIMENSIONS = 4
+MOST_TEXTS = 1 << 23
+"""Of an array; one after the other is stepped over, a few million in a second."""
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
 _ALIGNMENT = "general.alignment"
@@ -195,6 +197,8 @@ class _Reader:
             self._skip(length * _NUMBERS[code].size, key)
         elif code == _STRING:
             self._has(length * _LENGTH.size, key)
+            if length > MOST_TEXTS:
+                raise self._broken(f"{key} has {length} texts; at most {MOST_TEXTS} are read")
             for _ in range(length):
                 self._skip(self._number(_LENGTH, key), key)
         else:

@@ -1,6 +1,6 @@
 """Where the tensors of a checkpoint are: files, known by their headers until one is read.
 
-Only safetensors is read: the other formats can run code.
+Only safetensors is read here, and GGUF by ``gguf``: the other formats can run code.
 """
 
 from __future__ import annotations

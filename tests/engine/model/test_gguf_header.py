@@ -107,6 +107,7 @@ WRONG = {
     ),
     "array of what": (written([entry("k", 9, array(77, 1))], []), "array of type 77"),
     "alignment 0": (written([entry_of("general.alignment", 0)], []), "general.alignment is 0;"),
+    "alignment 24": (written([entry_of("general.alignment", 24)], []), "a power of two from 8"),
     "alignment 3": (written([entry_of("general.alignment", 3)], []), "general.alignment is 3;"),
     "alignment text": (written([entry_of("general.alignment", "x")], []), "alignment is 'x';"),
     "alignments": (written([entry_of("general.alignment", ["x"])], []), "is an array of 1"),

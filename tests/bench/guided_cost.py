@@ -129,7 +129,7 @@ def main() -> int:
             "free answers",
         ),
         report.Finding(
-            "masks of a step, beside it",
+            "masks of a step",
             "us",
             1e6 * masks,
             1e6 * report.median(seconds["free"]),

@@ -270,7 +270,7 @@ def test_a_scale_that_is_not_finite_is_named_with_its_matrix(tiny: Path) -> None
     data[34:36] = struct.pack("<e", float("inf"))
     rewritten(tiny, [Put(q, (64, 64), "Q8_0", bytes(data))], drop=q)
     with pytest.raises(
-        LoadError, match=r"tiny: model.layers.0.self_attn.q_proj: a scale of its Q8_0"
+        LoadError, match=r"model.gguf: model.layers.0.self_attn.q_proj: a scale of its Q8_0"
     ):
         loaded(tiny)
 

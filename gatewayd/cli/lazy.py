@@ -55,6 +55,9 @@ COMMANDS = {
     "usage": LazyCommand("gatewayd.cli.usage", "usage", "Add up what tenants have used."),
     "audit": LazyCommand("gatewayd.cli.usage", "audit", "Show who changed what, and check it."),
     "spec": LazyCommand("gatewayd.cli.spec", "app", "Estimate what speculation can gain."),
+    "quality": LazyCommand(
+        "gatewayd.cli.quality", "quality", "Measure what fewer bits cost a model."
+    ),
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),

@@ -1,0 +1,139 @@
+"""A model as a scheme serves it: its decoder, its pool, and attention over that."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import torch
+
+from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.config import ConfigError, EngineConfig
+from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.parts import PlainParts
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.pace import Pace
+from gatewayd_engine.quantizing import open_quantizer
+from gatewayd_engine.threads import choose
+from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.loading import PluginHost
+
+CHUNK = 512
+"""Tokens that are computed at once, as an engine computes a prompt."""
+_PROMPT, _STEPS, _WARM = 64, 48, 4
+
+
+class Opened:
+    """Computes one sequence after the other, as an engine would: in chunks, over its pool.
+
+    Args:
+        config: of the engine.
+        host: loads its quantizer.
+        longest: tokens of the longest sequence.
+
+    Raises:
+        ConfigError, SpecError, LoadError: it cannot be served.
+        PluginError: a strategy cannot be loaded.
+    """
+
+    def __init__(self, config: EngineConfig, host: PluginHost, longest: int) -> None:
+        if config.device != "cpu":
+            raise ConfigError(f"device is {config.device}; quality is measured on a CPU only")
+        dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
+        folder = Path(config.model)
+        spec = read_spec(folder, config.max_model_len)
+        self._longest = min(max(longest, _PROMPT + _STEPS), spec.max_model_len)
+        ledger = Ledger(config.strategy_budget_ms / 1000)
+        with ExitStack() as opened:
+            quantization = open_quantizer(config, host, ledger, spec)
+            if quantization is not None:
+                opened.callback(quantization.watched.close)
+            scheme = None if quantization is None else quantization.scheme
+            quantize = (
+                ()
+                if quantization is None or quantization.quantize is None
+                else (quantization.quantize,)
+            )
+            checkpoint = Checkpoint.open(folder, spec, scheme)
+            self._decoder = read(
+                checkpoint, dtype, config.device, lambda done: None, PlainParts(), *quantize
+            )
+            num_pages = -(-self._longest // config.page_size)
+            pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
+            self._attention = ReferenceAttention(spec.attention, pool, 1, pool.data.nbytes)
+            self._opened = opened.pop_all()
+        self._pace = Pace(choose(config.threads), torch.set_num_threads)
+        self._table = np.arange(num_pages)[None]
+        self._sequence = 0
+        self.vocab_size = spec.vocab_size
+        self.weight_bytes = self._decoder.weight_bytes
+        self.kv_bytes_per_token = pool.data.nbytes / pool.data.shape[0] / config.page_size
+
+    def close(self) -> None:
+        """Close its strategies."""
+        self._opened.close()
+
+    @torch.inference_mode()
+    def logits(self, ids: list[int]) -> Iterator[torch.Tensor]:
+        """Compute a new sequence; float32 ``[n, vocab]`` of each of its chunks.
+
+        Raises:
+            ConfigError: it is longer than the context.
+        """
+        if len(ids) > self._longest:
+            raise ConfigError(
+                f"a text has {len(ids)} tokens, but the context is {self._longest};"
+                " give a larger max_model_len, or shorter texts"
+            )
+        self._sequence += 1
+        for start in range(0, len(ids), CHUNK):
+            yield self._computed(start, ids[start : start + CHUNK])
+
+    @torch.inference_mode()
+    def decode_rate(self, ids: list[int]) -> float:
+        """Tokens a second of one sequence that is continued greedily, by the median step."""
+        prompt = ids[: min(_PROMPT, self._longest - _STEPS)]
+        self._sequence += 1
+        token = int(self._computed(0, prompt)[-1].argmax())
+        seconds = []
+        for place in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
+            began = time.perf_counter()
+            token = int(self._computed(place, [token])[0].argmax())
+            seconds.append(time.perf_counter() - began)
+        return 1 / median(seconds[_WARM:] or seconds)
+
+    def _computed(self, start: int, ids: list[int]) -> torch.Tensor:
+        """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""
+        count = len(ids)
+        places = np.arange(start, start + count)
+        zero = np.zeros(1, np.int64)
+        batch = StepBatch(
+            slots=zero.astype(np.int32),
+            rows=zero,
+            sequences=np.array([self._sequence]),
+            starts=np.array([start]),
+            counts=np.array([count]),
+            num_decode=int(count == 1),
+            ids=np.array(ids, np.int64),
+            places=places,
+            positions=places,
+            last=np.array([count - 1]),
+            samples=np.ones(1, np.bool_),
+            block_table=self._table,
+            drafts=None,
+        )
+        self._pace.begin(count)
+        self._attention.plan(batch)
+        hidden = self._decoder.hidden(
+            torch.from_numpy(batch.ids), torch.from_numpy(places), self._attention
+        )
+        logits = self._decoder.logits(hidden)
+        self._pace.end()
+        return logits

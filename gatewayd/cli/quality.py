@@ -1,0 +1,162 @@
+"""``gatewayd quality``: what weights and keys of fewer bits cost, and what they save."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import typer
+
+from gatewayd.bench.stages import Stages
+from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json
+from gatewayd.cli.quality_child import ChildFailed, measure
+from gatewayd.cli.quality_report import (
+    Result,
+    markdown,
+    most_kl,
+    reasons,
+    table,
+    values,
+)
+from gatewayd.cli.quality_texts import samples
+from gatewayd.config import Config
+from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
+from gatewayd_engine import embedded
+from gatewayd_engine.quality.job import Advanced, Job, Measured, Scheme, Unusable
+
+_STORED = "as stored"
+
+
+def quality(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A checkpoint's folder. Default: the configured one."),
+    ] = None,
+    quantizer: Annotated[
+        str, typer.Option(metavar="A,B", help="Quantizers to try, beside the weights as stored.")
+    ] = "",
+    kv_codec: Annotated[
+        str, typer.Option(metavar="A,B", help="KV codecs to try with each, beside none.")
+    ] = "",
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="FOLDER", help="The model to compare with. Default: MODEL itself."),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
+    ] = None,
+    tokens: Annotated[int, typer.Option(min=2, help="Tokens to read, of all texts.")] = 30_000,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+    as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
+    most: Annotated[
+        float | None,
+        typer.Option(
+            "--most-kl", min=0, metavar="X", help="End with 1 where a mean KL is larger than X."
+        ),
+    ] = None,
+) -> None:
+    """Read texts with each scheme and say what it loses: perplexity, agreement, KL divergence.
+
+    Compared is with the same model in float32, or with that of --against. A prompt is computed in
+    chunks over the KV pool, as an engine does. The bundled texts are of the corpus of
+    gatewayd-nano; of other models take --text, from what they are asked.
+
+    Of a quantized checkpoint without --against there is perplexity alone.
+    """
+    folder = None if model is None else _folder(model)
+    quantizers, codecs = _names(quantizer), _names(kv_codec)
+    pairs = [(one, codec) for one in (AUTO, *quantizers) for codec in (NONE, *codecs)]
+    loaded = [_load(config, folder, *pair) for pair in pairs]
+    schemes = [
+        Scheme(_name(*pair), engine_config(one)) for pair, one in zip(pairs, loaded, strict=True)
+    ]
+    here = model_folder(loaded[0])
+    base = _load(config, str(here) if against is None else _folder(against), NONE, NONE)
+    reference = None
+    try:
+        contexts = [checked_context_len(one) for one in (loaded[0], base)]
+        if against is not None or not _is_quantized(here):
+            plain = msgspec.structs.replace(engine_config(base), dtype="float32")
+            reference = Scheme(str(model_folder(base)), plain)
+        found = samples(here, text, tokens, min(contexts))
+    except ValueError as error:
+        fail(str(error))
+    job = Job(reference, schemes, found)
+    results = list(zip([scheme.name for scheme in schemes], _run(job), strict=True))
+    if as_json:
+        print_json({"model": str(here), "schemes": values(results)})
+    elif as_markdown:
+        typer.echo(markdown(results))
+    else:
+        console().print(table(results))
+        for line in reasons(results):
+            console().print(line, markup=False, soft_wrap=True)
+    if reference is None:
+        typer.echo(
+            "its weights are quantized already: give --against the folder that they were made of",
+            err=True,
+        )
+    if most is not None:
+        _judge(results, most, is_compared=reference is not None)
+
+
+def _run(job: Job) -> list[Result]:
+    """What comes of each scheme, with a bar over all texts of all of them."""
+    results: list[Result] = []
+    total = len(job.samples) * len(job.schemes)
+    try:
+        with Stages() as stages:
+            for event in measure(job):
+                if isinstance(event, Advanced):
+                    done = event.scheme * len(job.samples) + event.done
+                    stages.advance("texts x schemes", done, total)
+                elif isinstance(event, Measured | Unusable):
+                    results.append(event)
+    except ChildFailed as error:
+        fail(str(error))
+    return results
+
+
+def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool) -> None:
+    """End with 1 unless all was compared and is near enough."""
+    if not is_compared:
+        fail("--most-kl: there is nothing to compare with; give --against")
+    if broken := reasons(results):
+        fail(f"--most-kl: {broken[0]}")
+    if (found := most_kl(results)) > most:
+        fail(f"--most-kl: the largest mean divergence is {found:.5f}, more than {most:g}")
+
+
+def _names(given: str) -> list[str]:
+    return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+
+
+def _name(quantizer: str, codec: str) -> str:
+    name = _STORED if quantizer == AUTO else quantizer
+    return name if codec == NONE else f"{name}, kv {codec}"
+
+
+def _folder(given: str) -> str:
+    """A folder, or that of the embedded model of this name."""
+    if not Path(given).expanduser().is_dir() and given in embedded.names():
+        return str(embedded.folder(given))
+    return given
+
+
+def _load(file: Path | None, folder: str | None, quantizer: str, codec: str) -> Config:
+    """The daemon's configuration with a scheme of this command line, on the CPU."""
+    flags = {"quantizer.strategy": quantizer, "engine.device": "cpu"}
+    if codec != NONE:
+        flags["kv_codec.strategy"] = codec
+    if folder is not None:
+        flags["model.path"] = folder
+    return load_config(file, flags).config
+
+
+def _is_quantized(folder: Path) -> bool:
+    """Whether its ``config.json``, which has been read before, announces a quantizer."""
+    return "quantization_config" in json.loads((folder / "config.json").read_text("utf-8"))

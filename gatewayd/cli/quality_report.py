@@ -1,0 +1,119 @@
+"""What was measured of the quality of schemes: a table, Markdown, or values for programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from rich.table import Table
+
+from gatewayd_engine.quality.job import Figures, Measured, Unusable
+
+_MIB = 1 << 20
+_COLUMNS = (
+    ("scheme", False),
+    ("weights MiB", True),
+    ("KV B/token", True),
+    ("decode tok/s", True),
+    ("texts", False),
+    ("tokens", True),
+    ("perplexity", True),
+    ("change", True),
+    ("agreement", True),
+    ("KL mean", True),
+    ("KL p99", True),
+)
+
+Result = Measured | Unusable
+Named = Sequence[tuple[str, Result]]
+
+
+def table(results: Named) -> Table:
+    """For a terminal; a scheme that cannot be used is a row with its sentence below."""
+    made = Table(box=None, pad_edge=False)
+    for header, is_number in _COLUMNS:
+        made.add_column(header, justify="right" if is_number else "left", no_wrap=True)
+    for name, result in results:
+        for row in _rows(name, result):
+            made.add_row(*row)
+    return made
+
+
+def reasons(results: Named) -> list[str]:
+    """Why schemes cannot be used, a line each."""
+    return [f"{name}: {one.reason}" for name, one in results if isinstance(one, Unusable)]
+
+
+def markdown(results: Named) -> str:
+    """A table for a document."""
+    lines = [
+        _line([header for header, _ in _COLUMNS]),
+        _line(["---:" if is_number else "---" for _, is_number in _COLUMNS]),
+    ]
+    for name, result in results:
+        if isinstance(result, Unusable):
+            sentence = result.reason.replace("|", "\\|")
+            lines.append(_line([name, f"cannot be used: {sentence}", *[""] * (len(_COLUMNS) - 2)]))
+        else:
+            lines.extend(_line(row) for row in _rows(name, result))
+    return "\n".join(lines)
+
+
+def values(results: Named) -> list[dict[str, Any]]:
+    """For programs; ``error`` of those that cannot be used."""
+    found = []
+    for name, result in results:
+        if isinstance(result, Unusable):
+            found.append({"scheme": name, "error": result.reason})
+            continue
+        rest = msgspec.to_builtins(result)
+        found.append({**rest, "scheme": name})
+        del found[-1]["type"]
+    return found
+
+
+def most_kl(results: Named) -> float:
+    """The largest mean divergence of a kind of texts; 0 without a reference."""
+    return max(
+        (
+            figures.kl_mean or 0.0
+            for _, one in results
+            if isinstance(one, Measured)
+            for figures in one.kinds.values()
+        ),
+        default=0.0,
+    )
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _rows(name: str, result: Result) -> Iterator[list[str]]:
+    if isinstance(result, Unusable):
+        yield [name, "cannot be used", *[""] * (len(_COLUMNS) - 2)]
+        return
+    cells = [
+        name,
+        f"{result.weight_bytes / _MIB:,.1f}",
+        f"{result.kv_bytes_per_token:,.0f}",
+        f"{result.decode_tokens_per_second:,.0f}",
+    ]
+    for kind, figures in result.kinds.items():
+        yield [*cells, kind, *_figures(figures)]
+        cells = [""] * len(cells)
+
+
+def _figures(figures: Figures) -> list[str]:
+    known = [f"{figures.tokens:,}", f"{figures.perplexity:,.4f}"]
+    before = figures.reference_perplexity
+    if before is None or figures.agreement is None:
+        return [*known, "", "", "", ""]
+    return [
+        *known,
+        f"{figures.perplexity / before - 1:+.2%}",
+        f"{figures.agreement:.2%}",
+        f"{figures.kl_mean:.5f}",
+        f"{figures.kl_p99:.5f}",
+    ]

@@ -1,0 +1,73 @@
+"""The tokens that quality is measured on: of bundled texts, or of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from tokenizers import Tokenizer
+
+from gatewayd_engine.quality.job import Sample
+from gatewayd_engine.quality.texts import Text, bundled, read
+
+LONGEST = 1024
+"""Tokens of a piece: a longer text is cut into several."""
+_SHORTEST = 2
+
+
+def samples(folder: Path, file: Path | None, num_tokens: int, context: int) -> list[Sample]:
+    """Pieces of texts, as many tokens of each kind.
+
+    Args:
+        folder: of the model whose tokenizer is taken.
+        file: the texts; None takes those that are bundled.
+        num_tokens: of all of them, at most.
+        context: tokens of the shortest context.
+
+    Raises:
+        ValueError: there is no text of two tokens, or a file cannot be read; one sentence.
+    """
+    source = folder / "tokenizer.json"
+    try:
+        tokenizer = Tokenizer.from_file(str(source))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise ValueError(f"cannot read {source}: {error}") from error
+    try:
+        texts = bundled() if file is None else read(file)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"--text: cannot read {file}: {error}") from error
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    kinds = list(dict.fromkeys(text.kind for text in texts))
+    found = [
+        Sample(kind, ids)
+        for kind in kinds
+        for ids in _first(
+            _pieces(tokenizer, [t for t in texts if t.kind == kind], min(LONGEST, context)),
+            num_tokens // len(kinds),
+        )
+    ]
+    if not found:
+        raise ValueError(f"there is no text of {_SHORTEST} tokens; raise --tokens, or lengthen it")
+    return found
+
+
+def _pieces(tokenizer: Tokenizer, texts: Sequence[Text], longest: int) -> Iterator[list[int]]:
+    """Each begins as a prompt does, if the tokenizer begins prompts with something."""
+    begin = tokenizer.encode("").ids[:1]
+    step = longest - len(begin)
+    for text in texts:
+        ids = tokenizer.encode(text.text, add_special_tokens=False).ids
+        for start in range(0, len(ids), step):
+            yield begin + ids[start : start + step]
+
+
+def _first(pieces: Iterator[list[int]], num_tokens: int) -> Iterator[list[int]]:
+    left = num_tokens
+    for piece in pieces:
+        cut = piece[:left]
+        if len(cut) >= _SHORTEST:
+            yield cut
+        left -= len(cut)
+        if left < _SHORTEST:
+            return

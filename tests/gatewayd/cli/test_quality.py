@@ -1,0 +1,128 @@
+"""``gatewayd quality``: a real process that measures, and what is said of its results."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from gatewayd.cli.quality_report import Named, markdown, most_kl, reasons, table, values
+from gatewayd.cli.quality_texts import samples
+from gatewayd_engine import embedded
+from gatewayd_engine.quality.job import Figures, Measured, Unusable
+
+RESULTS: Named = [
+    ("as stored", Measured(0, 48 << 20, 6144.0, 300.4, {"text": Figures(1000, 2.5)})),
+    (
+        "int8",
+        Measured(
+            1,
+            16 << 20,
+            6144.0,
+            612.0,
+            {
+                "chats": Figures(1000, 1.5, 1.2, 0.995, 0.00172, 0.031),
+                "code": Figures(900, 1.01, 1.0, 1.0, 0.0005, 0.002),
+            },
+        ),
+    ),
+    ("x", Unusable(2, "no such | thing")),
+]
+
+
+def run(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "gatewayd", "quality", *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_schemes_are_measured_and_the_limit_ends_with_1() -> None:
+    done = run("nano", "--quantizer", "nope", "--tokens", "120", "--json", "--most-kl", "0.5")
+    document: dict[str, Any] = json.loads(done.stdout)
+    assert document["model"] == str(embedded.folder("nano"))
+    stored, nope = document["schemes"]
+    assert stored["scheme"] == "as stored"
+    assert stored["kinds"].keys() == {"chats", "code"}
+    assert stored["kinds"]["chats"]["perplexity"] > 1
+    assert stored["kinds"]["code"]["kl_mean"] == 0
+    assert nope["scheme"] == "nope"
+    assert "quantizer.nope is not installed" in nope["error"]
+    # What cannot be used is not near enough.
+    assert done.returncode == 1
+    assert "--most-kl: nope: quantizer.nope" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (("/nowhere",), "cannot read /nowhere/config.json"),
+        (("nano", "--text", "/nowhere.txt"), "--text: cannot read /nowhere.txt"),
+        (("nano", "--quantizer", "A!"), "quantizer.strategy"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(options: tuple[str, ...], sentence: str) -> None:
+    done = run(*options)
+    assert done.returncode in (1, 78)
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_each_kind_has_its_part_of_the_tokens() -> None:
+    found = samples(embedded.folder(), None, 3000, 400)
+    of = {kind: [s.ids for s in found if s.kind == kind] for kind in ("chats", "code")}
+    for pieces in of.values():
+        assert 1490 < sum(map(len, pieces)) <= 1500
+        assert max(map(len, pieces)) <= 400
+
+
+def test_a_file_is_cut_to_pieces_of_the_context(tmp_path: Path) -> None:
+    file = tmp_path / "text"
+    file.write_text("def f(x): return x\n" * 200)
+    found = samples(embedded.folder(), file, 30_000, 256)
+    assert {len(one.ids) for one in found[:-1]} == {256}
+    assert {one.kind for one in found} == {"text"}
+    with pytest.raises(ValueError, match="no text of 2 tokens"):
+        samples(embedded.folder(), _empty(tmp_path), 100, 256)
+
+
+def test_the_table_has_a_row_for_each_kind_and_each_failure() -> None:
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table(RESULTS))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines[1] == ["as", "stored", "48.0", "6,144", "300", "text", "1,000", "2.5000"]
+    assert lines[2][:5] == ["int8", "16.0", "6,144", "612", "chats"]
+    assert lines[2][5:] == ["1,000", "1.5000", "+25.00%", "99.50%", "0.00172", "0.03100"]
+    assert lines[3][0] == "code"
+    assert lines[4] == ["x", "cannot", "be", "used"]
+    assert reasons(RESULTS) == ["x: no such | thing"]
+
+
+def test_markdown_has_as_many_cells_in_each_line() -> None:
+    lines = markdown(RESULTS).splitlines()
+    assert {line.replace("\\|", "").count("|") for line in lines} == {12}
+    assert "| x | cannot be used: no such \\| thing |" in lines[-1]
+
+
+def test_programs_get_all_numbers() -> None:
+    stored, int8, broken = values(RESULTS)
+    assert stored["kinds"]["text"]["kl_mean"] is None
+    assert int8["weight_bytes"] == 16 << 20
+    assert int8["kinds"]["chats"]["kl_p99"] == 0.031
+    assert broken == {"scheme": "x", "error": "no such | thing"}
+    assert most_kl(RESULTS) == 0.00172
+
+
+def _empty(folder: Path) -> Path:
+    file = folder / "empty"
+    file.write_text("")
+    return file

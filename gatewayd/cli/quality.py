@@ -149,9 +149,11 @@ def _folder(given: str) -> str:
 
 def _load(file: Path | None, folder: str | None, quantizer: str, codec: str) -> Config:
     """The daemon's configuration with a scheme of this command line, on the CPU."""
-    flags = {"quantizer.strategy": quantizer, "engine.device": "cpu"}
-    if codec != NONE:
-        flags["kv_codec.strategy"] = codec
+    flags = {
+        "quantizer.strategy": quantizer,
+        "kv_codec.strategy": codec,
+        "engine.device": "cpu",
+    }
     if folder is not None:
         flags["model.path"] = folder
     return load_config(file, flags).config

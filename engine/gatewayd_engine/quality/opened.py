@@ -10,20 +10,24 @@ from statistics import median
 
 import numpy as np
 import torch
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.config import ConfigError, EngineConfig
+from gatewayd_engine.kv.codec import Codec, chosen_codec, record_bytes
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import PlainParts
-from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.quantizing import open_quantizer
 from gatewayd_engine.threads import choose
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.strategy import Kind
 
 CHUNK = 512
 """Tokens that are computed at once, as an engine computes a prompt."""
@@ -35,7 +39,7 @@ class Opened:
 
     Args:
         config: of the engine.
-        host: loads its quantizer.
+        host: loads its quantizer and its KV codec.
         longest: tokens of the longest sequence.
 
     Raises:
@@ -66,8 +70,10 @@ class Opened:
                 checkpoint, dtype, config.device, lambda done: None, PlainParts(), *quantize
             )
             num_pages = -(-self._longest // config.page_size)
-            pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device)
-            self._attention = ReferenceAttention(spec.attention, pool, 1, pool.data.nbytes)
+            codec = _open_codec(config, host, spec, dtype, opened)
+            pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
+            copy_bytes = pool.decoded_bytes * len(pool.data)
+            self._attention = ReferenceAttention(spec.attention, pool, 1, copy_bytes)
             self._opened = opened.pop_all()
         self._pace = Pace(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
@@ -137,3 +143,39 @@ class Opened:
         logits = self._decoder.logits(hidden)
         self._pace.end()
         return logits
+
+
+def _open_codec(
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    dtype: torch.dtype,
+    opened: ExitStack,
+) -> Codec | None:
+    """What the pool is encoded with; closed with the rest. None for numbers as they are.
+
+    Raises:
+        ConfigError: it does not suit the model.
+        PluginError: it cannot be loaded.
+    """
+    head_dim = spec.attention.head_dim
+    size, choice = record_bytes(config, host, head_dim, dtype), chosen_codec(config)
+    if size is None or choice is None:
+        return None
+    strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
+    strategy.open(
+        EngineResources(
+            num_pages=-(-spec.max_model_len // config.page_size),
+            page_size=config.page_size,
+            max_running=1,
+            max_batch_tokens=CHUNK,
+            max_model_len=spec.max_model_len,
+            vocab_size=spec.vocab_size,
+            eos_token_ids=spec.eos_token_ids,
+            device=config.device,
+            slots=1,
+            folder=config.model,
+        )
+    )
+    opened.callback(strategy.close)
+    return Codec(strategy, size, head_dim, dtype)

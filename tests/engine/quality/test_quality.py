@@ -31,6 +31,7 @@ from gatewayd_engine.quality.measuring import measure
 from gatewayd_engine.quality.opened import CHUNK, Opened
 from gatewayd_engine.quality.scores import Scores
 from gatewayd_engine.quality.texts import BUNDLED, bundled, read
+from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.loading import PluginHost
 from tests.engine.core.small import small
 from tests.engine.nibbles import catalog
@@ -44,6 +45,10 @@ CONFIG = EngineConfig(
     threads=1,
 )
 INT8 = StrategyChoice("int8")
+_CODECS = [
+    Entry("kv_codec", name, "gatewayd", "0.1.0", f"gatewayd_kv_{name}") for name in ("int8", "fp8")
+]
+CATALOG = Catalog([*_CODECS, *(e for e in catalog().entries if e.kind != "kv_codec")])
 
 
 @pytest.fixture(scope="module")
@@ -69,7 +74,7 @@ def told(samples: list[Sample], reference: EngineConfig | None, *schemes: Engine
         [Scheme(str(i), one) for i, one in enumerate(schemes)],
         samples,
     )
-    measure(job, PluginHost(catalog()), events.append)
+    measure(job, PluginHost(CATALOG), events.append)
     return events
 
 
@@ -177,7 +182,7 @@ def test_another_vocabulary_cannot_be_compared(
 
 
 def test_a_text_beyond_the_context_is_refused() -> None:
-    opened = Opened(config(max_model_len=128), PluginHost(catalog()), 4000)
+    opened = Opened(config(max_model_len=128), PluginHost(CATALOG), 4000)
     with pytest.raises(Exception, match="a text has 200 tokens, but the context is 128"):
         list(opened.logits([5] * 200))
     assert sum(len(one) for one in opened.logits([5] * 128)) == 128

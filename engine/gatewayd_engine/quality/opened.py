@@ -10,7 +10,6 @@ from statistics import median
 
 import numpy as np
 import torch
-from gatewayd_hooks.kv_codecs import KvCodecStrategy
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import StepBatch
@@ -24,6 +23,7 @@ from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.quantizing import open_quantizer
 from gatewayd_engine.threads import choose
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources

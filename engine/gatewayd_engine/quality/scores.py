@@ -40,11 +40,19 @@ class Scores:
         self._divergences.append((log_p.exp() * (log_p - log_q)).sum(-1, dtype=torch.float64))
 
     def figures(self) -> Figures:
-        """What it comes to; at least one token was counted."""
+        """What it comes to; at least one token was counted.
+
+        Raises:
+            ValueError: the scheme gave what are no probabilities.
+        """
+        if math.isnan(self._surprise):
+            raise ValueError("its logits are not finite")
         perplexity = _perplexity(self._surprise, self._tokens)
         if not self._divergences:
             return Figures(self._tokens, perplexity)
         divergences = torch.cat(self._divergences).numpy()
+        if not np.isfinite(divergences).all():
+            raise ValueError("it differs from the reference without end: probabilities of 0 or NaN")
         return Figures(
             tokens=self._tokens,
             perplexity=perplexity,

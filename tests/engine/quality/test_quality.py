@@ -215,6 +215,18 @@ def test_scores_are_those_of_double_precision() -> None:
     assert figures.perplexity == pytest.approx(math.exp(-np.mean(likely)), rel=1e-5)
 
 
+@pytest.mark.parametrize(
+    ("value", "sentence"), [(math.nan, "its logits are not finite"), (-math.inf, "without end")]
+)
+def test_what_is_no_probability_has_no_figures(value: float, sentence: str) -> None:
+    scores = Scores()
+    logits = torch.zeros(3, 8)
+    logits[1, 5] = value
+    scores.add(logits, torch.tensor([1, 2, 3]), torch.zeros(3, 8))
+    with pytest.raises(ValueError, match=sentence):
+        scores.figures()
+
+
 def test_the_bundled_texts_are_chats_and_code() -> None:
     kinds = [text.kind for text in bundled()]
     assert (kinds.count("chats"), kinds.count("code")) == (167, 14)

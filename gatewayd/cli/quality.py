@@ -160,5 +160,7 @@ def _load(file: Path | None, folder: str | None, quantizer: str, codec: str) -> 
 
 
 def _is_quantized(folder: Path) -> bool:
-    """Whether its ``config.json``, which has been read before, announces a quantizer."""
-    return "quantization_config" in json.loads((folder / "config.json").read_text("utf-8"))
+    """Whether only a quantizer can read a checkpoint; its ``config.json`` was read before."""
+    if "quantization_config" in json.loads((folder / "config.json").read_text("utf-8")):
+        return True
+    return any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))

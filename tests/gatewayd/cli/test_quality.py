@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from gatewayd.cli.quality import _is_quantized
 from gatewayd.cli.quality_report import Named, markdown, most_kl, reasons, table, values
 from gatewayd.cli.quality_texts import samples
 from gatewayd_engine import embedded
@@ -75,6 +76,20 @@ def test_what_cannot_be_is_said_in_a_sentence(options: tuple[str, ...], sentence
     assert done.returncode in (1, 78)
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_quantized_checkpoint_is_no_reference(tmp_path: Path) -> None:
+    def write(**values: Any) -> None:
+        (tmp_path / "config.json").write_text(json.dumps(values))
+
+    write(hidden_size=1)
+    assert not _is_quantized(tmp_path)
+    (tmp_path / "model.gguf").touch()
+    assert _is_quantized(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    assert not _is_quantized(tmp_path)
+    write(quantization_config={"quant_method": "awq"})
+    assert _is_quantized(tmp_path)
 
 
 def test_each_kind_has_its_part_of_the_tokens() -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
-import torch
 from safetensors.torch import save_file
 
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
@@ -16,6 +14,7 @@ from gatewayd_engine.model.spec import SpecError
 from gatewayd_hooks.catalog import Catalog, Entry
 from tests.engine.core.conftest import CATALOG, build
 from tests.engine.core.small import small
+from tests.engine.core.theirs import theirs
 from tests.engine.gguf_files import convert
 
 PROMPT = [1, *range(60, 90)]
@@ -34,24 +33,11 @@ def nano(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder, plain
 
 
-def theirs(folder: Path) -> list[int]:
-    """Tokens of transformers."""
-    import transformers
-
-    auto: Any = transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder, dtype=torch.float32)
-    ids = torch.tensor([PROMPT])
-    with torch.inference_mode():
-        made = model.generate(ids, max_new_tokens=NEW_TOKENS, do_sample=False, eos_token_id=None)
-    tokens: list[int] = made[0, len(PROMPT) :].tolist()
-    return tokens
-
-
 def test_tokens_are_those_of_transformers_with_the_same_numbers(
     nano: tuple[Path, Path], tmp_path: Path
 ) -> None:
     folder, plain = nano
-    wanted = theirs(plain)
+    wanted = theirs(plain, PROMPT, NEW_TOKENS)
     sizes = []
     for is_packed in (False, True):
         choice = StrategyChoice("auto", {"gguf": {"packed": is_packed}})

@@ -22,6 +22,7 @@ from gatewayd_hooks.quantization import Matrix
 from gatewayd_quant_int8.strategy import Int8
 from tests.engine.core.conftest import Harness, build
 from tests.engine.core.small import small
+from tests.engine.core.theirs import theirs
 from tests.engine.nibbles import announce, catalog, meant, pack, rounded
 
 PROMPT = [1, *range(60, 90)]
@@ -61,19 +62,6 @@ def tiny(make_checkpoint: Callable[..., Path], tmp_path: Path) -> Path:
     folder = make_checkpoint(tmp_path / "tiny", "llama", max_shard_size="1GB")
     pack(folder)
     return folder
-
-
-def theirs(folder: Path, prompt: list[int], count: int) -> list[int]:
-    """Tokens of transformers."""
-    import transformers
-
-    auto: Any = transformers.AutoModelForCausalLM
-    model = auto.from_pretrained(folder, dtype=torch.float32)
-    ids = torch.tensor([prompt])
-    with torch.inference_mode():
-        made = model.generate(ids, max_new_tokens=count, do_sample=False, eos_token_id=None)
-    tokens: list[int] = made[0, len(prompt) :].tolist()
-    return tokens
 
 
 def test_tokens_are_those_of_transformers_with_the_same_numbers(

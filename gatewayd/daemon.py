@@ -15,6 +15,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import uvloop
 from rich.console import Console
@@ -27,7 +28,7 @@ from gatewayd.admin.plugins import plugin_routes
 from gatewayd.admin.prefixes import Prefixes, prefix_routes
 from gatewayd.admin.recording import Record
 from gatewayd.admin.server import AdminServer
-from gatewayd.admin.snapshot import Snapshots, Sources
+from gatewayd.admin.snapshot import STREAMED_SECONDS, Snapshots, Sources
 from gatewayd.admin.snapshot_routes import PrefixRoute, snapshot_routes
 from gatewayd.admin.watching import Watching
 from gatewayd.banner import Welcome, show_loading
@@ -223,7 +224,7 @@ class Daemon:
                 lines=self._lines,
             )
         )
-        self._watching = Watching(snapshots.make)
+        self._watching = Watching(partial(snapshots.make, STREAMED_SECONDS))
         record = Record(tenancy)
         operations = Operations(
             live, self._fleet, self._control, launch.served_name(config), self._drain, record

@@ -1,13 +1,15 @@
 """Makes snapshots of the daemon; see ``wire_snapshot``.
 
 What must be asked is asked first, with little patience. Then everything is looked at in one go, in
-which nothing else happens, so that its numbers fit one another.
+which nothing else happens, so that its numbers fit one another. Only what ``/metrics`` shows may be
+from a moment before, if whoever asks has no need of the latest.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -62,6 +64,10 @@ class Sources:
     began: float = field(default_factory=time.monotonic)
 
 
+STREAMED_SECONDS = 1.0
+"""How old the samples of a streamed snapshot may be: they take more than all the rest of it."""
+
+
 class Snapshots:
     """Makes them, one at a time.
 
@@ -75,9 +81,16 @@ class Snapshots:
         self._latencies = LastMinute(sources.recent)
         self._tenants = TenantRows(sources.tenancy, sources.live)
         self._making: asyncio.Task[Snapshot] | None = None
+        self._collected: Collected | None = None
+        self._samples_age = math.inf
 
-    async def make(self) -> Snapshot:
-        """The daemon now, without lines of its log; who asks while one is made gets that one."""
+    async def make(self, samples_age: float = 0.0) -> Snapshot:
+        """The daemon now, without lines of its log; who asks while one is made gets that one.
+
+        Args:
+            samples_age: seconds that may have passed since what ``/metrics`` shows was collected.
+        """
+        self._samples_age = min(self._samples_age, samples_age)
         if self._making is None or self._making.done():
             self._making = asyncio.create_task(self._make(), name="snapshot")
         return await asyncio.shield(self._making)
@@ -92,7 +105,7 @@ class Snapshots:
         sources, now = self._sources, time.monotonic()
         rows = Rows(sources.live, looks_of(said.values()), now)
         kv = [kv_view(engine, said[engine]) for engine in sorted(said)]
-        collected = Collected(sources.registry.collect())
+        collected = self._collect(now)
         tenants, more_tenants = self._tenants.views(rows, pages_by_tenant(kv))
         return Snapshot(
             number=next(self._numbers),
@@ -105,14 +118,22 @@ class Snapshots:
             running=rows.running,
             more_running=rows.more_running,
             kv=kv,
-            slo=collected.slo(),
+            slo=collected.slo,
             tenants=tenants,
             more_tenants=more_tenants,
             strategies=[strategy_view(engine, row) for engine, row in sources.control.costs()],
             limits={name: float(limit) for name, limit in sources.control.limits().items()},
             samples=collected.samples,
+            samples_unix=collected.unix,
             logs=[],
         )
+
+    def _collect(self, now: float) -> Collected:
+        """The last collection if nobody who waits wants a younger one."""
+        age, self._samples_age = self._samples_age, math.inf
+        if self._collected is None or now - self._collected.at >= age:
+            self._collected = Collected(self._sources.registry.collect())
+        return self._collected
 
     def _daemon(self, now: float, fault: str) -> DaemonView:
         sources, fleet = self._sources, self._sources.fleet

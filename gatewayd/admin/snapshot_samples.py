@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from prometheus_client.core import Metric
 from prometheus_client.samples import Sample
@@ -20,12 +21,15 @@ class Collected:
     """What a registry gave at one instant.
 
     Attributes:
+        at, unix: when, by ``time.monotonic`` and by the clock.
         samples: values by what stands before them in the exposition text. Not there: buckets of
             histograms, and what is no number, which JSON cannot say.
         fault: why what a collector would have given is missing, in a sentence; empty if none is.
     """
 
     def __init__(self, metrics: Iterable[Metric]) -> None:
+        self.at = time.monotonic()
+        self.unix = time.time()
         self.samples: dict[str, float] = {}
         self.fault = ""
         self._by_name: dict[str, list[Sample]] = {}
@@ -44,6 +48,7 @@ class Collected:
             if math.isfinite(sample.value):
                 self.samples[key_of(sample)] = float(sample.value)
 
+    @cached_property
     def slo(self) -> list[SloView]:
         """What classes are promised, and how it is kept."""
         targets = {_slo(one): one.value for one in self._all("gatewayd_slo_target_seconds")}

@@ -343,8 +343,10 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
         daemon, engines, latencies, waiting, running, kv, slo, tenants, strategies: see there.
         more_waiting, more_running, more_tenants: rows beyond ``MOST_ROWS``.
         limits: that can be changed, by name.
-        samples: of ``/metrics`` at the same instant, by what stands before the value there;
-            without buckets of histograms.
+        samples: of ``/metrics``, by what stands before the value there; without buckets of
+            histograms.
+        samples_unix: the instant of ``samples`` and ``slo``: in a stream up to a second before
+            the rest. 0 in recordings of daemons that did not tell: that of the rest.
         logs: of a stream, the lines since its snapshot before; of a single one, the last 200.
     """
 
@@ -365,6 +367,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
     strategies: list[StrategyView]
     limits: dict[str, float]
     samples: dict[str, float]
+    samples_unix: float = 0.0
     logs: list[LogView]
 
 

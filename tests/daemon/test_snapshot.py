@@ -243,6 +243,12 @@ def streams_to_two(daemon: Any) -> None:
     assert found == sorted(found)
     assert min(found) > min(firsts)
     assert {next(other).number for _ in range(4)} & set(found), "they share them"
+    streamed = [next(one) for _ in range(14)]
+    ages = [each.unix - each.samples_unix for each in streamed]
+    assert -0.01 <= min(ages) < 0.05 < 0.5 < max(ages) < 1.2, "what /metrics shows is older"
+    assert len({each.samples_unix for each in streamed}) <= 3
+    alone = snapshot(daemon)
+    assert abs(alone.unix - alone.samples_unix) < 0.05, "but not for who asks once"
     one.close()
     other.close()
 

@@ -93,7 +93,7 @@ def beside(text: str, name: str) -> str:
 
 
 def overview(text: str, first: Instant, last: Instant) -> None:
-    seconds = last.snapshot.unix - first.snapshot.unix
+    seconds = last.snapshot.samples_unix - first.snapshot.samples_unix
     for name, metric in [
         ("requests/s", "vllm:request_success_total"),
         ("tokens in/s", "vllm:prompt_tokens_total"),

@@ -37,6 +37,22 @@ def test_a_rate_forgets_what_was_long_ago() -> None:
     assert rate(late.history, lambda p: p.requests) == pytest.approx(2.0)
 
 
+def test_rates_are_over_the_time_between_two_collections() -> None:
+    numbers = [0, 0, 2, 2, 2, 4, 7]  # requests when it was collected last, two of them a second
+    state = after(
+        *(
+            snapshot(place + 1, samples=snapshot(n).samples, samples_unix=snapshot(n).unix)
+            for place, n in enumerate(numbers)
+        )
+    )
+    assert [p.requests - state.history[0].requests for p in state.history] == numbers
+    assert rate(state.history, lambda p: p.requests) == pytest.approx(2.0)
+    assert rates(state.history, lambda p: p.requests) == pytest.approx([0.0] + [2.0] * 5)
+    # Nothing new within the time: against the collection before.
+    late = after(snapshot(0), *(snapshot(n, samples_unix=BEGAN + 50) for n in (100, 101, 102)))
+    assert rate(late.history, lambda p: p.requests) == pytest.approx(102 / 50)
+
+
 def test_nothing_is_divided_by_no_time() -> None:
     assert rate((), lambda p: p.requests) == 0
     assert share(after(snapshot()).history) is None

@@ -23,6 +23,8 @@ class Point:
 
     Attributes:
         unix: when.
+        counted: when the totals of ``/metrics`` were collected: those of requests, errors, tokens
+            and evictions, and ``good``.
         requests, errors, prompt_tokens, generated_tokens: totals; errors are answers from 500 on.
         prefix_queries, prefix_hits: totals, in tokens.
         running, waiting: sequences and requests now.
@@ -34,6 +36,7 @@ class Point:
     """
 
     unix: float
+    counted: float
     requests: float
     errors: float
     prompt_tokens: float
@@ -105,6 +108,7 @@ def point(snapshot: Snapshot) -> Point:
     pages = sum(e.num_pages for e in engines)
     return Point(
         unix=snapshot.unix,
+        counted=snapshot.samples_unix or snapshot.unix,
         requests=total(samples, "vllm:request_success_total"),
         errors=total(samples, "gatewayd_http_requests_total", 'status="5'),
         prompt_tokens=total(samples, "vllm:prompt_tokens_total"),
@@ -133,19 +137,23 @@ def total(samples: dict[str, float], name: str, label: str = "") -> float:
 
 
 def rate(history: tuple[Point, ...], of: Callable[[Point], float]) -> float:
-    """How much a total grows in a second, over the last ``RATE_SECONDS``."""
-    if len(history) < 2:
+    """How much a total of ``/metrics`` grows in a second, over the last ``RATE_SECONDS``."""
+    if not history:
         return 0.0
     last = history[-1]
-    first = next(p for p in history if p.unix >= last.unix - RATE_SECONDS)
-    if first is last:
-        first = history[-2]
+    first = next(p for p in history if p.counted >= last.counted - RATE_SECONDS)
+    if first.counted == last.counted:  # the one before, however long ago
+        first = next((p for p in reversed(history) if p.counted < last.counted), last)
     return _growth(first, last, of)
 
 
 def rates(history: tuple[Point, ...], of: Callable[[Point], float]) -> list[float]:
-    """The same between neighbours, for a line of it."""
-    return [_growth(first, last, of) for first, last in pairwise(history)]
+    """The same between neighbours, for a line of it; the last one where nothing was collected."""
+    found: list[float] = []
+    for first, last in pairwise(history):
+        is_news = last.counted > first.counted or not found
+        found.append(_growth(first, last, of) if is_news else found[-1])
+    return found
 
 
 def share(history: tuple[Point, ...]) -> float | None:
@@ -163,5 +171,5 @@ def known(values: Iterable[float | None]) -> list[float]:
 
 
 def _growth(first: Point, last: Point, of: Callable[[Point], float]) -> float:
-    seconds = last.unix - first.unix
+    seconds = last.counted - first.counted
     return max(0.0, of(last) - of(first)) / seconds if seconds > 0 else 0.0

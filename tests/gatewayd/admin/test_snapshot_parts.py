@@ -88,7 +88,7 @@ def test_promises_are_those_of_the_samples() -> None:
     for number in range(10):
         metrics.explained(ledger(end=16.0, first=12.0 if number % 2 else 15.5))
     collected = Collected(metrics.registry.collect())
-    views = {(one.priority, one.slo): one for one in collected.slo()}
+    views = {(one.priority, one.slo): one for one in collected.slo}
     ttft = views["standard", "ttft"]
     assert (ttft.target_ms, ttft.objective, ttft.good, ttft.bad) == (2000.0, 0.99, 5, 5)
     assert ttft.burn == pytest.approx({"5m": 50, "1h": 50, "6h": 50})

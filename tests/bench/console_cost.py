@@ -17,6 +17,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from itertools import chain, repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -33,6 +34,7 @@ AT_MOST = 0.01
 HERTZ = 4
 BATCH = 16
 STEPS = 200
+TOKENS = 1000
 _TOKENS = "gatewayd_engine_computed_tokens_total{"
 _READ_BYTES = 1 << 16
 
@@ -102,14 +104,13 @@ def daemon() -> Iterator[tuple[str, str]]:
 
 @asynccontextmanager
 async def loaded(http: httpx.AsyncClient) -> AsyncIterator[None]:
-    """Keep its batch full."""
+    """Keep its batch full, of sequences of all lengths: together they would be slow by turns."""
 
     async def client(number: int) -> None:
-        body = {"model": "nano", "max_tokens": 1000, "temperature": 0, "ignore_eos": True}
-        while True:
-            answer = await http.post(
-                "/v1/completions", json={**body, "prompt": [300 + number] * 16}
-            )
+        body = {"model": "nano", "temperature": 0, "ignore_eos": True}
+        for length in chain([TOKENS * (number + 1) // BATCH], repeat(TOKENS)):
+            asked = {**body, "prompt": [300 + number] * 16, "max_tokens": length}
+            answer = await http.post("/v1/completions", json=asked)
             answer.raise_for_status()
 
     clients = [asyncio.create_task(client(number)) for number in range(BATCH)]

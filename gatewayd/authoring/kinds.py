@@ -81,6 +81,13 @@ BEGINNINGS: Mapping[Kind, Beginning] = {
         None,
         ("torch>=2.11",),
     ),
+    Kind.KV_COMPRESSION: Beginning(
+        "kvc",
+        "Compression",
+        "Attends to the first tokens and to the newest.",
+        Setting("newest", 256, 1, "Newest tokens that are attended to."),
+        ("numpy>=1.26", "torch>=2.11"),
+    ),
     Kind.QUANTIZER: Beginning(
         "quant",
         "Quantizer",

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.execution import ExecutorStrategy
     from gatewayd_hooks.guiding import GuideStrategy
     from gatewayd_hooks.kv_codecs import KvCodecStrategy
+    from gatewayd_hooks.kv_compression import KvCompressionStrategy
     from gatewayd_hooks.kv_tiers import KvTierStrategy
     from gatewayd_hooks.logits import LogitsProcessor
     from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
@@ -69,6 +70,12 @@ def gatewayd_kv_tiers() -> Sequence[StrategyInfo[KvTierStrategy]]:
 @hookspec
 def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
     """Offer KV codecs. Engine process."""
+    raise AssertionError("a specification is not called")
+
+
+@hookspec
+def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
+    """Offer KV compression. Engine process."""
     raise AssertionError("a specification is not called")
 
 

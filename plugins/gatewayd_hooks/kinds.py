@@ -10,6 +10,7 @@ from gatewayd_hooks.caching import EvictionStrategy, PrefixCacheStrategy
 from gatewayd_hooks.execution import ExecutorStrategy
 from gatewayd_hooks.guiding import GuideStrategy
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.kv_tiers import KvTierStrategy
 from gatewayd_hooks.logits import LogitsProcessor
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
@@ -54,6 +55,7 @@ KINDS: Mapping[Kind, KindSpec] = {
     Kind.PREEMPTION: KindSpec("gatewayd_preemptions", PreemptionStrategy),
     Kind.KV_TIER: KindSpec("gatewayd_kv_tiers", KvTierStrategy),
     Kind.KV_CODEC: KindSpec("gatewayd_kv_codecs", KvCodecStrategy),
+    Kind.KV_COMPRESSION: KindSpec("gatewayd_kv_compressions", KvCompressionStrategy),
     Kind.QUANTIZER: KindSpec("gatewayd_quantizers", QuantizerStrategy),
     Kind.LOGITS_PROCESSOR: KindSpec("gatewayd_logits_processors", LogitsProcessor),
     Kind.GUIDE: KindSpec("gatewayd_guides", GuideStrategy),

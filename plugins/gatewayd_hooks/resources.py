@@ -12,6 +12,29 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
+class KvShape:
+    """The attention of a model, as far as its keys and values tell.
+
+    Attributes:
+        num_layers: layers with attention.
+        num_heads: query heads.
+        num_kv_heads: key and value heads; divides ``num_heads``.
+        head_dim: size of a head.
+        scale: factor on the scores before softmax.
+        softcap: bounds scores, None for none.
+        windows: per layer, how many of the latest places a token sees; 0 for all.
+    """
+
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    scale: float
+    softcap: float | None
+    windows: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class EngineResources:
     """The engine's fixed sizes, known once the model is loaded.
 
@@ -36,6 +59,7 @@ class EngineResources:
             empty name, for a drafter of a name; raises ValueError for those of another model.
         forced: tokens that a row's logits processors force to come next, for drafters.
         penalise: a kernel for penalties, for logits processors; None on a CPU.
+        kv_shape: of the model's attention; None where nobody asks.
     """
 
     num_pages: int
@@ -55,6 +79,7 @@ class EngineResources:
     read_heads: Callable[[str, str], Heads] | None = None
     forced: Callable[[int], Sequence[int]] | None = None
     penalise: Penalise | None = None
+    kv_shape: KvShape | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ class Kind(StrEnum):
     SPEC_CONTROLLER = "spec_controller"
     KV_TIER = "kv_tier"
     KV_CODEC = "kv_codec"
+    KV_COMPRESSION = "kv_compression"
     QUANTIZER = "quantizer"
     OBSERVER = "observer"
     CONSOLE = "console"

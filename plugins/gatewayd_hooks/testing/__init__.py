@@ -9,5 +9,5 @@ Subclass the class of your kind and say how to build your strategy:
             return Lottery(LotteryConfig())
 
 Importing this package imports nothing; its modules need pytest, numpy and hypothesis, those
-for logits processors and KV codecs torch as well.
+for logits processors, KV codecs and KV compression torch as well.
 """

@@ -1,0 +1,95 @@
+"""Recent tokens and heavy hitters: H2O (Zhang et al. 2023), but nothing is thrown away."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gatewayd_kvc_heavy.config import HeavyConfig
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+
+
+class Heavy:
+    """Half of a budget is the newest places, half those with the most attention so far."""
+
+    def __init__(self, config: HeavyConfig) -> None:
+        self._config = config
+        # Attention that each place has got, [layers, rows, kv_heads, max_model_len].
+        self._mass = torch.zeros(0)
+        self._kv_heads = 0
+        self._steps = np.zeros(0, np.int64)
+        self._seen = np.zeros(0, np.int64)
+
+    def open(self, resources: EngineResources) -> None:
+        """Take memory for what is attended to; it is used as far as contexts reach."""
+        shape = resources.kv_shape
+        if shape is None:
+            raise ValueError("the engine does not tell its attention")
+        rows, self._kv_heads = resources.max_running, shape.num_kv_heads
+        self._mass = torch.zeros(
+            shape.num_layers, rows, shape.num_kv_heads, resources.max_model_len
+        )
+        self._steps = np.zeros(rows, np.int64)
+        self._seen = np.zeros(rows, np.int64)
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._mass = torch.zeros(0)
+
+    def admit(self, row: int) -> None:
+        """Forget what was attended to."""
+        self._mass[:, row] = 0
+        self._steps[row] = self._seen[row] = 0
+
+    def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """All at first, and now and then; else the budget's part of the context."""
+        config = self._config
+        self._steps[rows] += lengths != self._seen[rows]
+        self._seen[rows] = lengths
+        is_sparse = (lengths > config.at_least) & (self._steps[rows] > config.warm_steps)
+        is_sparse &= lengths % config.every != 0
+        return np.where(is_sparse, np.ceil(lengths * config.budget), 0).astype(np.int64)
+
+    def select(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        budgets: NDArray[np.int64],
+    ) -> torch.Tensor | None:
+        """The newest, and the heaviest of the others."""
+        if layer < self._config.dense_layers:
+            return None
+        longest = int(lengths.max())
+        scores = self._mass[layer, torch.from_numpy(rows), :, :longest]
+        at, end = torch.arange(longest), torch.from_numpy(lengths)[:, None, None]
+        budget = torch.from_numpy(budgets)[:, None, None]
+        scores.masked_fill_(at >= end - (budget + 1) // 2, torch.inf)
+        scores.masked_fill_(at >= end, -torch.inf)
+        places = scores.topk(int(budgets.max()), -1).indices
+        return places.masked_fill_(torch.arange(places.shape[-1]) >= budget, -1)
+
+    def observe(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        weights: torch.Tensor,
+        places: torch.Tensor | None,
+    ) -> None:
+        """Add what was attended to."""
+        if layer < self._config.dense_layers:
+            return
+        mass = torch.unflatten(weights.float(), 1, (self._kv_heads, -1)).mean(2)
+        index, known = torch.from_numpy(rows), self._mass[layer]
+        if places is None:
+            known[index, :, : mass.shape[-1]] += mass
+        else:
+            # What stands for no place has no weight.
+            known[index] = known[index].scatter_add_(-1, places.clamp_min(0), mass)

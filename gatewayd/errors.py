@@ -358,5 +358,12 @@ class NumericalError(GatewayError):
     code = "numerical_error"
 
 
+MISTAKE = "the gateway made a mistake; it is logged"
+
+
 class InternalError(GatewayError):
     """A fault of the gateway's own."""
+
+
+class ClientGone(Exception):
+    """The client left before its request was complete; there is nobody to answer."""

@@ -7,6 +7,7 @@ its client.
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
-from gatewayd.pipeline_refused import CLIENT_GONE, why_of
+from gatewayd.pipeline_refused import CLIENT_GONE, mistake_behind, why_of
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.principal import Principal, revoked
@@ -320,11 +321,15 @@ class Generation:
             self.wake()
 
     def close(self) -> None:
-        """Account for the request, once; stop what still runs."""
+        """Account for the request, once; stop what still runs.
+
+        Called while an exception is on its way, it knows whether the client left or we failed.
+        """
         if self._is_closed:
             return
         if not (self.is_done or self.error):
-            self.is_abandoned = True
+            mistake = None if self.is_abandoned else mistake_behind(sys.exception())
+            self.error, self.is_abandoned = mistake, mistake is None
         self._cancel()
         if self._expiry is not None:
             self._expiry.cancel()

@@ -1,10 +1,10 @@
-"""The ledger of a request that no engine was sent: its time, and why it went no further."""
+"""Why a request went no further, and the ledger of one that no engine was sent."""
 
 from __future__ import annotations
 
 import time
 
-from gatewayd.errors import GatewayError
+from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError
 from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.explain.trail import Trail
 from gatewayd_hooks.scheduling import Priority
@@ -20,6 +20,14 @@ def is_refusal(error: GatewayError) -> bool:
 def why_of(error: GatewayError) -> Why:
     """What is kept of an error; a sentence about the request itself may quote it, and is not."""
     return Why(error.status, error.code, error.message if is_refusal(error) else "")
+
+
+def mistake_behind(exception: BaseException | None) -> GatewayError | None:
+    """What a request failed by whose engine had not ended, if its client cannot help it."""
+    if isinstance(exception, GatewayError):
+        return exception if exception.status >= 500 else None
+    is_gone = isinstance(exception, ClientGone | OSError)
+    return InternalError(MISTAKE) if isinstance(exception, Exception) and not is_gone else None
 
 
 def refused(trail: Trail, request_id: str, endpoint: str, tenant: str, why: Why) -> Ledger:

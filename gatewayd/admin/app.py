@@ -17,12 +17,18 @@ from gatewayd.admin.recording import Record
 from gatewayd.admin.tenants import tenant_routes
 from gatewayd.admin.wire import LimitsBody, PinBody, SwapAnswer, SwapBody
 from gatewayd.control import LIMITS, Control, Refused
-from gatewayd.errors import GatewayError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from gatewayd.errors import (
+    ClientGone,
+    GatewayError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+)
 from gatewayd.explain.archive import Archive
 from gatewayd.explain.recent import REFUSED, Recent
 from gatewayd.http.asgi import (
     App,
-    ClientGone,
     Receive,
     Scope,
     Send,

@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
 from gatewayd.engines.seam import Room
-from gatewayd.errors import EngineUnavailable, GatewayError, QueueFull
+from gatewayd.errors import ClientGone, EngineUnavailable, GatewayError, QueueFull
 from gatewayd.http.answer_headers import answer_headers
-from gatewayd.http.asgi import ClientGone, Header
+from gatewayd.http.asgi import Header
 from gatewayd.http.chat_wire import chat_logprobs
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.wire import Identity
@@ -153,6 +153,11 @@ class Answer:
     def abandon(self) -> None:
         """The client has gone: the engine stops, and so does whoever iterates."""
         self._generation.abandon()
+
+    def fail(self, error: GatewayError) -> None:
+        """Whoever writes it cannot go on; what has come to its end stays as it is."""
+        if not self._generation.is_done:
+            self._generation.fail(error)
 
     def close(self) -> None:
         """See ``ChatAnswer``."""

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gatewayd.errors import (
+    ClientGone,
     GatewayError,
     InsufficientQuota,
     InvalidRequest,
@@ -35,10 +36,6 @@ _BYTES_AT_ONCE = 1 << 20
 _JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
 JSON_HEADER: Header = (b"content-type", b"application/json")
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
-
-
-class ClientGone(Exception):
-    """The client left before its request was complete; there is nobody to answer."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:

@@ -7,8 +7,8 @@ from typing import Protocol
 from python_multipart.exceptions import FormParserError
 from python_multipart.multipart import MultipartParser, parse_options_header
 
-from gatewayd.errors import InvalidRequest, PayloadTooLarge, UnsupportedMediaType
-from gatewayd.http.asgi import ClientGone, Receive, Scope, header
+from gatewayd.errors import ClientGone, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
+from gatewayd.http.asgi import Receive, Scope, header
 from gatewayd.http.patience import more_time
 
 MAX_FIELD_BYTES = 16 * 1024

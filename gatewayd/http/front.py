@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from starlette.exceptions import HTTPException
 
 from gatewayd.errors import (
+    MISTAKE,
+    ClientGone,
     EngineUnavailable,
     GatewayError,
     InternalError,
@@ -19,7 +21,6 @@ from gatewayd.explain import trail
 from gatewayd.explain.ledger import Why
 from gatewayd.http.asgi import (
     App,
-    ClientGone,
     Header,
     Message,
     Receive,
@@ -106,7 +107,7 @@ class Front:
             await self._answer(scope, exchange, _routing_error(scope, error), allow)
         except Exception:
             logger.exception("request %s failed", request_id)
-            mistake = InternalError("the gateway made a mistake; it is logged")
+            mistake = InternalError(MISTAKE)
             self._note(scope, exchange, why_of(mistake))
             await self._answer(scope, exchange, mistake)
         finally:

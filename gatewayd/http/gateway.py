@@ -81,6 +81,11 @@ class Exchange:
         for answer in self._answers:
             answer.abandon()
 
+    def fail(self, error: GatewayError) -> None:
+        """What still runs ends with an error."""
+        for answer in self._answers:
+            answer.fail(error)
+
     def close(self) -> None:
         """End what still runs, and account for all."""
         self._is_over = True

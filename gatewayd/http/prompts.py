@@ -6,8 +6,7 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from gatewayd.engines.seam import EngineRequest
-from gatewayd.errors import InvalidRequest
-from gatewayd.http.asgi import ClientGone
+from gatewayd.errors import ClientGone, InvalidRequest
 from gatewayd.http.departure import Departure
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Generation, Work

@@ -9,9 +9,8 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
-from gatewayd.errors import GatewayError, InternalError, UnsupportedMediaType
+from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError, UnsupportedMediaType
 from gatewayd.http.asgi import (
-    ClientGone,
     Header,
     Receive,
     Scope,
@@ -39,7 +38,6 @@ _log = logging.getLogger("gatewayd.http")
 
 _NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-MISTAKE = "the gateway made a mistake; it is logged"
 
 
 class Refused(GatewayError):
@@ -184,10 +182,14 @@ class ProtocolRoute:
             keepalive=response.keepalive,
             seconds=self._services.limits.ping_seconds,
         )
-        await self._stream(pieces, response.body, request)
+        await self._stream(pieces, response.body, request, exchange)
 
     async def _stream(
-        self, pieces: Pieces, body: AsyncIterator[bytes], request: HttpRequest
+        self,
+        pieces: Pieces,
+        body: AsyncIterator[bytes],
+        request: HttpRequest,
+        exchange: Exchange,
     ) -> None:
         """Write an iterator's pieces; what goes wrong after the first has its own form."""
         try:
@@ -206,6 +208,7 @@ class ProtocolRoute:
                     "protocol %s failed in request %s to %s, in its answer",
                     *(self._mount.name, request.request_id, self.label),
                 )
+                exchange.fail(InternalError(MISTAKE))
                 await pieces.end(self._late(_mistake(), request))
         finally:
             close: Callable[[], object] | None = getattr(body, "aclose", None)

@@ -8,9 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection
 
-from gatewayd.errors import InvalidRequest, StoreUnavailable
+from gatewayd.errors import MISTAKE, ClientGone, InternalError, InvalidRequest, StoreUnavailable
 from gatewayd.http.answer import Answer
-from gatewayd.http.asgi import ClientGone
 from gatewayd.responses import records
 from gatewayd.responses.events import Numbers, end_of
 from gatewayd.responses.log import Log
@@ -142,7 +141,8 @@ class Background:
             pass  # the body says so
         except Exception:
             _logger.exception("response %s failed", progress.body["id"])
-            progress.fail("the gateway made a mistake; it is logged")
+            progress.fail(MISTAKE)
+            answer.fail(InternalError(MISTAKE))
         finally:
             answer.close()
         run.is_ending = True

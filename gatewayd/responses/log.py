@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 
-from gatewayd.http.asgi import ClientGone
+from gatewayd.errors import ClientGone
 
 
 class Log:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 
 import pytest
 
 from gatewayd.engines.seam import EngineRequest, TokenSink
-from gatewayd.errors import EngineLost, EngineUnavailable, QueueFull
+from gatewayd.errors import ClientGone, EngineLost, EngineUnavailable, QueueFull
+from gatewayd.explain.ledger import Ledger
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline import Generation, Pipeline, Work
 from gatewayd.pipeline_choice import ChoiceOptions
@@ -80,6 +82,31 @@ async def test_an_abandoned_request_is_told_once(
     await waiting
     assert [event.outcome for event in finished] == ["abort"]
     assert fleet.jobs[0].gone.is_set()
+
+
+@pytest.mark.parametrize(
+    ("raised", "outcome", "code"),
+    [
+        (KeyError("ours"), "error", "internal_error"),
+        (EngineUnavailable("a plugin's", retry_after=1), "error", "engine_unavailable"),
+        (asyncio.CancelledError(), "abort", "client_gone"),
+        (ClientGone(), "abort", "client_gone"),
+        (ConnectionResetError(), "abort", "client_gone"),
+    ],
+)
+async def test_whoever_failed_is_named_by_the_ledger(
+    text: TextModel, raised: BaseException, outcome: str, code: str
+) -> None:
+    finished: list[RequestFinished] = []
+    begun = pipeline(FakeFleet(hangs), finished.append)
+    kept: list[Ledger] = []
+    begun.metrics.explained = kept.append  # type: ignore[assignment]
+    generation = await begun.start(work(text))
+    with pytest.raises(type(raised)), contextlib.closing(generation):
+        raise raised
+    assert [event.outcome for event in finished] == [outcome]
+    assert kept[0].why is not None
+    assert kept[0].why.code == code
 
 
 async def test_all_prompts_are_sent_or_none(text: TextModel) -> None:

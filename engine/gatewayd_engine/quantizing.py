@@ -101,11 +101,6 @@ def open_quantizer(
     choice = _choice(config, host, spec)
     if choice is None:
         return None
-    if config.device != "cpu":
-        raise ConfigError(
-            f"[quantizer] strategy is {choice.name}, but device is {config.device}: weights of few"
-            " bits are computed on a CPU only, so far; set it to none"
-        )
     strategy: QuantizerStrategy = host.strategy(_KIND, choice.name, choice.settings)
     watched = ledger.watch(_KIND, choice.name, strategy)
     try:

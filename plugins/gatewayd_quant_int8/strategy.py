@@ -37,7 +37,7 @@ class Int8:
             raise ValueError("it has numbers that are not finite")
         # Below the smallest normal number a scale would be too coarse to divide by.
         scales[scales < torch.finfo(torch.float32).tiny] = torch.finfo(torch.float32).tiny
-        codes = torch.empty(weight.shape, dtype=torch.int8)
+        codes = torch.empty(weight.shape, dtype=torch.int8, device=weight.device)
         step = max(1, _BLOCK // weight.shape[1])
         for begin in range(0, weight.shape[0], step):
             some = slice(begin, begin + step)

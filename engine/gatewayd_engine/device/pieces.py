@@ -57,8 +57,7 @@ def token_counts(decoder: Decoder, max_tokens: int) -> list[int]:
     They reach as far as the host is what a step waits for, and 512: what a larger step saves is
     little beside what it takes. None where the device always takes longer.
     """
-    size = decoder.num_parameters
-    most = host_bound(size, size * decoder.dtype.itemsize, decoder.spec.num_layers)
+    most = host_bound(decoder.num_parameters, decoder.weight_bytes, decoder.spec.num_layers)
     enough = _TOKENS[: bisect_left(_TOKENS, most) + 1] if most else ()
     return sorted({min(count, max_tokens) for count in enough})
 

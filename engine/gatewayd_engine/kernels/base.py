@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Literal, Protocol
 if TYPE_CHECKING:
     import torch
 
+    from gatewayd_engine.kernels.packing import Packed
+    from gatewayd_engine.kernels.room import Room
     from gatewayd_hooks.logits import PenaltyColumns
 
 Activation = Literal["silu", "gelu", "gelu_tanh"]
@@ -76,6 +78,33 @@ class Kernels(Protocol):
 
         Returns:
             A new tensor, shape ``[n, size]``.
+        """
+
+    def grouped_mm(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """Multiply a few lines with a matrix of few bits: ``x @ weight.T + bias``.
+
+        Args:
+            x: shape ``[n, columns]``, ``n`` at most ``room.MOST_LINES``.
+            weight: the matrix.
+            bias: shape ``[rows]``; None for nothing.
+            room: made for the matrix.
+            out: all of it is written, shape ``[n, rows]``, of the type of ``x``.
+        """
+
+    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
+        """Write the numbers of some rows of a matrix of few bits.
+
+        Args:
+            weight: the matrix.
+            first: of the rows.
+            out: all of it is written, shape ``[columns, count]``: a row's numbers in a column.
         """
 
     def rope_append(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gatewayd_engine.kernels.gated import gated
 from gatewayd_engine.kernels.gather import gather
+from gatewayd_engine.kernels.grouped import expand, grouped_mm
 from gatewayd_engine.kernels.logprobs import logprobs
 from gatewayd_engine.kernels.mask import mask
 from gatewayd_engine.kernels.norm import add_rms_norm, norm_heads
@@ -18,6 +19,8 @@ class TritonKernels:
     add_rms_norm = staticmethod(add_rms_norm)
     norm_heads = staticmethod(norm_heads)
     gated = staticmethod(gated)
+    grouped_mm = staticmethod(grouped_mm)
+    expand = staticmethod(expand)
     rope_append = staticmethod(rope_append)
     gather = staticmethod(gather)
     sample = staticmethod(sample)

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.kernels.drawing import draw, pivots
+from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Activation, SamplingColumns
+    from gatewayd_engine.kernels.packing import Packed
+    from gatewayd_engine.kernels.room import Room
     from gatewayd_hooks.logits import PenaltyColumns
 
 
@@ -34,6 +37,22 @@ class TorchKernels:
         """See ``Kernels``."""
         gate, up = gate_up.chunk(2, -1)
         return activation(act)(gate).mul_(up)
+
+    def grouped_mm(
+        self,
+        x: torch.Tensor,
+        weight: Packed,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        made = torch.mm(x.float(), unpack(weight))
+        out.copy_(made if bias is None else made.add_(bias))
+
+    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
+        """See ``Kernels``."""
+        out.copy_(unpack(weight)[:, first : first + out.shape[1]])
 
     def rope_append(
         self,

@@ -15,7 +15,7 @@ from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.parts import Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
-from gatewayd_engine.model.weights import dense, joined, rows
+from gatewayd_engine.model.weights import dense, joined, placed, rows
 from gatewayd_hooks.quantization import Matrix, Weight
 
 
@@ -132,9 +132,11 @@ class _Builder:
         """A weight in its place, quantized before unless it is to be kept as it is."""
         if isinstance(weight, torch.Tensor) and self._quantize is not None and not is_kept:
             weight = self._quantize(Matrix(name, *weight.shape), weight.float())
+        dtype = self._weights.dtype
+        weight = placed(weight, self._order.device)
         if isinstance(weight, torch.Tensor):
-            weight = weight.to(self._weights.dtype)
-        made = self._parts.linear(weight, bias)
+            weight = weight.to(dtype)
+        made = self._parts.linear(weight, bias, dtype)
         self.nbytes += made.nbytes
         return made
 

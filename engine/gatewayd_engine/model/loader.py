@@ -14,6 +14,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.layout import Shapes, layout
 from gatewayd_engine.model.parts import Parts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import Weight
 
 
@@ -115,7 +116,7 @@ class _Reader:
         if isinstance(weight, torch.Tensor):
             return self._took(f"{name}.weight", weight)
         self._tell(f"{name}.weight")
-        return weight
+        return placed(weight, self._device)
 
     def _took(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.to(self._device, self.dtype)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
-from gatewayd_engine.model.layers import Linear, LinearOp, RMSNorm, activation
+from gatewayd_engine.model.layers import LinearOp, RMSNorm, activation
 from gatewayd_engine.model.linears.choose import choose
-from gatewayd_engine.model.weights import dense
+from gatewayd_engine.model.linears.device import DeviceLinears
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Activation, Kernels
@@ -29,8 +29,8 @@ class Norm(Protocol):
 class Parts(Protocol):
     """Makes the parts of layers from their weights."""
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
-        """See ``LinearOp``."""
+    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+        """See ``LinearOp``; ``dtype`` is that of activations."""
 
     def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
         """A norm with a weight ``[hidden]``, to which ``offset`` is added."""
@@ -45,7 +45,7 @@ class Parts(Protocol):
 class PlainParts:
     """Torch's operations, one after the other."""
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``Parts``."""
         return choose(weight, bias)
 
@@ -78,10 +78,11 @@ class FusedParts:
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
+        self._linears = DeviceLinears(kernels)
 
-    def linear(self, weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
-        """See ``Parts``; there is no kernel for few bits yet."""
-        return _Apart(dense(weight), bias)
+    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+        """See ``Parts``."""
+        return self._linears.make(weight, bias, dtype)
 
     def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
         """See ``Parts``."""
@@ -97,13 +98,3 @@ class FusedParts:
         """See ``Parts``."""
         fused = self._kernels.gated
         return lambda joined: fused(joined, cast("Activation", name))
-
-
-class _Apart(Linear):
-    """A matrix that leaves adding to the next norm, which reads the stream anyway."""
-
-    __slots__ = ()
-
-    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
-        """See ``LinearOp``."""
-        return self(x)

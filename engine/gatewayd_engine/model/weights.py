@@ -72,6 +72,19 @@ def dense(weight: Weight) -> torch.Tensor:
     return values
 
 
+def placed(weight: Weight, device: torch.device | str) -> Weight:
+    """The same on a device; what is there already is not copied."""
+    if isinstance(weight, torch.Tensor):
+        return weight.to(device)
+    offsets, group_of = weight.offsets, weight.group_of
+    return weight._replace(
+        codes=weight.codes.to(device),
+        scales=weight.scales.to(device),
+        offsets=None if offsets is None else offsets.to(device),
+        group_of=None if group_of is None else group_of.to(device),
+    )
+
+
 def rows(weight: Weight, index: torch.Tensor) -> Weight:
     """Some rows of a weight, in an order, int64 ``[n]``."""
     if isinstance(weight, torch.Tensor):

@@ -197,9 +197,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_read(
         engine(nano, quantizer)
 
 
-def test_a_device_and_dummy_weights_are_refused(engine: Make, tiny: Path) -> None:
-    with pytest.raises(ConfigError, match="device is cuda: weights of few bits are computed on a"):
-        engine(tiny, AUTO, device="cuda")
+def test_dummy_weights_of_a_quantized_checkpoint_are_refused(engine: Make, tiny: Path) -> None:
     with pytest.raises(ConfigError, match="dummy weights of a quantized checkpoint are not made"):
         engine(tiny, AUTO, dummy_weights=True)
 

@@ -85,7 +85,9 @@ def test_pieces_are_for_steps_that_are_computed_sooner_than_launched(
 def sized(num_parameters: int, num_layers: int) -> Any:
     """A decoder of that size."""
     spec = SimpleNamespace(num_layers=num_layers)
-    return SimpleNamespace(num_parameters=num_parameters, dtype=torch.bfloat16, spec=spec)
+    return SimpleNamespace(
+        num_parameters=num_parameters, weight_bytes=2 * num_parameters, spec=spec
+    )
 
 
 @given(st.integers(1, 9000), st.sampled_from([(NANO, 512), (LLAMA_8B, 192)]))

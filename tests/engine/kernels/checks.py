@@ -5,8 +5,11 @@ from __future__ import annotations
 import torch
 
 from gatewayd_engine.kernels.base import Activation, Kernels, SamplingColumns
+from gatewayd_engine.kernels.packing import Packed, pack
+from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_hooks.logits import PenaltyColumns
+from tests.engine.kernels.weights import grouped
 
 TWIN = TorchKernels()
 
@@ -62,6 +65,66 @@ def gated(
 ) -> None:
     gate_up = random(n, 2 * size, dtype=dtype, device=device, scale=4.0)
     close(kernels.gated(gate_up, act), TWIN.gated(gate_up, act))
+
+
+def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> Packed:
+    weight = grouped(kind, rows, columns, groups)
+    tensors = {
+        name: value.to(device)
+        for name, value in weight._asdict().items()
+        if isinstance(value, torch.Tensor)
+    }
+    made = pack(weight._replace(**tensors))
+    assert made is not None
+    return made
+
+
+def grouped_mm(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    rows: int,
+    columns: int,
+    groups: int,
+    kind: str,
+    has_bias: bool = False,
+) -> None:
+    weight = packed(kind, rows, columns, groups, device)
+    room = Room(device, dtype)
+    room.reserve(weight)
+    # Rows of something wider, and into something wider.
+    x = random(n, columns + 16, dtype=dtype, device=device)[:, :columns]
+    bias = random(rows, dtype=dtype, device=device) if has_bias else None
+    mine, other = torch.zeros(2, n, rows + 16, dtype=dtype, device=device)
+    TWIN.grouped_mm(x, weight, bias, room, mine[:, :rows])
+    for _ in range(2):
+        kernels.grouped_mm(x, weight, bias, room, other[:, :rows])
+        assert torch.isfinite(other).all()
+        scale = float(mine.float().abs().mean()) + 1e-9
+        rtol = 1e-5 if dtype == torch.float32 else 2**-7
+        torch.testing.assert_close(other, mine, rtol=rtol, atol=rtol * scale)
+        assert not other[:, rows:].any()
+        assert not room.arrived.any()
+
+
+def expand(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    rows: int,
+    columns: int,
+    groups: int,
+    kind: str,
+    first: int,
+    count: int,
+) -> None:
+    weight = packed(kind, rows, columns, groups, device)
+    mine, other = torch.zeros(2, columns, count + 16, dtype=dtype, device=device)
+    TWIN.expand(weight, first, mine[:, :count])
+    kernels.expand(weight, first, other[:, :count])
+    # Devices multiply and add in one, with one rounding less.
+    close(other, mine)
 
 
 def rope_append(

@@ -21,7 +21,13 @@ from tests.engine.kernels import checks
 
 
 def compile_only(
-    kernel: Any, *args: object, grid: object, warmup: bool, num_warps: int, **constants: object
+    kernel: Any,
+    *args: object,
+    grid: object,
+    warmup: bool,
+    num_warps: int,
+    num_stages: int = 3,
+    **constants: object,
 ) -> None:
     """What ``JITFunction.run`` does before it launches; it tells ones, and multiples of 16."""
     given = inspect.signature(kernel.fn).bind(*args, **constants).arguments
@@ -40,7 +46,8 @@ def compile_only(
     }
     source = ASTSource(kernel, signature, places, aligned)
     target = GPUTarget("cuda", 90, 32)
-    if "cubin" in triton.compile(source, target=target, options={"num_warps": num_warps}).asm:
+    options = {"num_warps": num_warps, "num_stages": num_stages}
+    if "cubin" in triton.compile(source, target=target, options=options).asm:
         print(kernel.__name__)
 
 
@@ -68,6 +75,12 @@ def main() -> None:
     launch(checks.gated, half, 2, 14336, "silu")
     launch(checks.gated, half, 2, 14336, "gelu")
     launch(checks.gated, half, 2, 14336, "gelu_tanh")
+    # GPTQ without and with ``desc_act``, AWQ, and Q6_K, whose groups are small, at a few lines.
+    for kind, groups in (("symmetric", 4), ("any order", 4), ("offsets", 4), ("bytes", 32)):
+        launch(checks.grouped_mm, half, 1, 128, 512, groups, kind)
+    launch(checks.grouped_mm, half, 32, 128, 512, 1, "e4m3", True)
+    launch(checks.expand, half, 128, 512, 4, "any order", 0, 128)
+    launch(checks.expand, half, 128, 512, 4, "e4m3", 0, 128)
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
     launch(checks.gather, [1, 30], [4, 0])

@@ -41,10 +41,11 @@ def device() -> torch.device:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """``TritonKernels``, interpreted as a GPU computes.
 
-    The interpreter cuts bfloat16 off where the hardware rounds, and numpy, in which it computes,
-    warns of what is not a number.
+    The interpreter cuts bfloat16 off where the hardware rounds, takes its bits for integers in
+    products of matrices, and numpy, in which it computes, warns of what is not a number.
     """
     convert = interpreter._convert_float
+    dot = interpreter.InterpreterBuilder.create_dot
 
     def rounding(array: Any, source: Any, target: Any, mode: Any) -> Any:
         if (source, target) != (tl.float32, tl.bfloat16):
@@ -52,6 +53,16 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
         rounded = torch.from_numpy(np.ascontiguousarray(array)).to(torch.bfloat16)
         return rounded.view(torch.int16).numpy().view(np.uint16)
 
+    def widened(handle: Any) -> Any:
+        if handle.dtype.scalar != tl.bfloat16:
+            return handle
+        wide = (handle.data.astype(np.uint32) << 16).view(np.float32)
+        return interpreter.TensorHandle(wide, tl.float32)
+
+    def multiplying(self: Any, a: Any, b: Any, *rest: Any) -> Any:
+        return dot(self, widened(a), widened(b), *rest)
+
     monkeypatch.setattr(interpreter, "_convert_float", rounding)
+    monkeypatch.setattr(interpreter.InterpreterBuilder, "create_dot", multiplying)
     with np.errstate(all="ignore"):
         yield TritonKernels()

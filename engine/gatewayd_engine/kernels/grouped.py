@@ -1,0 +1,317 @@
+"""Products of a few rows with matrices of few bits, in Triton.
+
+Bound by memory: each code is read once and becomes a number in registers. Codes are exact in the
+type of the activations, so scales are left to the sums of a group: a product is rounded as one of
+floats would be. Sums are split among programs where rows alone would not fill the device. The last
+program of a part to arrive adds up what all have left, in their order, so that the answer is the
+same each time. Source for splitting: Stream-K (Osama et al., arXiv 2301.03598); for packing:
+GPTQ (Frantar et al., arXiv 2210.17323) and Marlin (arXiv 2408.11743).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+
+from gatewayd_engine.kernels.room import ROWS, splits
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.packing import Packed
+    from gatewayd_engine.kernels.room import Room
+
+
+def grouped_mm(
+    x: torch.Tensor,
+    weight: Packed,
+    bias: torch.Tensor | None,
+    room: Room,
+    out: torch.Tensor,
+) -> None:
+    """See ``Kernels``."""
+    m, rows = len(x), weight.rows
+    if m == 0:
+        return
+    parts = splits(weight)
+    _grouped_mm[(triton.cdiv(rows, ROWS), parts)](
+        x,
+        weight.words,
+        weight.scales,
+        weight.scales if weight.offsets is None else weight.offsets,
+        weight.words if weight.order is None else weight.order,
+        out if bias is None else bias,
+        out,
+        room.partial,
+        room.arrived,
+        m,
+        rows,
+        weight.columns,
+        weight.scales.shape[0],
+        weight.words.shape[0] // 16,
+        x.stride(0),
+        out.stride(0),
+        BITS=weight.bits,
+        ZERO=weight.zero,
+        IS_FLOAT=weight.is_float,
+        RUN=weight.run,
+        GROUP=weight.group,
+        HAS_OFFSETS=weight.offsets is not None,
+        HAS_ORDER=weight.order is not None,
+        HAS_BIAS=bias is not None,
+        SPLITS=parts,
+        BLOCK_M=16 if m <= 16 else 32,
+        BLOCK_N=ROWS,
+        num_warps=4,
+        num_stages=4,
+    )
+
+
+@triton.jit
+def _code(
+    words: tl.tensor,
+    PLACE: tl.constexpr,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+) -> tl.tensor:
+    """Codes at a place of words, less the code of zero, float32."""
+    if IS_FLOAT:
+        byte = words >> 8 * PLACE
+        bits = ((byte & 0x80) << 24) | ((byte & 0x7F) << 20)
+        # The difference of the biases is a factor: 2 ** 120.
+        code = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
+    else:
+        # A number of 24 bits whose last are the code, scaled by the place at which they are: that
+        # takes no shift for each code, and no conversion.
+        SHIFT: tl.constexpr = BITS * PLACE % 16
+        SCALE: tl.constexpr = 1.0 / (1 << SHIFT)
+        half = words >> 16 if BITS * PLACE >= 16 else words
+        bits = (half & (((1 << BITS) - 1) << SHIFT)) | 0x4B000000
+        code = bits.to(tl.float32, bitcast=True) * SCALE - (8388608.0 * SCALE + ZERO)
+    return code
+
+
+@triton.jit
+def _block(
+    words: tl.tensor,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    DTYPE: tl.constexpr,
+) -> tl.tensor:
+    """All codes of words ``[16, n]``, place by place, shape ``[16 * 32 / BITS, n]``."""
+    first = tl.join(
+        _code(words, 0, BITS, ZERO, IS_FLOAT).to(DTYPE),
+        _code(words, 1, BITS, ZERO, IS_FLOAT).to(DTYPE),
+    )
+    second = tl.join(
+        _code(words, 2, BITS, ZERO, IS_FLOAT).to(DTYPE),
+        _code(words, 3, BITS, ZERO, IS_FLOAT).to(DTYPE),
+    )
+    four = tl.join(first, second)
+    if BITS == 8:
+        codes = tl.reshape(tl.permute(four, (3, 2, 0, 1)), (64, words.shape[1]))
+    else:
+        third = tl.join(
+            _code(words, 4, BITS, ZERO, IS_FLOAT).to(DTYPE),
+            _code(words, 5, BITS, ZERO, IS_FLOAT).to(DTYPE),
+        )
+        fourth = tl.join(
+            _code(words, 6, BITS, ZERO, IS_FLOAT).to(DTYPE),
+            _code(words, 7, BITS, ZERO, IS_FLOAT).to(DTYPE),
+        )
+        eight = tl.join(four, tl.join(third, fourth))
+        codes = tl.reshape(tl.permute(eight, (4, 3, 2, 0, 1)), (128, words.shape[1]))
+    return codes
+
+
+@triton.jit
+def _given(
+    x: tl.tensor,
+    order: tl.tensor,
+    line: tl.tensor,
+    m: tl.tensor,
+    column: tl.tensor,
+    columns: tl.tensor,
+    stride: tl.tensor,
+    HAS_ORDER: tl.constexpr,
+) -> tl.tensor:
+    """Activations that a matrix's columns are multiplied with, zeros behind the last one."""
+    inside = column < columns
+    source = column
+    if HAS_ORDER:
+        source = tl.load(order + column, mask=inside, other=0)
+    place = x + line[:, None].to(tl.int64) * stride + source[None, :]
+    return tl.load(place, mask=(line < m)[:, None] & inside[None, :], other=0.0)
+
+
+@triton.jit(do_not_specialize=["m"])
+def _grouped_mm(
+    x: tl.tensor,
+    words: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    order: tl.tensor,
+    bias: tl.tensor,
+    out: tl.tensor,
+    partial: tl.tensor,
+    arrived: tl.tensor,
+    m: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    groups: tl.tensor,
+    blocks: tl.tensor,
+    x_stride: tl.tensor,
+    out_stride: tl.tensor,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    RUN: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_ORDER: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    SPLITS: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:
+    PER_WORD: tl.constexpr = 32 // BITS
+    lane = tl.arange(0, 16)
+    line = tl.arange(0, BLOCK_M)
+    row = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_row, is_line = row < rows, line < m
+    split = tl.program_id(1)
+    each = (blocks + SPLITS - 1) // SPLITS
+    acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+    for block in range(split * each, tl.minimum(split * each + each, blocks)):
+        at = (block * 16 + lane)[:, None].to(tl.int64) * rows + row[None, :]
+        packed = tl.load(words + at, mask=is_row[None, :], other=0)
+        if RUN == PER_WORD:
+            # All of the words' codes are of one group.
+            column = block * PER_WORD * 16 + tl.arange(0, PER_WORD * 16)
+            given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
+            code = _block(packed, BITS, ZERO, IS_FLOAT, given.dtype)
+            part = tl.dot(given, code, input_precision="ieee")
+            group = tl.minimum(block * PER_WORD * 16 // GROUP, groups - 1)
+            scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+            acc += part * scale.to(tl.float32)[None, :]
+            if HAS_OFFSETS:
+                offset = tl.load(offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+                total = tl.sum(given.to(tl.float32), 1)
+                acc += total[:, None] * offset.to(tl.float32)[None, :]
+        else:
+            for place in tl.static_range(PER_WORD):
+                column = (block * PER_WORD + place) * 16 + lane
+                given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
+                code = _code(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
+                part = tl.dot(given, code, input_precision="ieee")
+                # Places behind the last column are multiplied by zeros, whatever their group.
+                group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
+                scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+                acc += part * scale.to(tl.float32)[None, :]
+                if HAS_OFFSETS:
+                    offset = tl.load(
+                        offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0
+                    )
+                    total = tl.sum(given.to(tl.float32), 1)
+                    acc += total[:, None] * offset.to(tl.float32)[None, :]
+
+    writes = is_line[:, None] & is_row[None, :]
+    target = out + line[:, None].to(tl.int64) * out_stride + row[None, :]
+    added = tl.zeros((BLOCK_N,), tl.float32)
+    if HAS_BIAS:
+        added = tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
+    if SPLITS == 1:
+        tl.store(target, (acc + added[None, :]).to(out.dtype.element_ty), mask=writes)
+    else:
+        mine = line[:, None].to(tl.int64) * rows + row[None, :]
+        size = BLOCK_M * rows
+        tl.store(partial + split.to(tl.int64) * size + mine, acc, mask=writes)
+        # All threads have written before one of them says so.
+        tl.debug_barrier()
+        before = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel")
+        if before == SPLITS - 1:
+            whole = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
+            for other in tl.static_range(SPLITS):
+                left = partial + tl.full((), other, tl.int64) * size + mine
+                # Not from this multiprocessor's cache, which others do not write to.
+                whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
+            tl.store(target, (whole + added[None, :]).to(out.dtype.element_ty), mask=writes)
+            tl.store(arrived + tl.program_id(0), 0)
+
+
+def expand(weight: Packed, first: int, out: torch.Tensor) -> None:
+    """See ``Kernels``."""
+    count = out.shape[1]
+    _expand[(triton.cdiv(count, ROWS), weight.words.shape[0] // 16)](
+        weight.words,
+        weight.scales,
+        weight.scales if weight.offsets is None else weight.offsets,
+        weight.words if weight.order is None else weight.order,
+        out,
+        first,
+        count,
+        weight.rows,
+        weight.columns,
+        weight.scales.shape[0],
+        out.stride(0),
+        BITS=weight.bits,
+        ZERO=weight.zero,
+        IS_FLOAT=weight.is_float,
+        GROUP=weight.group,
+        HAS_OFFSETS=weight.offsets is not None,
+        HAS_ORDER=weight.order is not None,
+        BLOCK_N=ROWS,
+        num_warps=4,
+    )
+
+
+@triton.jit
+def _expand(
+    words: tl.tensor,
+    scales: tl.tensor,
+    offsets: tl.tensor,
+    order: tl.tensor,
+    out: tl.tensor,
+    first: tl.tensor,
+    count: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    groups: tl.tensor,
+    out_stride: tl.tensor,
+    BITS: tl.constexpr,
+    ZERO: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    GROUP: tl.constexpr,
+    HAS_OFFSETS: tl.constexpr,
+    HAS_ORDER: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+) -> None:
+    PER_WORD: tl.constexpr = 32 // BITS
+    lane = tl.arange(0, 16)
+    block = tl.program_id(1)
+    place_in_out = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    is_row = place_in_out < count
+    row = first + place_in_out
+    at = (block * 16 + lane)[:, None].to(tl.int64) * rows + row[None, :]
+    packed = tl.load(words + at, mask=is_row[None, :], other=0)
+    for place in tl.static_range(PER_WORD):
+        column = (block * PER_WORD + place) * 16 + lane
+        inside = column < columns
+        group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
+        scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+        code = _code(packed, place, BITS, ZERO, IS_FLOAT)
+        value = code * scale.to(tl.float32)[None, :]
+        if HAS_OFFSETS:
+            offset = tl.load(offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+            value += offset.to(tl.float32)[None, :]
+        target = column
+        if HAS_ORDER:
+            target = tl.load(order + column, mask=inside, other=0)
+        tl.store(
+            out + target[:, None].to(tl.int64) * out_stride + place_in_out[None, :],
+            value.to(out.dtype.element_ty),
+            mask=inside[:, None] & is_row[None, :],
+        )

@@ -1,0 +1,162 @@
+"""The form in which kernels read matrices of few bits: words of neighbours in the output.
+
+A word of 32 bits has codes of one row of the matrix, sixteen columns apart. Sixteen words then hold
+sixteen columns side by side for each place in a word, which is what a step of a matrix unit takes,
+and they are of one group where groups have a multiple of sixteen columns. What is loaded together,
+words of neighbouring rows, lies together.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import GroupedWeight
+
+LANES = 16
+"""Columns that lie side by side; a multiple of them is in one group."""
+_WORD = 32
+_E4M3 = torch.float8_e4m3fn
+
+
+class Packed(NamedTuple):
+    """A matrix ``[rows, columns]`` of few bits, ``(code - zero) * scale + offset``.
+
+    Attributes:
+        words: int32, shape ``[16 * blocks, rows]``: bits ``bits * i`` and up of word ``16 * b + j``
+            are the code of column ``16 * (32 / bits) * b + 16 * i + j``. Places behind the last
+            column are 0.
+        scales: float16 where that is exact, else float32; shape ``[groups, rows]``.
+        offsets: likewise; None for zeros.
+        order: where each column of the words is in the input, int32, shape ``[columns]``; None for
+            as they are.
+        columns: how many there are.
+        bits: of a code, 4 or 8.
+        zero: the code of 0; 0 where codes are floats.
+        is_float: codes are of type e4m3.
+    """
+
+    words: torch.Tensor
+    scales: torch.Tensor
+    offsets: torch.Tensor | None
+    order: torch.Tensor | None
+    columns: int
+    bits: int
+    zero: int
+    is_float: bool
+
+    @property
+    def rows(self) -> int:
+        """Numbers of the output."""
+        return self.words.shape[1]
+
+    @property
+    def per_word(self) -> int:
+        """Codes of a word."""
+        return _WORD // self.bits
+
+    @property
+    def group(self) -> int:
+        """Columns of a group."""
+        return self.columns // self.scales.shape[0]
+
+    @property
+    def run(self) -> int:
+        """How many places of a word, one after the other, are of one group."""
+        if self.scales.shape[0] == 1:
+            return self.per_word
+        return math.gcd(self.per_word, self.group // LANES)
+
+    @property
+    def nbytes(self) -> int:
+        """What it takes."""
+        tensors = (self.words, self.scales, self.offsets, self.order)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+
+def pack(weight: GroupedWeight) -> Packed | None:
+    """Pack a weight; None for one whose groups or codes the kernels cannot read."""
+    rows, columns = weight.codes.shape
+    groups = weight.scales.shape[1]
+    is_float = weight.codes.is_floating_point()
+    if rows == 0 or columns == 0 or (is_float and weight.codes.dtype != _E4M3):
+        return None
+    order, codes = None, weight.codes
+    if weight.group_of is not None:
+        sizes = torch.bincount(weight.group_of.long(), minlength=groups)
+        if columns % groups or not bool((sizes == columns // groups).all()):
+            return None
+        order = torch.argsort(weight.group_of, stable=True)
+        codes = codes.view(torch.uint8)[:, order].view(codes.dtype)
+    if groups > 1 and (columns // groups) % LANES:
+        return None
+    bits, zero, codes = _unsigned(codes, weight.bits)
+    offsets = weight.offsets
+    # What is symmetric about the middle of its codes needs no offsets.
+    middle = 1 << (bits - 1)
+    if offsets is not None and not zero and torch.equal(offsets, weight.scales * -middle):
+        zero, offsets = middle, None
+    return Packed(
+        words=_words(codes, bits),
+        scales=_by_group(weight.scales),
+        offsets=None if offsets is None else _by_group(offsets),
+        order=None if order is None else order.int(),
+        columns=columns,
+        bits=bits,
+        zero=zero,
+        is_float=is_float,
+    )
+
+
+def _unsigned(codes: torch.Tensor, bits: int) -> tuple[int, int, torch.Tensor]:
+    """How many bits codes have, which of them is 0, and the codes as uint8."""
+    if codes.dtype == torch.uint8:
+        return (4 if bits == 4 and bool((codes < 16).all()) else 8), 0, codes
+    if codes.dtype == torch.int8:
+        fits = bits == 4 and bool(((codes >= -8) & (codes < 8)).all())
+        zero = 8 if fits else 128
+        return (4 if fits else 8), zero, (codes.view(torch.uint8) + zero)
+    return 8, 0, codes.view(torch.uint8)
+
+
+def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    rows, columns = codes.shape
+    per_word = _WORD // bits
+    block = LANES * per_word
+    blocks = -(-columns // block)
+    padded = torch.nn.functional.pad(codes, (0, blocks * block - columns))
+    apart = padded.view(rows, blocks, per_word, LANES)
+    words = torch.zeros((rows, blocks, LANES), dtype=torch.int32, device=codes.device)
+    for place in range(per_word):
+        words |= apart[:, :, place].int() << bits * place
+    return words.view(rows, -1).t().contiguous()
+
+
+def _by_group(numbers: torch.Tensor) -> torch.Tensor:
+    """Numbers ``[rows, groups]`` as ``[groups, rows]``, in half the bytes where that is exact."""
+    half = numbers.half()
+    kept = half if torch.equal(half.float(), numbers) else numbers
+    return kept.t().contiguous()
+
+
+def unpack(packed: Packed) -> torch.Tensor:
+    """The numbers, float32, shape ``[columns, rows]``, columns as in the input."""
+    per_word, bits = packed.per_word, packed.bits
+    words = packed.words.view(-1, 1, LANES, packed.rows)
+    places = torch.arange(per_word, dtype=torch.int32, device=words.device).view(1, -1, 1, 1)
+    codes = (words >> places * bits) & ((1 << bits) - 1)
+    codes = codes.view(-1, packed.rows)[: packed.columns]
+    if packed.is_float:
+        values = codes.to(torch.uint8).view(_E4M3).float()
+    else:
+        values = (codes - packed.zero).float()
+    group = torch.arange(packed.columns, device=words.device) // packed.group
+    values *= packed.scales.float()[group]
+    if packed.offsets is not None:
+        values += packed.offsets.float()[group]
+    if packed.order is None:
+        return values
+    return torch.empty_like(values).index_copy_(0, packed.order.long(), values)

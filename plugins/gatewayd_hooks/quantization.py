@@ -27,8 +27,9 @@ class GroupedWeight(NamedTuple):
         bits: of a code: integers are below ``2**bits``, or from ``-2**(bits - 1)``; 8 for floats.
         group_of: the group of each column, int32, shape ``[columns]``; None for neighbours:
             column ``c`` is in group ``c // (columns // groups)``.
-        activations: what products are meant to be computed from: ``float``, or ``int8``, which
-            rounds each row of the other factor to 8 bits with a scale of its own.
+        activations: what products are meant to be computed from: ``float``, or codes of ``int8``
+            or ``e4m3``, to which each row of the other factor is rounded with a scale of its own.
+            A machine that does not multiply such codes takes floats.
     """
 
     codes: torch.Tensor
@@ -36,7 +37,7 @@ class GroupedWeight(NamedTuple):
     offsets: torch.Tensor | None = None
     bits: int = 8
     group_of: torch.Tensor | None = None
-    activations: Literal["float", "int8"] = "float"
+    activations: Literal["float", "int8", "e4m3"] = "float"
 
 
 Weight: TypeAlias = "torch.Tensor | GroupedWeight"

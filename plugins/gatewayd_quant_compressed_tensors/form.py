@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
 
@@ -31,7 +31,7 @@ class Form:
         rows: that share a scale; 0 for all.
         columns: the same of columns.
         is_indexed: ``weight_g_idx`` says which columns share one.
-        has_int8_inputs: products are meant to be of 8-bit integers.
+        inputs: what products are meant to be computed from; see ``GroupedWeight``.
     """
 
     format: str
@@ -40,7 +40,7 @@ class Form:
     rows: int
     columns: int
     is_indexed: bool
-    has_int8_inputs: bool
+    inputs: Literal["float", "int8", "e4m3"]
 
     def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
         """Tensors that must be there."""
@@ -92,7 +92,7 @@ class Form:
                 raise ValueError("weight holds a NaN")
         made = GroupedWeight(codes, scales, None, self.bits, group_of)
         if zeros is None:
-            return made._replace(activations="int8") if self.has_int8_inputs else made
+            return made._replace(activations=self.inputs)
         if stored.dtype != torch.float32:
             return made._replace(offsets=-zeros.float() * scales)
         return _without_zeros(made, zeros)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gatewayd_hooks.quantized import Fields
 from gatewayd_quant_compressed_tensors.form import FLOAT, INT, PACKED, Form
@@ -107,16 +107,16 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
         else 0,
         columns=size if strategy == "group" else block[1] if strategy == "block" and block else 0,
         is_indexed=order in _BY_INDEX,
-        has_int8_inputs=format_ == INT and _is_int8_by_token(group.part("input_activations")),
+        inputs=_inputs(format_, group.part("input_activations")),
     )
 
 
-def _is_int8_by_token(inputs: Fields | None) -> bool:
-    """Whether products are meant to be of rows of 8 bits, each with a scale of its own."""
-    return inputs is not None and (
-        inputs.value("num_bits"),
-        inputs.value("type"),
-        inputs.value("strategy"),
-        inputs.value("dynamic"),
-        inputs.value("symmetric"),
-    ) == (8, "int", "token", True, True)
+def _inputs(format_: str, inputs: Fields | None) -> Literal["float", "int8", "e4m3"]:
+    """What products are meant to be computed from: floats, or rows of eight bits."""
+    if inputs is None or inputs.value("num_bits") != 8:
+        return "float"
+    by_token = inputs.value("strategy"), inputs.value("dynamic"), inputs.value("symmetric")
+    if format_ == INT and (inputs.value("type"), *by_token) == ("int", "token", True, True):
+        return "int8"
+    # A scale for all rows, be it a stored one, is what a scale for each can only be better than.
+    return "e4m3" if format_ == FLOAT and inputs.value("type") == "float" else "float"

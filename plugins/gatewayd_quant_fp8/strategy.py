@@ -99,7 +99,9 @@ class Fp8Scheme:
         codes = take("weight")
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight holds a NaN")
-        return GroupedWeight(codes, scales.contiguous(), group_of=group_of)
+        # Inputs are rounded row by row: of what "static" says, a scale for all of them, the better.
+        inputs = "e4m3" if self.block is None else "float"
+        return GroupedWeight(codes, scales.contiguous(), group_of=group_of, activations=inputs)
 
 
 def _has(name: str, part: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     import torch
@@ -35,6 +35,20 @@ class SamplingColumns:
     seed: torch.Tensor
 
 
+class Rounded(NamedTuple):
+    """Rows rounded to codes: ``codes * scales``.
+
+    Attributes:
+        codes: int8 or e4m3, shape ``[lines, size]``; lines from the n-th on mean nothing, for
+            products of integers take no fewer than some.
+        scales: of each row, float32, shape ``[n, 1]``; the largest of its codes is 127, or 448. Not
+            a number where one of the row is none.
+    """
+
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
 class Kernels(Protocol):
     """The kernels of a device.
 
@@ -60,6 +74,16 @@ class Kernels(Protocol):
             The normalised stream times the weight, a new tensor of the type of ``x``.
         """
 
+    def add_rms_norm_quant(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        codes: torch.dtype,
+    ) -> Rounded:
+        """``quantise`` what ``add_rms_norm`` would return, without writing that."""
+
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """Scale each head to a root mean square of one, in place.
 
@@ -78,6 +102,35 @@ class Kernels(Protocol):
 
         Returns:
             A new tensor, shape ``[n, size]``.
+        """
+
+    def gated_quant(self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
+        """``quantise`` what ``gated`` would return, without writing that."""
+
+    def quantise(self, x: torch.Tensor, codes: torch.dtype) -> Rounded:
+        """Round rows to codes, each with the scale at which its largest is the largest code.
+
+        Args:
+            x: shape ``[n, size]``.
+            codes: int8, rounded to even, or e4m3.
+        """
+
+    def scaled(
+        self,
+        sums: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Write what sums of integers stand for: ``sums * lines * rows + bias``.
+
+        Args:
+            sums: int32, shape ``[n or more, size]``; dense.
+            lines: scales, float32, shape ``[n, 1]``.
+            rows: scales, float32, shape ``[size]``.
+            bias: shape ``[size]``; None for nothing.
+            out: all of it is written, shape ``[n, size]``.
         """
 
     def grouped_mm(

@@ -11,6 +11,9 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
+
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Activation
 
@@ -28,6 +31,25 @@ def gated(gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
     return out
 
 
+def gated_quant(gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
+    """See ``Kernels``."""
+    n, size = gate_up.shape[0], gate_up.shape[1] // 2
+    out = rounded_like(n, size, codes, gate_up.device)
+    if n:
+        _gated_quant[(n,)](
+            gate_up,
+            out.codes,
+            out.scales,
+            size,
+            gate_up.stride(0),
+            ACT=act,
+            MOST=MOST_CODES[codes],
+            BLOCK=triton.next_power_of_2(size),
+            num_warps=warps(size),
+        )
+    return out
+
+
 @triton.jit
 def _gated(
     gate_up: tl.tensor,
@@ -40,7 +62,31 @@ def _gated(
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
-    place = gate_up + row * stride + column
+    made = _gate(gate_up + row * stride + column, size, inside, ACT)
+    tl.store(out + row * size + column, made, mask=inside)
+
+
+@triton.jit
+def _gated_quant(
+    gate_up: tl.tensor,
+    codes: tl.tensor,
+    scales: tl.tensor,
+    size: tl.tensor,
+    stride: tl.tensor,
+    ACT: tl.constexpr,
+    MOST: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0).to(tl.int64)
+    column = tl.arange(0, BLOCK)
+    inside = column < size
+    made = _gate(gate_up + row * stride + column, size, inside, ACT).to(tl.float32)
+    store_rounded(made, inside, column, row, size, codes, scales, MOST)
+
+
+@triton.jit
+def _gate(place: tl.tensor, size: tl.tensor, inside: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
+    """What is made of gates and of what is ``size`` behind them, of their type."""
     gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     up = tl.load(place + size, mask=inside, other=0.0).to(tl.float32)
     if ACT == "silu":
@@ -52,5 +98,5 @@ def _gated(
         inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
         gate = gate / (1.0 + tl.exp(-inner))
     # Models round here, so whoever compares tokens with them must too.
-    gate = gate.to(out.dtype.element_ty).to(tl.float32)
-    tl.store(out + row * size + column, (gate * up).to(out.dtype.element_ty), mask=inside)
+    gate = gate.to(place.dtype.element_ty).to(tl.float32)
+    return (gate * up).to(place.dtype.element_ty)

@@ -10,6 +10,9 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
+
 _HEADS = 8
 """Heads that one program takes."""
 
@@ -18,26 +21,53 @@ def add_rms_norm(
     x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     """See ``Kernels``."""
+    out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
+    _launch(x, delta, weight, eps, out, None, 0.0)
+    return out
+
+
+def add_rms_norm_quant(
+    x: torch.Tensor,
+    delta: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    codes: torch.dtype,
+) -> Rounded:
+    """See ``Kernels``."""
+    out = rounded_like(*x.shape, codes, x.device)
+    _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes])
+    return out
+
+
+def _launch(
+    x: torch.Tensor,
+    delta: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    out: torch.Tensor,
+    scales: torch.Tensor | None,
+    most: float,
+) -> None:
     n, size = x.shape
-    out = torch.empty((n, size), dtype=x.dtype, device=x.device)
     if n == 0:
-        return out
-    block = triton.next_power_of_2(size)
+        return
     other = x if delta is None else delta
     _add_rms_norm[(n,)](
         x,
         other,
         weight,
         out,
+        out if scales is None else scales,
         size,
         x.stride(0),
         other.stride(0),
         eps,
         ADDS=delta is not None,
-        BLOCK=block,
-        num_warps=min(16, max(1, block // 512)),
+        ROUNDS=scales is not None,
+        MOST=most,
+        BLOCK=triton.next_power_of_2(size),
+        num_warps=warps(size),
     )
-    return out
 
 
 @triton.jit
@@ -46,11 +76,14 @@ def _add_rms_norm(
     delta: tl.tensor,
     weight: tl.tensor,
     out: tl.tensor,
+    scales: tl.tensor,
     size: tl.tensor,
     x_stride: tl.tensor,
     delta_stride: tl.tensor,
     eps: tl.tensor,
     ADDS: tl.constexpr,
+    ROUNDS: tl.constexpr,
+    MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
@@ -64,8 +97,12 @@ def _add_rms_norm(
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
     factor = tl.load(weight + column, mask=inside, other=0.0)
-    result = (wide * scale * factor).to(out.dtype.element_ty)
-    tl.store(out + row * size + column, result, mask=inside)
+    # Rounded as it would have been written, also where codes are made of it.
+    result = (wide * scale * factor).to(x.dtype.element_ty)
+    if ROUNDS:
+        store_rounded(result.to(tl.float32), inside, column, row, size, out, scales, MOST)
+    else:
+        tl.store(out + row * size + column, result, mask=inside)
 
 
 def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:

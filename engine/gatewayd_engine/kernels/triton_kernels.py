@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from gatewayd_engine.kernels.gated import gated
+from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
 from gatewayd_engine.kernels.grouped import expand, grouped_mm
 from gatewayd_engine.kernels.logprobs import logprobs
 from gatewayd_engine.kernels.mask import mask
-from gatewayd_engine.kernels.norm import add_rms_norm, norm_heads
+from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads
 from gatewayd_engine.kernels.penalties import penalise
 from gatewayd_engine.kernels.rope import rope_append
+from gatewayd_engine.kernels.rounding import quantise, scaled
 from gatewayd_engine.kernels.sampling import sample
 
 
@@ -17,8 +18,12 @@ class TritonKernels:
     """``Kernels``, each from its file."""
 
     add_rms_norm = staticmethod(add_rms_norm)
+    add_rms_norm_quant = staticmethod(add_rms_norm_quant)
     norm_heads = staticmethod(norm_heads)
     gated = staticmethod(gated)
+    gated_quant = staticmethod(gated_quant)
+    quantise = staticmethod(quantise)
+    scaled = staticmethod(scaled)
     grouped_mm = staticmethod(grouped_mm)
     expand = staticmethod(expand)
     rope_append = staticmethod(rope_append)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_engine.kernels.base import Rounded
 from gatewayd_engine.kernels.drawing import draw, pivots
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.model.layers import activation
@@ -29,6 +30,17 @@ class TorchKernels:
             x.add_(delta)
         return _normalised(x, weight, eps)
 
+    def add_rms_norm_quant(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        codes: torch.dtype,
+    ) -> Rounded:
+        """See ``Kernels``."""
+        return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes)
+
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """See ``Kernels``."""
         x.copy_(_normalised(x, weight, eps))
@@ -37,6 +49,32 @@ class TorchKernels:
         """See ``Kernels``."""
         gate, up = gate_up.chunk(2, -1)
         return activation(act)(gate).mul_(up)
+
+    def gated_quant(self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
+        """See ``Kernels``."""
+        return self.quantise(self.gated(gate_up, act), codes)
+
+    def quantise(self, x: torch.Tensor, codes: torch.dtype) -> Rounded:
+        """See ``Kernels``."""
+        wide = x.float()
+        is_int = codes == torch.int8
+        scales = wide.abs().amax(-1, keepdim=True) * (1 / (127 if is_int else 448))
+        scales = scales.clamp_min_(torch.finfo(torch.float32).tiny)
+        scales = torch.where(scales.isfinite(), scales, torch.nan)
+        made = wide / scales
+        return Rounded((made.round_() if is_int else made).to(codes), scales)
+
+    def scaled(
+        self,
+        sums: torch.Tensor,
+        lines: torch.Tensor,
+        rows: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        made = sums[: len(out)] * lines * rows
+        out.copy_(made if bias is None else made.add_(bias))
 
     def grouped_mm(
         self,

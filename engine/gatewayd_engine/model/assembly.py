@@ -110,17 +110,20 @@ class _Builder:
             mlp = self._experts(spec.moe, expert_prefix(spec, prefix, self._weights))
         else:
             mlp = self._feed_forward(f"{prefix}.mlp", ("gate_proj", "up_proj", "down_proj"))
+        entries = (attention.entry, mlp.entry, None, None)
         before_attention, before_mlp, *after = (
-            self.norm(f"{prefix}.{name}") for name in layer_norms(spec)
+            self.norm(f"{prefix}.{name}", entry)
+            for name, entry in zip(layer_norms(spec), entries, strict=False)
         )
         after_attention, after_mlp = after or (None, None)
         return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
 
-    def norm(self, name: str) -> Norm:
-        """A norm of the residual stream."""
+    def norm(self, name: str, entry: LinearOp | None = None) -> Norm:
+        """A norm of the residual stream, before one matrix or several parts."""
         weight = self._weights.take(f"{name}.weight")
         self.nbytes += weight.nbytes
-        return self._parts.norm(weight, self._spec.norm_eps, float(self._spec.family.norm_offset))
+        offset = float(self._spec.family.norm_offset)
+        return self._parts.norm(weight, self._spec.norm_eps, offset, entry)
 
     def linear(self, name: str) -> LinearOp:
         """A matrix with what its bias may be."""
@@ -163,8 +166,10 @@ class _Builder:
         gate, up, down = names
         joined = self._apart(prefix, "gate_up_proj", (gate, up))
         gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
-        gated = self._parts.gate(self._spec.activation)
-        return FeedForward(gate_up, self.linear(f"{prefix}.{down}"), gated)
+        return self._gated(gate_up, self.linear(f"{prefix}.{down}"))
+
+    def _gated(self, gate_up: LinearOp, down: LinearOp) -> FeedForward:
+        return FeedForward(gate_up, down, self._parts.gate(self._spec.activation, down))
 
     def _experts(self, moe: MoeSpec, prefix: str) -> MixtureOfExperts:
         """Experts one by one as released, or stacked as transformers 5 holds them."""
@@ -181,7 +186,6 @@ class _Builder:
         return MixtureOfExperts(router, experts, moe.top_k, moe.renormalise)
 
     def _stacked(self, prefix: str) -> list[FeedForward]:
-        gated = self._parts.gate(self._spec.activation)
         names = (f"{prefix}.{STACKED}", f"{prefix}.experts.down_proj")
         gate_ups, downs = (
             [
@@ -190,9 +194,7 @@ class _Builder:
             ]
             for name in names
         )
-        return [
-            FeedForward(gate_up, down, gated) for gate_up, down in zip(gate_ups, downs, strict=True)
-        ]
+        return [self._gated(gate_up, down) for gate_up, down in zip(gate_ups, downs, strict=True)]
 
     def _apart(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
         """Names of the matrices of one input, which are stored joined or apart."""

@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 
 
 class Attention:
-    """Projections, norms of heads and rotation around what ``attend`` does."""
+    """Projections, norms of heads and rotation around what ``attend`` does.
 
-    __slots__ = ("_buffers", "_index", "_qk_norm", "_qkv", "_rotary", "out")
+    Attributes:
+        entry: the matrix that alone is given its input.
+        out: the one that projects back.
+    """
+
+    __slots__ = ("_buffers", "_index", "_qk_norm", "_rotary", "entry", "out")
 
     def __init__(
         self,
@@ -40,7 +45,7 @@ class Attention:
         self._index = index
         self._rotary = rotary
         self._buffers = buffers
-        self._qkv = qkv
+        self.entry = qkv
         self._qk_norm = qk_norm
         self.out = out
 
@@ -49,12 +54,12 @@ class Attention:
     ) -> torch.Tensor:
         """Map ``[num_tokens, hidden]`` to what ``out`` projects back to that shape."""
         if isinstance(attend, RotatingAttend):
-            joined = self._buffers.split(self._qkv(x, out=attend.room))
+            joined = self._buffers.split(self.entry(x, out=attend.room))
             if self._qk_norm is not None:
                 self._qk_norm(joined[:, : self._buffers.num_rotated])
             return attend(self._index, joined)
         heads = self._buffers.like(x)
-        self._qkv(x, out=heads.flat)
+        self.entry(x, out=heads.flat)
         if self._qk_norm is not None:
             self._qk_norm(heads.query_key)
         if rotation is not None:
@@ -64,6 +69,10 @@ class Attention:
 
 class Mlp(Protocol):
     """A feed-forward part, of one matrix or of many experts."""
+
+    @property
+    def entry(self) -> LinearOp | None:
+        """The matrix that alone is given its input; None for several."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""

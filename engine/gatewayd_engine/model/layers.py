@@ -126,21 +126,24 @@ class FeedForward:
         gate_up: the matrix.
         down: back to the stream.
         gated: ``act(gate) * up`` of what the matrix makes.
+
+    Attributes:
+        entry: the first matrix, which alone is given the part's input.
     """
 
-    __slots__ = ("_down", "_gate_up", "_gated")
+    __slots__ = ("_down", "_gated", "entry")
 
     def __init__(
         self, gate_up: LinearOp, down: LinearOp, gated: Callable[[torch.Tensor], torch.Tensor]
     ) -> None:
-        self._gate_up = gate_up
+        self.entry = gate_up
         self._down = down
         self._gated = gated
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
-        return self._down(self._gated(self._gate_up(x)))
+        return self._down(self._gated(self.entry(x)))
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
-        return self._down.add_to(onto, self._gated(self._gate_up(x)))
+        return self._down.add_to(onto, self._gated(self.entry(x)))

@@ -13,6 +13,7 @@ class MixtureOfExperts:
     """A router and its experts; tokens are grouped by expert, so each runs once per step."""
 
     __slots__ = ("_experts", "_renormalise", "_router", "_top_k")
+    entry = None
 
     def __init__(
         self, router: LinearOp, experts: Sequence[FeedForward], top_k: int, renormalise: bool

@@ -10,6 +10,7 @@ import torch
 from gatewayd_engine.model.layers import LinearOp, RMSNorm, activation
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_engine.model.linears.rounded import RoundedLinear
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Activation, Kernels
@@ -32,14 +33,19 @@ class Parts(Protocol):
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``LinearOp``; ``dtype`` is that of activations."""
 
-    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
-        """A norm with a weight ``[hidden]``, to which ``offset`` is added."""
+    def norm(
+        self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
+    ) -> Norm:
+        """A norm with a weight ``[hidden]``, to which ``offset`` is added.
+
+        What it makes is in the form that ``entry`` takes best, if one matrix alone is given it.
+        """
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
         """A norm of each head in place, with a weight ``[heads, head_dim]``."""
 
-    def gate(self, name: str) -> Gate:
-        """A gate by the name that ``ModelSpec`` gives its function."""
+    def gate(self, name: str, entry: LinearOp) -> Gate:
+        """A gate by the name that ``ModelSpec`` gives its function, for one matrix; see ``norm``."""
 
 
 class PlainParts:
@@ -49,7 +55,9 @@ class PlainParts:
         """See ``Parts``."""
         return choose(weight, bias)
 
-    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
+    def norm(
+        self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
+    ) -> Norm:
         """See ``Parts``."""
         return RMSNorm(weight, eps, offset)
 
@@ -58,7 +66,7 @@ class PlainParts:
         norm = RMSNorm(weight, eps)
         return lambda heads: heads.copy_(norm(heads))
 
-    def gate(self, name: str) -> Gate:
+    def gate(self, name: str, entry: LinearOp) -> Gate:
         """See ``Parts``."""
         act = activation(name)
 
@@ -84,9 +92,16 @@ class FusedParts:
         """See ``Parts``."""
         return self._linears.make(weight, bias, dtype)
 
-    def norm(self, weight: torch.Tensor, eps: float, offset: float) -> Norm:
+    def norm(
+        self, weight: torch.Tensor, eps: float, offset: float, entry: LinearOp | None = None
+    ) -> Norm:
         """See ``Parts``."""
-        fused, scale = self._kernels.add_rms_norm, weight.float() + offset
+        scale = weight.float() + offset
+        if isinstance(entry, RoundedLinear):
+            quant, codes = self._kernels.add_rms_norm_quant, entry.takes
+            # Nobody but the matrix is given it.
+            return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes))
+        fused = self._kernels.add_rms_norm
         return lambda x, delta=None: fused(x, delta, scale, eps)
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
@@ -94,7 +109,11 @@ class FusedParts:
         fused, scale = self._kernels.norm_heads, weight.float().contiguous()
         return lambda heads: fused(heads, scale, eps)
 
-    def gate(self, name: str) -> Gate:
+    def gate(self, name: str, entry: LinearOp) -> Gate:
         """See ``Parts``."""
+        act = cast("Activation", name)
+        if isinstance(entry, RoundedLinear):
+            quant, codes = self._kernels.gated_quant, entry.takes
+            return cast("Gate", lambda joined: quant(joined, act, codes))
         fused = self._kernels.gated
-        return lambda joined: fused(joined, cast("Activation", name))
+        return lambda joined: fused(joined, act)

@@ -7,20 +7,29 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model import parts
+from gatewayd_engine.model.layers import Linear, LinearOp
+from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.weights import dense
+from gatewayd_hooks.quantization import Weight
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.small import small
 from tests.engine.core.test_formats import catalog, written
-from tests.plugins.quantized.writers import WRITERS
+from tests.gpu.engines import follow, greedy
+from tests.plugins.quantized.writers import WRITERS, Writer
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 AUTO = StrategyChoice("auto")
 FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits", "fp8 in blocks")
+CLOSE = 0.5
+"""How far apart two logits may be and still change places: one of 108 tokens did, 0.21 apart."""
 LONG = [*range(20, 20 + 3 * MOST_LINES)]
 
 
@@ -59,6 +68,63 @@ def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     assert both == {"grouped_mm", "expand"}
     floats = make_engine()
     assert device.info.weight_bytes < floats.info.weight_bytes
+
+
+class Rounding:
+    """A matrix of floats whose input is rounded to e4m3, row by row."""
+
+    def __init__(self, weight: Weight, bias: torch.Tensor | None = None) -> None:
+        self._linear = Linear(dense(weight).float(), bias)
+        self.nbytes = 0
+
+    rounds_inputs = False
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        codes, scales = TorchKernels().quantise(x, torch.float8_e4m3fn)
+        return self._linear(codes.float() * scales, out=out)
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
+        onto.add_(self(x))
+
+
+@pytest.mark.parametrize("name", ["floats, one scale", "int8"])
+def test_tokens_of_rounded_activations_are_the_cpus(
+    name: str,
+    make_engine: Make,
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    fields: dict[str, Any] = {"quantizer": StrategyChoice(name)}
+    folder, kind = small(), Int8DeviceLinear
+    if name != "int8":
+        folder, kind = tmp_path / "made", Fp8DeviceLinear
+        inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+        written(small(), folder, with_inputs(WRITERS[name], inputs))
+        fields = {"catalog": catalog(), "quantizer": AUTO}
+        monkeypatch.setattr(parts, "choose", rounding)
+    engine = make_device_engine(folder, **fields)
+    for layer in device_runner(engine)._decoder._layers:
+        linears = (layer._attention.entry, layer._attention.out, layer._mlp.entry, layer._mlp._down)
+        assert {type(linear) for linear in linears} == {kind}
+    # A number between two codes is rounded either way: then logits are a little different.
+    prompts = [*PROMPTS, LONG]
+    gaps = follow(engine, prompts, greedy(make_engine(folder, **fields), prompts, 12), CLOSE)
+    assert len(gaps) <= 4
+
+
+def rounding(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+    if isinstance(weight, torch.Tensor):
+        return Linear(weight, bias)
+    assert weight.activations == "e4m3"
+    return Rounding(weight, bias)
+
+
+def with_inputs(writer: Writer, inputs: dict[str, Any]) -> Writer:
+    group = {**writer.announced["config_groups"]["group_0"], "input_activations": inputs}
+    announced = {**writer.announced, "config_groups": {"group_0": group}}
+    return writer._replace(announced=announced)
 
 
 def test_captured_steps_of_few_lines_allocate_no_room(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.kernels.base import Activation, Kernels, SamplingColumns
+from gatewayd_engine.kernels.base import Activation, Kernels, Rounded, SamplingColumns
 from gatewayd_engine.kernels.packing import Packed, pack
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.kernels.twins import TorchKernels
@@ -65,6 +65,80 @@ def gated(
 ) -> None:
     gate_up = random(n, 2 * size, dtype=dtype, device=device, scale=4.0)
     close(kernels.gated(gate_up, act), TWIN.gated(gate_up, act))
+
+
+def add_rms_norm_quant(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    size: int,
+    adds: bool,
+    codes: torch.dtype,
+) -> None:
+    x = random(n, size + 16, dtype=dtype, device=device, scale=3.0)[:, :size]
+    delta = random(n, size, dtype=dtype, device=device) if adds else None
+    weight = random(size, dtype=torch.float32, device=device)
+    mine, other = x.clone(), x
+    same_codes(
+        kernels.add_rms_norm_quant(other, delta, weight, 1e-5, codes),
+        TWIN.add_rms_norm_quant(mine, delta, weight, 1e-5, codes),
+    )
+    assert torch.equal(other, mine)
+
+
+def same_codes(actual: Rounded, expected: Rounded) -> None:
+    """Equal but for numbers between two codes, which the last bit of their own decides."""
+    n, kind = len(expected.scales), expected.codes.dtype
+    assert actual.codes.dtype == kind
+    assert actual.scales.shape == expected.scales.shape == (n, 1)
+    torch.testing.assert_close(actual.scales, expected.scales, rtol=2**-7, atol=0.0)
+    mine, other = (made.codes[:n].float() * made.scales for made in (actual, expected))
+    step = expected.scales * (1.0 if kind == torch.int8 else 2**-9)
+    apart = (mine - other).abs()
+    assert (apart <= step * 1.01 + other.abs() * (0.0 if kind == torch.int8 else 2**-3)).all()
+    assert (actual.codes[:n].float() != expected.codes[:n].float()).sum() <= mine.numel() // 20
+
+
+def gated_quant(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    size: int,
+    act: Activation,
+    codes: torch.dtype,
+) -> None:
+    gate_up = random(n, 2 * size, dtype=dtype, device=device, scale=4.0)
+    same_codes(kernels.gated_quant(gate_up, act, codes), TWIN.gated_quant(gate_up, act, codes))
+
+
+def quantise(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    size: int,
+    codes: torch.dtype,
+) -> None:
+    """Bit for bit: there is nothing before it that could differ."""
+    x = random(n, size + 16, dtype=dtype, device=device, scale=3.0)[:, :size]
+    actual, expected = kernels.quantise(x, codes), TWIN.quantise(x, codes)
+    assert torch.equal(actual.scales, expected.scales)
+    mine, other = (made.codes[:n].view(torch.uint8) for made in (actual, expected))
+    assert torch.equal(mine, other)
+
+
+def scaled(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, size: int, has_bias: bool
+) -> None:
+    sums = torch.randint(-(1 << 22), 1 << 22, (n + 3, size), dtype=torch.int32, device=device)
+    lines, rows = (random(k, dtype=torch.float32, device=device) for k in (n, size))
+    bias = random(size, dtype=dtype, device=device, scale=1e4) if has_bias else None
+    mine, other = torch.zeros(2, n, size + 8, dtype=dtype, device=device)
+    TWIN.scaled(sums, lines.unsqueeze(1), rows, bias, mine[:, :size])
+    kernels.scaled(sums, lines.unsqueeze(1), rows, bias, other[:, :size])
+    close(other, mine)
 
 
 def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> Packed:

@@ -75,6 +75,11 @@ def main() -> None:
     launch(checks.gated, half, 2, 14336, "silu")
     launch(checks.gated, half, 2, 14336, "gelu")
     launch(checks.gated, half, 2, 14336, "gelu_tanh")
+    for codes in (torch.int8, torch.float8_e4m3fn):
+        launch(checks.add_rms_norm_quant, half, 2, 4096, True, codes)
+        launch(checks.gated_quant, half, 2, 14336, "silu", codes)
+        launch(checks.quantise, half, 2, 4096, codes)
+    launch(checks.scaled, half, 2, 4096, True)
     # GPTQ without and with ``desc_act``, AWQ, and Q6_K, whose groups are small, at a few lines.
     for kind, groups in (("symmetric", 4), ("any order", 4), ("offsets", 4), ("bytes", 32)):
         launch(checks.grouped_mm, half, 1, 128, 512, groups, kind)

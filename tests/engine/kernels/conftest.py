@@ -41,17 +41,19 @@ def device() -> torch.device:
 def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """``TritonKernels``, interpreted as a GPU computes.
 
-    The interpreter cuts bfloat16 off where the hardware rounds, takes its bits for integers in
-    products of matrices, and numpy, in which it computes, warns of what is not a number.
+    The interpreter cuts small floats off where the hardware rounds, and takes bits of bfloat16 for
+    integers in products of matrices, and numpy, in which it computes, warns of what is not a number.
     """
     convert = interpreter._convert_float
     dot = interpreter.InterpreterBuilder.create_dot
 
     def rounding(array: Any, source: Any, target: Any, mode: Any) -> Any:
-        if (source, target) != (tl.float32, tl.bfloat16):
+        if source != tl.float32 or target not in (tl.bfloat16, tl.float8e4nv):
             return convert(array, source, target, mode)
-        rounded = torch.from_numpy(np.ascontiguousarray(array)).to(torch.bfloat16)
-        return rounded.view(torch.int16).numpy().view(np.uint16)
+        numbers = torch.from_numpy(np.ascontiguousarray(array))
+        if target == tl.float8e4nv:
+            return numbers.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        return numbers.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
 
     def widened(handle: Any) -> Any:
         if handle.dtype.scalar != tl.bfloat16:

@@ -8,11 +8,15 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels import room as rooms
+from gatewayd_engine.kernels.base import Rounded
 from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
 from gatewayd_engine.model.linears.grouped import GroupedLinear
+from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, Weight
 from tests.engine.kernels.weights import KINDS, grouped
@@ -24,6 +28,13 @@ def made(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
     return DeviceLinears(TorchKernels()).make(weight, bias, torch.float32)
 
 
+def near(got: torch.Tensor, exact: torch.Tensor) -> None:
+    """Equal but for the order of additions, whose errors are of the size of the largest sum."""
+    assert got.shape == exact.shape
+    largest = exact.abs().amax(1, keepdim=True)
+    assert ((got - exact).abs() <= 1e-5 * largest).all()
+
+
 def check(linear: LinearOp, weight: Weight, bias: torch.Tensor | None) -> None:
     rows, columns = (weight if isinstance(weight, torch.Tensor) else weight.codes).shape
     for lines in LINES:
@@ -31,7 +42,7 @@ def check(linear: LinearOp, weight: Weight, bias: torch.Tensor | None) -> None:
         exact = x.double() @ dense(weight).double().t()
         exact = (exact if bias is None else exact + bias).float()
         got = linear(x)
-        torch.testing.assert_close(got, exact, rtol=1e-5, atol=1e-4)
+        near(got, exact)
         out = torch.full((lines, rows + 3), torch.nan)
         assert linear(x, out=out[:, :rows]).data_ptr() == out.data_ptr()
         assert torch.equal(out[:, :rows], got)
@@ -69,6 +80,92 @@ def test_matrices_of_a_model_share_their_room() -> None:
     assert isinstance(second, GroupedLinear)
     assert first._room is second._room
     assert first.nbytes == 384 * 64 // 2 + 2 * 3 * 64
+
+
+def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
+    scales = torch.rand(rows, 1) + 0.5
+    if kind == "int8":
+        codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
+        return GroupedWeight(codes, scales, activations="int8")
+    codes = torch.randn(rows, columns).to(torch.float8_e4m3fn)
+    return GroupedWeight(codes, scales, activations="e4m3")
+
+
+ROUNDED = {"int8": Int8DeviceLinear, "e4m3": Fp8DeviceLinear}
+
+
+@pytest.mark.parametrize("has_bias", [False, True])
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_codes_are_multiplied_with_codes(kind: str, has_bias: bool) -> None:
+    weight, kernels = eight_bits(kind, 96, 384), TorchKernels()
+    bias = torch.randn(96) if has_bias else None
+    linear = made(weight, bias)
+    assert type(linear) is ROUNDED[kind]
+    assert linear.nbytes == 96 * 384 + 4 * 96 + (4 * 96 if has_bias else 0)
+    for lines in LINES:
+        x = torch.randn(lines, 384) * 10 ** torch.randn(lines, 1)
+        given = kernels.quantise(x, weight.codes.dtype)
+        exact = given.codes.double() @ weight.codes.double().t()
+        exact = exact * given.scales * weight.scales[:, 0]
+        exact = (exact if bias is None else exact + bias).float()
+        got = linear(x)
+        near(got, exact)
+        # Rounded where it was made, or here.
+        assert torch.equal(linear(given), got)
+        for out in (torch.empty(lines, 96), torch.full((lines, 99), torch.nan)[:, :96]):
+            assert linear(x, out=out) is out
+            assert torch.equal(out, got)
+        assert torch.equal(linear.add_to(torch.ones(lines, 96), given), got)
+
+
+def test_integers_are_the_cpus_bit_for_bit() -> None:
+    weight, bias = eight_bits("int8", 64, 384), torch.randn(64)
+    x = torch.randn(9, 384)
+    assert torch.equal(made(weight, bias)(x), choose(weight, bias)(x))
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+def test_a_line_that_is_no_number_is_told(kind: str) -> None:
+    x = torch.randn(4, 384)
+    linear = made(eight_bits(kind, 64, 384))
+    sound = linear(x.clone())
+    x[1, 3], x[2] = torch.nan, torch.inf
+    got = linear(x)
+    assert torch.equal(got[[0, 3]], sound[[0, 3]])
+    assert got[1:3].isnan().all()
+
+
+@pytest.mark.parametrize("kind", ROUNDED)
+@pytest.mark.parametrize("size", [(100, 384), (96, 100)])
+def test_sides_that_no_matrix_unit_takes_are_multiplied_with_floats(
+    kind: str, size: tuple[int, int]
+) -> None:
+    weight = eight_bits(kind, *size)
+    linear = made(weight)
+    assert isinstance(linear, GroupedLinear)
+    check(linear, weight, None)
+
+
+def test_what_is_meant_for_floats_is_given_floats() -> None:
+    for kind in ROUNDED:
+        linear = made(eight_bits(kind, 96, 384)._replace(activations="float"))
+        assert isinstance(linear, GroupedLinear)
+
+
+@pytest.mark.parametrize("kind", [*ROUNDED, "float"])
+def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
+    parts, is_rounded = FusedParts(TorchKernels()), kind in ROUNDED
+    weight = eight_bits(kind, 64, 64) if is_rounded else torch.randn(64, 64)
+    linear = parts.linear(weight, None, torch.float32)
+    x, delta, both = torch.randn(3, 64), torch.randn(3, 64), torch.randn(3, 128)
+    scale = torch.rand(64)
+    norm, plain = (parts.norm(scale, 1e-5, 1.0, entry) for entry in (linear, None))
+    got = norm(x.clone(), delta)
+    assert isinstance(got, Rounded) is is_rounded
+    assert torch.equal(linear(got), linear(plain(x.clone(), delta)))
+    gated = parts.gate("silu", linear)(both)
+    assert isinstance(gated, Rounded) is is_rounded
+    assert torch.equal(linear(gated), linear(TorchKernels().gated(both, "silu")))
 
 
 def test_what_no_kernel_reads_is_made_dense(caplog: pytest.LogCaptureFixture) -> None:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.weights import checked, dense
-from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored
+from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Scheme, Stored
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
 from gatewayd_quant_fp8.strategy import Fp8
@@ -96,3 +96,33 @@ def test_8_bit_inputs_by_token_are_multiplied_as_bytes() -> None:
     assert not isinstance(weight, torch.Tensor)
     assert weight.activations == "int8"
     assert weight.codes.dtype == torch.int8
+
+
+@pytest.mark.parametrize(
+    ("inputs", "wanted"),
+    [
+        (None, "float"),
+        ({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}, "e4m3"),
+        ({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}, "e4m3"),
+        ({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}, "float"),
+        ({"num_bits": 4, "type": "float", "strategy": "token", "dynamic": True}, "float"),
+    ],
+)
+def test_8_bit_floats_say_what_they_are_multiplied_with(inputs: Any, wanted: str) -> None:
+    case = CASES["floats, one scale"]
+    group = {**case.announced["config_groups"]["group_0"], "input_activations": inputs}
+    announced = {**case.announced, "config_groups": {"group_0": group}}
+    scheme = CompressedTensors().scheme(Announcement(announced, "here"))
+    weight = scheme.weight(Matrix(NAME, 8, 32), case.tensors(8, 32).__getitem__)
+    assert not isinstance(weight, torch.Tensor)
+    assert weight.activations == wanted
+
+
+@pytest.mark.parametrize(("name", "wanted"), [("fp8", "e4m3"), ("fp8 in blocks", "float")])
+def test_fp8_is_multiplied_with_rows_of_fp8_where_its_scales_are_of_rows(
+    name: str, wanted: str
+) -> None:
+    case = CASES[name]
+    weight = scheme_of(case).weight(Matrix(NAME, 64, 96), case.tensors(64, 96).__getitem__)
+    assert isinstance(weight, GroupedWeight)
+    assert weight.activations == wanted

@@ -9,15 +9,24 @@ import torch
 
 from gatewayd_engine.kernels.packing import pack
 from gatewayd_engine.kernels.room import Room
-from gatewayd_engine.model.layers import Linear, LinearOp
+from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.grouped import GroupedLinear
+from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
+from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.weights import dense
+from gatewayd_hooks.quantization import GroupedWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
     from gatewayd_hooks.quantization import Weight
 
 _log = logging.getLogger(__name__)
+
+_INT8_SIDES = 8
+_FP8_SIDES = 16
+"""Products of codes take matrices whose sides are multiples of these."""
+_HOPPER = 9
+"""From here on GPUs multiply 8-bit floats with a scale for each row."""
 
 
 class DeviceLinears:
@@ -41,6 +50,10 @@ class DeviceLinears:
         """
         if isinstance(weight, torch.Tensor):
             return Apart(weight, bias)
+        if _is_for_integers(weight):
+            return Int8DeviceLinear(weight, bias, self._kernels, dtype)
+        if _is_for_floats(weight):
+            return Fp8DeviceLinear(weight, bias, self._kernels, dtype)
         packed = pack(weight)
         if packed is None:
             _log.info("a matrix whose codes no kernel reads is made dense")
@@ -51,11 +64,60 @@ class DeviceLinears:
         return GroupedLinear(packed, bias, self._kernels, self._room)
 
 
-class Apart(Linear):
-    """A matrix that leaves adding to the next norm, which reads the stream anyway."""
+class Apart:
+    """A matrix of floats that leaves adding to the next norm, which reads the stream anyway.
 
-    __slots__ = ()
+    Args:
+        weight: shape ``[out, in]``.
+        bias: shape ``[out]``.
+    """
+
+    __slots__ = ("_bias", "_weight")
+
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        self._bias = bias
+        self._weight = weight.t()
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See ``LinearOp``."""
+        if self._bias is None:
+            return torch.mm(x, self._weight, out=out)
+        return torch.addmm(self._bias, x, self._weight, out=out)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
         return self(x)
+
+
+def _is_for_integers(weight: GroupedWeight) -> bool:
+    return (
+        weight.activations == "int8"
+        and weight.codes.dtype == torch.int8
+        and weight.codes.shape[1] <= MOST_COLUMNS
+        and _is_by_row(weight, _INT8_SIDES)
+    )
+
+
+def _is_for_floats(weight: GroupedWeight) -> bool:
+    codes = weight.codes
+    return (
+        weight.activations == "e4m3"
+        and codes.dtype == torch.float8_e4m3fn
+        and _is_by_row(weight, _FP8_SIDES)
+        and not (codes.is_cuda and torch.cuda.get_device_capability(codes.device)[0] < _HOPPER)
+    )
+
+
+def _is_by_row(weight: GroupedWeight, sides: int) -> bool:
+    """Whether each row has one scale, and a matrix unit takes its sides."""
+    return (
+        weight.scales.shape[1] == 1
+        and weight.offsets is None
+        and weight.group_of is None
+        and not any(size % sides for size in weight.codes.shape)
+    )

@@ -1,0 +1,110 @@
+"""Products of codes with codes of eight bits, as a device's matrix units make them.
+
+Each row of activations has a scale of its own, so that an answer does not depend on who else is in
+the batch. The norm or the gate before such a matrix gives it codes at once; where others made its
+input it rounds that itself.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_engine.kernels.base import Rounded
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_hooks.quantization import GroupedWeight
+
+
+class RoundedLinear:
+    """A matrix of which each row has one scale.
+
+    Args:
+        weight: codes with one group and no offsets.
+        bias: float, shape ``[rows]``.
+        kernels: of the device.
+        dtype: of answers.
+
+    Attributes:
+        takes: the type of the codes that it multiplies with.
+    """
+
+    __slots__ = ("_bias", "_codes", "_dtype", "_kernels", "_scales", "takes")
+
+    def __init__(
+        self,
+        weight: GroupedWeight,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        dtype: torch.dtype,
+    ) -> None:
+        self.takes = weight.codes.dtype
+        self._bias = bias
+        self._codes = weight.codes.contiguous().t()
+        self._scales = weight.scales.reshape(1, -1).contiguous()
+        self._kernels = kernels
+        self._dtype = dtype
+
+    @property
+    def nbytes(self) -> int:
+        """See ``LinearOp``."""
+        tensors = (self._codes, self._scales, self._bias)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def __call__(
+        self, x: torch.Tensor | Rounded, *, out: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """See ``LinearOp``."""
+        given = x if isinstance(x, Rounded) else self._kernels.quantise(x, self.takes)
+        n = len(given.scales)
+        if out is None:
+            shape = (n, self._codes.shape[1])
+            out = torch.empty(shape, dtype=self._dtype, device=self._codes.device)
+        if n:
+            self._multiply(given, out)
+        return out
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor | Rounded) -> torch.Tensor | None:
+        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        return self(x)
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        """Write the answers to codes."""
+        raise NotImplementedError
+
+
+class Int8DeviceLinear(RoundedLinear):
+    """Sums of integers, the same in whatever order they are made, and a kernel that scales them."""
+
+    __slots__ = ()
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        sums = torch._int_mm(given.codes, self._codes)
+        self._kernels.scaled(sums, given.scales, self._scales[0], self._bias, out)
+
+
+class Fp8DeviceLinear(RoundedLinear):
+    """Sums of floats, scaled where they are made."""
+
+    __slots__ = ()
+
+    def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
+        # With a scale for each row GPUs write bfloat16 alone.
+        kind = torch.bfloat16 if out.is_cuda else out.dtype
+        fits = out.dtype == kind and out.is_contiguous()
+        made = out if fits else torch.empty(out.shape, dtype=kind, device=out.device)
+        torch._scaled_mm(
+            given.codes,
+            self._codes,
+            scale_a=given.scales,
+            scale_b=self._scales,
+            out_dtype=kind,
+            use_fast_accum=True,
+            out=made,
+        )
+        if not fits:
+            out.copy_(made)
+        if self._bias is not None:
+            out.add_(self._bias)

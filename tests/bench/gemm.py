@@ -1,0 +1,141 @@
+"""Products of few bits against bfloat16's on a GPU, at the sizes of a model's layers.
+
+    python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--json FILE]
+
+For each number of lines: microseconds of each scheme, and how many times as fast as bfloat16 that is.
+Each is captured in a CUDA graph of many products over copies of the matrix, more bytes than the
+device's cache holds, and replayed; schemes take turns, and the best of their rounds counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_hooks.quantization import GroupedWeight, Weight
+
+_LINES = (1, 2, 4, 8, 16, 32, 48, 64, 128, 512)
+_CACHE = 256 << 20
+_ROUNDS = 20
+_GOALS = {"w4a16": (2.5, 16)}
+"""By scheme: how many times as fast it has to be, up to how many lines."""
+
+
+class Row(NamedTuple):
+    """What was measured of one scheme at one number of lines."""
+
+    scheme: str
+    lines: int
+    microseconds: float
+    speedup: float
+
+
+def _int4(numbers: torch.Tensor) -> Weight:
+    groups = torch.unflatten(numbers.float(), 1, (-1, 128))
+    scales = (groups.abs().amax(-1) / 7).half().float()
+    codes = (groups / scales.unsqueeze(-1)).round_().clamp_(-8, 7).to(torch.int8)
+    return GroupedWeight(codes.flatten(1), scales, None, 4)
+
+
+def _fp8(numbers: torch.Tensor) -> Weight:
+    scales = numbers.float().abs().amax(1, keepdim=True) / 448
+    return GroupedWeight(
+        (numbers.float() / scales).to(torch.float8_e4m3fn), scales, activations="e4m3"
+    )
+
+
+def _int8(numbers: torch.Tensor) -> Weight:
+    scales = numbers.float().abs().amax(1, keepdim=True) / 127
+    codes = (numbers.float() / scales).round_().to(torch.int8)
+    return GroupedWeight(codes, scales, activations="int8")
+
+
+SCHEMES: dict[str, Callable[[torch.Tensor], Weight]] = {
+    "bf16": lambda numbers: numbers,
+    "w4a16": _int4,
+    "fp8": _fp8,
+    "int8": _int8,
+}
+
+
+def _captured(linears: list[LinearOp], x: torch.Tensor) -> torch.cuda.CUDAGraph:
+    for linear in linears:
+        linear(x)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for linear in linears:
+            linear(x)
+    return graph
+
+
+def _seconds(graph: torch.cuda.CUDAGraph) -> float:
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    begin.record()
+    graph.replay()
+    end.record()
+    end.synchronize()
+    return float(begin.elapsed_time(end)) / 1e3
+
+
+def measure(rows: int, columns: int, lines: int, schemes: dict[str, list[LinearOp]]) -> list[Row]:
+    """Measure all schemes at one number of lines."""
+    x = torch.randn(lines, columns, dtype=torch.bfloat16, device="cuda")
+    graphs = {name: _captured(linears, x) for name, linears in schemes.items()}
+    best = dict.fromkeys(graphs, float("inf"))
+    for _ in range(_ROUNDS):
+        for name, graph in graphs.items():
+            best[name] = min(best[name], _seconds(graph) / len(schemes[name]))
+    return [Row(name, lines, 1e6 * each, best["bf16"] / each) for name, each in best.items()]
+
+
+def main() -> int:
+    """Measure and print; 1 if a goal is missed."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--rows", type=int, default=14336)
+    parser.add_argument("--columns", type=int, default=4096)
+    parser.add_argument("--json", type=Path, default=None)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        print("there is no GPU: nothing was measured", file=sys.stderr)
+        return 2
+    kernels = choose(torch.device("cuda"))
+    numbers = torch.randn(options.rows, options.columns, dtype=torch.bfloat16, device="cuda")
+    schemes: dict[str, list[LinearOp]] = {}
+    for name, make in SCHEMES.items():
+        linears = DeviceLinears(kernels)
+        first = linears.make(make(numbers), None, torch.bfloat16)
+        copies = _CACHE // first.nbytes + 1
+        others = [linears.make(make(numbers.clone()), None, torch.bfloat16) for _ in range(copies)]
+        schemes[name] = [first, *others]
+    table: list[Row] = []
+    with torch.inference_mode():
+        for lines in _LINES:
+            table += measure(options.rows, options.columns, lines, schemes)
+            told = [f"{r.scheme} {r.microseconds:8.1f} us {r.speedup:5.2f}x" for r in table[-4:]]
+            print(f"{lines:4d} lines: {' | '.join(told)}", flush=True)
+    if options.json is not None:
+        options.json.write_text(json.dumps([row._asdict() for row in table], indent=2) + "\n")
+    missed = [
+        row
+        for row in table
+        if row.scheme in _GOALS
+        and row.lines <= _GOALS[row.scheme][1]
+        and row.speedup < _GOALS[row.scheme][0]
+    ]
+    for row in missed:
+        print(f"missed: {row.scheme} at {row.lines} lines is {row.speedup:.2f} times as fast")
+    return 1 if missed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -28,6 +28,6 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             config_type=Fp8Config,
             build=_build,
             summary="Checkpoints of 8-bit floats, with a scale for each tensor, row or block.",
-            requires_spec=">=1.10,<2",
+            requires_spec=">=1.13,<2",
         )
     ]

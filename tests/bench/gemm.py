@@ -1,9 +1,9 @@
 """Products of few bits against bfloat16's on a GPU, at the sizes of a model's layers.
 
-    python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--json FILE]
+    python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--json FILE] [--strict]
 
-For each number of lines: microseconds of each scheme, and how many times as fast as bfloat16 that is.
-Each is captured in a CUDA graph of many products over copies of the matrix, more bytes than the
+For each number of lines: microseconds of each scheme, and how many times as fast as bfloat16. Each
+is captured in a CUDA graph of many products over copies of the matrix, more bytes than the
 device's cache holds, and replayed; schemes take turns, and the best of their rounds counts.
 """
 
@@ -99,11 +99,12 @@ def measure(rows: int, columns: int, lines: int, schemes: dict[str, list[LinearO
 
 
 def main() -> int:
-    """Measure and print; 1 if a goal is missed."""
+    """Measure and print; with ``--strict``, 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=14336)
     parser.add_argument("--columns", type=int, default=4096)
     parser.add_argument("--json", type=Path, default=None)
+    parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("there is no GPU: nothing was measured", file=sys.stderr)
@@ -134,7 +135,7 @@ def main() -> int:
     ]
     for row in missed:
         print(f"missed: {row.scheme} at {row.lines} lines is {row.speedup:.2f} times as fast")
-    return 1 if missed else 0
+    return 1 if missed and options.strict else 0
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Rows rounded to codes of eight bits, each with a scale of its own, and what becomes of sums of them.
+"""Rows rounded to codes of eight bits, each with a scale of its own, and sums of such codes.
 
 Bound by memory: a row stays in registers while its largest number is looked for. Where a norm or a
 gate makes the row, it is rounded before it is written: half of the bytes, and no launch.

@@ -45,7 +45,7 @@ class Parts(Protocol):
         """A norm of each head in place, with a weight ``[heads, head_dim]``."""
 
     def gate(self, name: str, entry: LinearOp) -> Gate:
-        """A gate by the name that ``ModelSpec`` gives its function, for one matrix; see ``norm``."""
+        """A gate by its function's name in ``ModelSpec``, for one matrix; see ``norm``."""
 
 
 class PlainParts:

@@ -42,7 +42,7 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     """``TritonKernels``, interpreted as a GPU computes.
 
     The interpreter cuts small floats off where the hardware rounds, and takes bits of bfloat16 for
-    integers in products of matrices, and numpy, in which it computes, warns of what is not a number.
+    integers in products of matrices. Numpy, in which it computes, warns of what is not a number.
     """
     convert = interpreter._convert_float
     dot = interpreter.InterpreterBuilder.create_dot

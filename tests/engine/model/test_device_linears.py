@@ -1,4 +1,4 @@
-"""Products of few bits on a device, with torch's kernels: against 64 bits, for any number of lines."""
+"""Products of few bits on a device, by torch's kernels: against 64 bits, for few lines and many."""
 
 from __future__ import annotations
 

@@ -100,8 +100,8 @@ class Fp8Scheme:
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight holds a NaN")
         # Inputs are rounded row by row: of what "static" says, a scale for all of them, the better.
-        inputs = "e4m3" if self.block is None else "float"
-        return GroupedWeight(codes, scales.contiguous(), group_of=group_of, activations=inputs)
+        made = GroupedWeight(codes, scales.contiguous(), group_of=group_of)
+        return made._replace(activations="e4m3") if self.block is None else made
 
 
 def _has(name: str, part: str) -> bool:

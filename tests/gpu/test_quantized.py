@@ -18,11 +18,12 @@ from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.room import MOST_LINES, Room
 from gatewayd_engine.kernels.rounding import MOST_CODES
 from gatewayd_engine.model.linears.device import DeviceLinears
-from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_engine.model.weights import placed
+from gatewayd_hooks.quantization import GroupedWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
 from tests.engine.kernels import checks
-from tests.engine.kernels.weights import KINDS
+from tests.engine.kernels.weights import KINDS, grouped
 from tests.gpu.engines import follow, greedy, on_gpu
 from tests.plugins.quantized.writers import WRITERS
 
@@ -136,11 +137,10 @@ def test_codes_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int) ->
 def test_a_captured_product_computes_from_what_its_input_holds_now(
     kernels: Kernels, kind: str, n: int
 ) -> None:
-    weight = eight_bits(kind, HIDDEN, INTERMEDIATE) if kind in ("int8", "e4m3") else None
-    if weight is None:
-        given = checks.grouped(kind, HIDDEN, INTERMEDIATE, 112)
-        moved = {k: v.to(CUDA) for k, v in given._asdict().items() if torch.is_tensor(v)}
-        weight = given._replace(**moved)
+    if kind in ("int8", "e4m3"):
+        weight: Weight = eight_bits(kind, HIDDEN, INTERMEDIATE)
+    else:
+        weight = placed(grouped(kind, HIDDEN, INTERMEDIATE, 112), CUDA)
     linear = DeviceLinears(kernels).make(weight, None, torch.bfloat16)
     x = checks.random(n, INTERMEDIATE, dtype=torch.bfloat16, device=CUDA)
     out = torch.empty(n, HIDDEN, dtype=torch.bfloat16, device=CUDA)

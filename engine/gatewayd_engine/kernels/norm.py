@@ -34,7 +34,8 @@ def add_rms_norm_quant(
     codes: torch.dtype,
 ) -> Rounded:
     """See ``Kernels``."""
-    out = rounded_like(*x.shape, codes, x.device)
+    n, size = x.shape
+    out = rounded_like(n, size, codes, x.device)
     _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes])
     return out
 

@@ -30,7 +30,7 @@ def rounded_like(n: int, size: int, codes: torch.dtype, device: torch.device) ->
 
 def warps(size: int) -> int:
     """Of a program that has a row in its registers."""
-    return min(16, max(1, triton.next_power_of_2(size) // 512))
+    return int(min(16, max(1, triton.next_power_of_2(size) // 512)))
 
 
 @triton.jit

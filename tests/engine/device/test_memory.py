@@ -128,7 +128,12 @@ def decoder_of(spec: Any) -> Any:
     """In bfloat16, but for capped logits."""
     bf16 = torch.bfloat16
     return SimpleNamespace(
-        spec=spec, num_parameters=8_030_261_248, dtype=bf16, logits_dtype=bf16, device="cuda"
+        spec=spec,
+        num_parameters=8_030_261_248,
+        weight_bytes=2 * 8_030_261_248,
+        dtype=bf16,
+        logits_dtype=bf16,
+        device="cuda",
     )
 
 

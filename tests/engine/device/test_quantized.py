@@ -14,7 +14,7 @@ from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model import parts
 from gatewayd_engine.model.layers import Linear, LinearOp
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear, RoundedLinear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import Weight
 from tests.engine.core.prompts import PROMPTS
@@ -97,7 +97,8 @@ def test_tokens_of_rounded_activations_are_the_cpus(
     tmp_path: Path,
 ) -> None:
     fields: dict[str, Any] = {"quantizer": StrategyChoice(name)}
-    folder, kind = small(), Int8DeviceLinear
+    folder = small()
+    kind: type[RoundedLinear] = Int8DeviceLinear
     if name != "int8":
         folder, kind = tmp_path / "made", Fp8DeviceLinear
         inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}

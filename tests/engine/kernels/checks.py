@@ -8,7 +8,9 @@ from gatewayd_engine.kernels.base import Activation, Kernels, Rounded, SamplingC
 from gatewayd_engine.kernels.packing import Packed, pack
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.logits import PenaltyColumns
+from gatewayd_hooks.quantization import GroupedWeight
 from tests.engine.kernels.weights import grouped
 
 TWIN = TorchKernels()
@@ -142,13 +144,9 @@ def scaled(
 
 
 def packed(kind: str, rows: int, columns: int, groups: int, device: torch.device) -> Packed:
-    weight = grouped(kind, rows, columns, groups)
-    tensors = {
-        name: value.to(device)
-        for name, value in weight._asdict().items()
-        if isinstance(value, torch.Tensor)
-    }
-    made = pack(weight._replace(**tensors))
+    weight = placed(grouped(kind, rows, columns, groups), device)
+    assert isinstance(weight, GroupedWeight)
+    made = pack(weight)
     assert made is not None
     return made
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.packing import unpack
+from gatewayd_engine.kernels.packing import Packed, unpack
 from gatewayd_engine.kernels.room import MOST_LINES, Room, splits
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.weights import dense
@@ -96,7 +96,7 @@ def test_a_room_grows_to_what_its_largest_matrix_needs(monkeypatch: pytest.Monke
     assert Room.rows_at_once(large) == 64
 
 
-def _room(weight: checks.Packed) -> Room:
+def _room(weight: Packed) -> Room:
     room = Room(weight.words.device, torch.float32)
     room.reserve(weight)
     return room

@@ -79,6 +79,10 @@ _SWAPS: tuple[tuple[str, str], ...] = (
     ("drafter", "ngram"),
     ("drafter", "none"),
 )
+_NONSENSE = [
+    *(with_field(COMPLETION, one) for one in bad_fields(CompletionRequest)),
+    *BROKEN_JSON,
+]
 
 
 def installed(folder: Path) -> dict[str, str]:
@@ -173,6 +177,7 @@ class Faults:
 
     async def each(self) -> None:
         """Everything once: what is imported and kept for it is there from then on."""
+        await self._send(_NONSENSE)
         for cause in (*self.soft.values(), *(self._swap for _ in _SWAPS), *self.hard.values()):
             await cause()
         self.last = time.monotonic()
@@ -288,10 +293,12 @@ class Faults:
         writer.close()
 
     async def _send_nonsense(self) -> None:
-        bad = [with_field(COMPLETION, one) for one in bad_fields(CompletionRequest)]
+        await self._send(self._rng.sample(_NONSENSE, 20))
+
+    async def _send(self, bodies: Iterable[bytes]) -> None:
         headers = {"content-type": "application/json"}
         async with httpx.AsyncClient(timeout=20) as http:
-            for content in self._rng.sample([*bad, *BROKEN_JSON], 20):
+            for content in bodies:
                 url = f"{self.daemon.url}/v1/completions"
                 answer = await http.post(url, content=content, headers=headers)
                 assert answer.status_code in (400, 503), answer.text

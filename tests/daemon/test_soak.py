@@ -100,7 +100,10 @@ class Bench:
             self.soak.wrong.append(f"{prompt!r}: {answer}")
 
     async def warm(self) -> None:
-        """More requests than the daemon keeps the ledgers of: it grows until it has so many."""
+        """As many at once as there can be, and more than the daemon keeps the ledgers of.
+
+        It grows until it has had so many.
+        """
         left = iter(range(LEDGERS + LEDGERS // 4))
 
         async def more() -> None:
@@ -109,7 +112,7 @@ class Bench:
                 answer = await self.client.complete(self.daemon, prompt, TOKENS, stream=k % 10 < 7)
                 assert answer.is_complete
 
-        await asyncio.gather(*(more() for _ in range(32)))
+        await asyncio.gather(*(more() for _ in range(MOST_OUTSTANDING)))
 
     async def capacity(self, seconds: float) -> float:
         """Requests a second that it can do, with as many at once as there are below."""

@@ -2,28 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import numpy as np
 
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.scheduling import Plan, QueueView, SchedulerStrategy
+from gatewayd_hooks.scheduling import Plan, SchedulerStrategy
 from gatewayd_hooks.testing.fake_sequence import FakeSequence
+from gatewayd_hooks.testing.queue_columns import grow, read_only, view_of
 from gatewayd_hooks.testing.resources import FIRST_SLOTS, engine_resources
 
 __all__ = ["FakeQueue", "FakeSequence", "engine_resources"]
-
-_COLUMNS = (
-    "num_tokens",
-    "num_computed",
-    "priority",
-    "tenant",
-    "arrival",
-    "weight",
-    "deadline",
-    "preemptions",
-)
 
 
 class FakeQueue:
@@ -62,20 +51,7 @@ class FakeQueue:
         self.parked: list[FakeSequence] = []
         self.finished: list[FakeSequence] = []
         self.preemptions = self.idle_steps = 0
-        self.view = QueueView(
-            running=np.zeros(0, np.int32),
-            num_tokens=np.zeros(FIRST_SLOTS, np.int32),
-            num_computed=np.zeros(FIRST_SLOTS, np.int32),
-            priority=np.zeros(FIRST_SLOTS, np.int8),
-            tenant=np.zeros(FIRST_SLOTS, np.int32),
-            arrival=np.zeros(FIRST_SLOTS, np.float64),
-            token_budget=resources.max_batch_tokens,
-            max_running=resources.max_running,
-            free_pages=resources.num_pages,
-            page_size=resources.page_size,
-            uncached=self._uncached,
-            held=frozenset(),
-        )
+        self.view = view_of(resources, self._uncached)
 
     def __len__(self) -> int:
         return len(self.running) + len(self.waiting)
@@ -107,7 +83,8 @@ class FakeQueue:
             deadline: seconds from now to the first token that is wanted.
         """
         if None not in self._by_slot:
-            self._grow()
+            grow(self.view)
+            self._by_slot.extend([None] * len(self._by_slot))
         slot = len(self._by_slot) - 1 - self._by_slot[::-1].index(None)
         sequence = FakeSequence(slot, prompt + output, min(cached, prompt - 1), priority, tenant)
         self._by_slot[slot] = sequence
@@ -202,13 +179,6 @@ class FakeQueue:
     def _show_running(self) -> None:
         self.view.running = np.array([s.slot for s in self.running], np.int32)
 
-    def _grow(self) -> None:
-        old = len(self._by_slot)
-        self._by_slot.extend([None] * old)
-        for name in _COLUMNS:
-            column = getattr(self.view, name)
-            setattr(self.view, name, np.concatenate([column, np.zeros_like(column)]))
-
     def _uncached(self, slot: int) -> int:
         sequence = self._by_slot[slot]
         assert sequence is not None, f"asked about slot {slot}, which nobody has"
@@ -230,7 +200,7 @@ class FakeQueue:
             self.view.now = self._clock()
         held = [sequence for sequence in self.waiting if sequence.held]
         self.view.held = frozenset(sequence.slot for sequence in held if sequence.is_shown)
-        with self._read_only():
+        with read_only(self.view):
             plan = self._scheduler.plan(self.view)
         self.check(plan)
         before = self.preemptions
@@ -258,18 +228,6 @@ class FakeQueue:
             if sequence.is_running:
                 self._compute(sequence, count)
         return plan
-
-    @contextmanager
-    def _read_only(self) -> Iterator[None]:
-        """A scheduler that writes to a column raises."""
-        columns = [self.view.running, *(getattr(self.view, name) for name in _COLUMNS)]
-        for column in columns:
-            column.flags.writeable = False
-        try:
-            yield
-        finally:
-            for column in columns:
-                column.flags.writeable = True
 
     def check(self, plan: Plan) -> None:
         """Fail the test when a plan breaks a rule of ``Plan``."""

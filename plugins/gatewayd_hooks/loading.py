@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import pluggy
@@ -21,50 +20,13 @@ from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest, told
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.plugin_rows import LoadFailure, PluginRow, row_of
 from gatewayd_hooks.settings import decode
 from gatewayd_hooks.startup_files import startup_file
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.version import SPEC_VERSION
 
 __all__ = ["LoadFailure", "PluginError", "PluginHost", "PluginRow"]
-
-
-@dataclass(frozen=True, slots=True)
-class LoadFailure:
-    """A plugin that was asked for and is not there.
-
-    Attributes:
-        kind: its kind.
-        name: its name.
-        reason: why, in one line.
-    """
-
-    kind: str
-    name: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class PluginRow:
-    """One installed plugin, as operators see it.
-
-    Attributes:
-        kind: its kind.
-        name: its name.
-        distribution: the package it came in.
-        version: of the distribution.
-        state: ``installed``, ``enabled``, ``failed``, ``conflict`` or ``unknown``.
-        summary: its own words; empty until it is loaded.
-        reason: why it failed or cannot be chosen.
-    """
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    state: str
-    summary: str
-    reason: str
 
 
 class PluginHost:
@@ -191,24 +153,16 @@ class PluginHost:
 
     def report(self) -> list[PluginRow]:
         """Every installed plugin and what became of it; loads nothing."""
-        return [self._row(entry) for entry in self._catalog.entries]
-
-    def _row(self, entry: Entry) -> PluginRow:
-        owners = self._catalog.owners(entry.kind, entry.name)
-        reason = ""
-        if not entry.is_known:
-            state, reason = "unknown", "this gatewayd has no such kind"
-        elif len(owners) > 1:
-            others = " and ".join(owner.owner for owner in owners if owner is not entry)
-            state, reason = "conflict", f"also offered by {others}"
-        elif entry in self._failures:
-            state, reason = "failed", self._failures[entry]
-        else:
-            state = "enabled" if entry in self._enabled else "installed"
-        summary = self._summaries.get(entry, "")
-        return PluginRow(
-            entry.kind, entry.name, entry.distribution, entry.version, state, summary, reason
-        )
+        return [
+            row_of(
+                entry,
+                self._catalog.owners(entry.kind, entry.name),
+                summary=self._summaries.get(entry, ""),
+                failure=self._failures.get(entry),
+                is_enabled=entry in self._enabled,
+            )
+            for entry in self._catalog.entries
+        ]
 
     @contextmanager
     def _noting_failure(self, entry: Entry) -> Iterator[None]:

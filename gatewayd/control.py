@@ -11,47 +11,41 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar, TypeVarTuple
 
-from pydantic import ValidationError
-
 from gatewayd import launch, logs
 from gatewayd.aside import aside
+from gatewayd.changes import (
+    LIMITS,
+    SWAPPABLE,
+    Refused,
+    limited,
+    limits_in,
+    note_restarts,
+    promised,
+    slot_with,
+)
 from gatewayd.config import Config
 from gatewayd.config_slo import SloTable
-from gatewayd.config_slots import SlotTable, StrategyTable
+from gatewayd.config_slots import SlotTable
+from gatewayd.costs import costs_of
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.swapping import SwapRefused
 from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged, check_strategies, chosen_rows, load_detector
-from gatewayd.sizes import limit_of, sizes
-from gatewayd.slots import chosen_in, configured, hidden_settings, names_in
-from gatewayd_engine.config import ENGINE_KINDS, FIXED_KINDS, StrategyChoice
+from gatewayd.sizes import sizes
+from gatewayd.slots import chosen_in, configured, names_in, shown_slots
+from gatewayd_engine.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginRow
-from gatewayd_hooks.settings import needing_restart, problems_in
+from gatewayd_hooks.settings import needing_restart
 from gatewayd_hooks.strategy import Kind, StrategyInfo
+
+__all__ = ["LIMITS", "SWAPPABLE", "Control", "Refused"]
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 _log = logging.getLogger(__name__)
-
-SWAPPABLE = (
-    *(kind for kind in ENGINE_KINDS if kind not in FIXED_KINDS),
-    Kind.ADMISSION,
-    Kind.ROUTER,
-)
-LIMITS = {
-    "max_batch_tokens": "engine",
-    "strategy_budget_ms": "engine",
-    "max_waiting_requests": "queue",
-    "max_waiting_tokens": "queue",
-}
-"""Limits that change at once, and their tables."""
-
-
-class Refused(Exception):
-    """A change that is not made; the sentence says why."""
 
 
 class Control:
@@ -104,25 +98,7 @@ class Control:
             Refused: and the one before goes on.
         """
         async with self._lock:
-            table = getattr(self.config, kind, None)
-            if not isinstance(table, SlotTable):
-                slots = [
-                    k.value for k in Kind if isinstance(getattr(self.config, k, None), SlotTable)
-                ]
-                raise Refused(f"there is no kind {kind!r}; there is {', '.join(slots)}")
-            tables = dict(table.model_extra or {})
-            for name, values in settings.items():
-                tables[name] = {**tables.get(name, {}), **values}
-            if isinstance(table, StrategyTable):
-                if len(names) != 1:
-                    raise Refused(f"{kind} takes one strategy")
-                chosen: dict[str, Any] = {"strategy": names[0]}
-            else:
-                chosen = {"strategies": names}
-            try:
-                new = type(table).model_validate({**tables, **chosen})
-            except ValidationError as error:
-                raise Refused(f"[{kind}]: {'; '.join(problems_in(type(table), error))}") from None
+            new = slot_with(self.config, kind, names, settings)
             has_state = await self._swap(Kind(kind), new, who)
             self._keep([kind], who)
             return has_state
@@ -137,25 +113,7 @@ class Control:
         self._keep([f"{LIMITS[name]}.{name}" for name in changes], who)
 
     def _limit(self, changes: Mapping[str, Any], who: str) -> None:
-        tables: dict[str, dict[str, Any]] = {}
-        for name, value in changes.items():
-            if name not in LIMITS:
-                raise Refused(f"there is no limit {name!r}; there is {', '.join(LIMITS)}")
-            tables.setdefault(LIMITS[name], {})[name] = value
-        new = {}
-        for name, values in tables.items():
-            table = getattr(self.config, name)
-            try:
-                new[name] = type(table).model_validate({**table.model_dump(), **values})
-            except ValidationError as error:
-                raise Refused(f"[{name}]: {'; '.join(problems_in(type(table), error))}") from None
-        config = self.config.model_copy(update=new)
-        if sizes(config.engine).max_batch_tokens > self._most_tokens:
-            raise Refused(
-                f"max_batch_tokens is {config.engine.max_batch_tokens}; without a restart it can "
-                f"be at most {self._most_tokens}, as at the start"
-            )
-        self.config = config
+        self.config = limited(self.config, changes, self._most_tokens)
         self._apply_limits()
         for name, value in changes.items():
             _log.warning("%s is %s from now on, by %s", name, value, who)
@@ -170,16 +128,7 @@ class Control:
         Raises:
             Refused: there is no such class or target, or a value is out of its bounds.
         """
-        tables = self.config.slo.model_dump()
-        for name, values in changes.items():
-            if name not in tables:
-                raise Refused(f"there is no class {name!r}; there is {', '.join(tables)}")
-            tables[name] |= values
-        try:
-            new = SloTable.model_validate(tables)
-        except ValidationError as error:
-            raise Refused(f"[slo]: {'; '.join(problems_in(SloTable, error))}") from None
-        self._promise(new, who)
+        self._promise(promised(self.config, changes), who)
         self._keep(["slo"], who)
 
     def _keep(self, sections: list[str], who: str) -> None:
@@ -218,7 +167,7 @@ class Control:
             self._kept.file = file
         async with self._lock:
             logs.set_level(new.log.level)
-            self._note_restarts(new)
+            note_restarts(self.config, new)
             for kind in SWAPPABLE:
                 table: SlotTable = getattr(new, kind.value)
                 if chosen_in(table) == chosen_in(getattr(self.config, kind.value)):
@@ -229,7 +178,7 @@ class Control:
                 except Refused as refusal:
                     _log.error("[%s] stays as it is: %s", kind.value, refusal)
         self._promise(new.slo, who)
-        now, limits = self.limits(), {n: limit_of(new, table, n) for n, table in LIMITS.items()}
+        now, limits = self.limits(), limits_in(new)
         try:
             if changes := {n: v for n, v in limits.items() if v != now[n]}:
                 self._limit(changes, who)
@@ -241,43 +190,16 @@ class Control:
 
     def slots(self) -> list[dict[str, Any]]:
         """What is chosen for every kind; secrets are hidden."""
-        hidden = hidden_settings(self.config)
-        found = []
-        for kind in Kind:
-            table = getattr(self.config, kind.value, None)
-            if isinstance(table, SlotTable):
-                settings = {
-                    name: {
-                        key: "***" if _is_hidden(hidden, kind, name, key) else value
-                        for key, value in table.settings(name).items()
-                    }
-                    for name in names_in(table)
-                }
-                found.append({"kind": kind.value, "names": names_in(table), "settings": settings})
-        return found
+        return shown_slots(self.config)
 
     def limits(self) -> dict[str, Any]:
         """Every limit that may be changed, as it is now."""
-        return {name: limit_of(self.config, table, name) for name, table in LIMITS.items()}
+        return limits_in(self.config)
 
     def costs(self) -> list[tuple[str, StrategyRow]]:
         """What strategies have cost, with the engine, or ``none`` for those of this process."""
-        rows = [(str(one.index), row) for one in self._fleet.status() for row in one.strategies]
-        asked: dict[str, Fenced[Any]] = {
-            kind: fenced for kind in (Kind.ADMISSION, Kind.ROUTER) if (fenced := self._fenced(kind))
-        }
-        for (kind, name), cost in self._plugged.ledger.costs().items():
-            state, faults = "active", 0
-            if kind in asked:
-                one = asked[kind]
-                faults = one.fence.faults(kind, name)
-                if one.fence.is_quarantined(kind, name):
-                    state = "quarantined"
-                elif name != one.name:
-                    state = "replaced"
-            figures = (cost.calls, cost.seconds, cost.longest)
-            rows.append(("none", StrategyRow(kind.value, name, state, faults, *figures)))
-        return rows
+        asked = [fenced for kind in Kind if (fenced := self._fenced(kind)) is not None]
+        return costs_of(self._fleet, asked, self._plugged.ledger)
 
     def plugins(self) -> list[PluginRow]:
         """Every installed plugin; enabled are those that the configuration chooses now."""
@@ -373,24 +295,3 @@ class Control:
 
     def _aside(self, plugin: str, call: Callable[[*Ts], T], *args: *Ts) -> Awaitable[T]:
         return aside(plugin, self.config.engine.load_seconds, call, *args)
-
-    def _note_restarts(self, new: Config) -> None:
-        """Name what has changed and does not take effect."""
-        hot = {kind.value for kind in SWAPPABLE} | {"log", "slo"}
-        for table in type(self.config).model_fields:
-            if table in hot:
-                continue
-            ours, theirs = getattr(self.config, table), getattr(new, table)
-            for key in {**ours.model_dump(), **theirs.model_dump()}:
-                if LIMITS.get(key) != table and _value(ours, key) != _value(theirs, key):
-                    _log.warning("[%s] %s has changed; it takes effect after a restart", table, key)
-        if new.log.format != self.config.log.format:
-            _log.warning("[log] format has changed; it takes effect after a restart")
-
-
-def _value(table: Any, key: str) -> Any:  # noqa: ANN401 - a table of any kind
-    return getattr(table, key, None)
-
-
-def _is_hidden(hidden: set[str], kind: Kind, name: str, key: str) -> bool:
-    return f"{kind.value}.{name}" in hidden or f"{kind.value}.{name}.{key}" in hidden

@@ -86,3 +86,25 @@ def hidden_settings(config: Config) -> set[str]:
                 if key not in config_type.model_fields or is_secret(config_type, key)
             }
     return hidden
+
+
+def shown_slots(config: Config) -> list[dict[str, Any]]:
+    """What is chosen for every slot, with its settings; secrets are hidden."""
+    hidden = hidden_settings(config)
+    found = []
+    for kind in Kind:
+        table = getattr(config, kind.value, None)
+        if isinstance(table, SlotTable):
+            settings = {
+                name: {
+                    key: "***" if _is_hidden(hidden, kind, name, key) else value
+                    for key, value in table.settings(name).items()
+                }
+                for name in names_in(table)
+            }
+            found.append({"kind": kind.value, "names": names_in(table), "settings": settings})
+    return found
+
+
+def _is_hidden(hidden: set[str], kind: Kind, name: str, key: str) -> bool:
+    return f"{kind.value}.{name}" in hidden or f"{kind.value}.{name}.{key}" in hidden

@@ -1,15 +1,10 @@
-"""Every engine replica, and every request from its arrival to its end.
-
-A request is with one engine, or pending until one is ready. Losing an engine ends the requests
-whose clients have seen tokens and sends all others again, in order of arrival.
-"""
+"""Every engine replica from its start to its end, and who may send requests to them."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import itertools
-import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +12,7 @@ from functools import partial
 
 from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.backlog import Backlog, QueueLimits
-from gatewayd.engines.flight import Flight
+from gatewayd.engines.dispatch import Dispatch
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.inspecting import EngineInspection
 from gatewayd.engines.job import Job
@@ -25,27 +20,20 @@ from gatewayd.engines.offering import admit
 from gatewayd.engines.operating import EngineOperating
 from gatewayd.engines.pause import Pause
 from gatewayd.engines.pinning import EnginePins
-from gatewayd.engines.placing import submit_of, view_of
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
 from gatewayd.engines.seam import EngineRequest, ReplicaStatus, Room, TokenSink
 from gatewayd.engines.setup import Launch
-from gatewayd.engines.suspicion import Suspicion
 from gatewayd.engines.swapping import EngineSwaps
 from gatewayd.engines.trouble import trouble_of
 from gatewayd.errors import (
-    EngineLost,
     EngineUnavailable,
-    GatewayError,
-    InvalidRequest,
     ModelUnloaded,
     ServerStopping,
 )
 from gatewayd.explain.causes import ADMISSION
 from gatewayd.explain.trail import spent_on
-from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import (
-    Bump,
     Evicted,
     ModelInfo,
     Pinned,
@@ -54,11 +42,7 @@ from gatewayd_engine.messages import (
     TenantQuota,
 )
 from gatewayd_engine.messages_look import Inspected, Looked
-from gatewayd_hooks.routing import RouteRequest
 
-_log = logging.getLogger(__name__)
-
-MAX_DEATHS = 5
 _STOPPING = "the daemon is stopping; try again later"
 _UNLOADED = "the model is unloaded; an operator has to load it"
 _RELOAD_SECONDS = 30.0
@@ -99,12 +83,9 @@ class EngineFleet:
         self.pins = EnginePins(self._replicas)
         self.inspection = EngineInspection(self._replicas)
         self.operating = EngineOperating(self._replicas, self.backlog, lambda: self.deadlines)
-        self._flights = [Flight(self.backlog, r.abort, r.strategy_of) for r in self._replicas]
-        self._pending: list[Job] = []  # in order of arrival
-        self._sequences = itertools.count(1)
+        self._dispatch = Dispatch(self._replicas, self.backlog, router)
         self._numbers = itertools.count()
         self._tasks: list[asyncio.Task[None]] = []
-        self._suspicion = Suspicion()
         self.pause = Pause()
         self._is_draining = False
         self._is_loaded = asyncio.Event()  # not unloaded by an operator
@@ -139,7 +120,7 @@ class EngineFleet:
             task.result()
         reason = self._replicas[-1].detail
         self._is_settled.set()
-        self._fail_all(EngineUnavailable(f"no engine serves: {reason}"))
+        self._dispatch.fail_all(EngineUnavailable(f"no engine serves: {reason}"))
         return reason
 
     def drain(self) -> None:
@@ -150,14 +131,13 @@ class EngineFleet:
 
     def release_held(self) -> None:
         """Let go on what an operator held: nobody waits for them when engines end."""
-        flying = [job for flight in self._flights for job in flight.jobs]
-        for job in [*self._pending, *flying]:
+        for job in self._dispatch.jobs:
             if job.is_held:
                 self.operating.release(job)
 
     def cut(self) -> None:
         """Fail every request that is still here, because the daemon stops."""
-        self._fail_all(ServerStopping(_STOPPING))
+        self._dispatch.fail_all(ServerStopping(_STOPPING))
 
     async def stop(self, save_seconds: float = 0.0) -> None:
         """End the engines; requests that are left fail.
@@ -181,15 +161,14 @@ class EngineFleet:
         self._is_loaded.clear()
         self._is_settled.set()
         error = ModelUnloaded(_UNLOADED, retry_after=_RELOAD_SECONDS)
-        pending, self._pending = self._pending, []
-        self._fail(pending, error)
+        self._dispatch.fail_pending(error)
         self.release_held()
         deadline = time.monotonic() + seconds
         while self.num_unfinished and time.monotonic() < deadline:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._is_loaded.wait(), _POLL_SECONDS)
                 return  # it was loaded again
-        self._fail_all(error)
+        self._dispatch.fail_all(error)
         left = max(0.0, deadline - time.monotonic())
         await asyncio.gather(*(replica.unload(left) for replica in self._replicas))
 
@@ -221,8 +200,8 @@ class EngineFleet:
         job = Job.make(next(self._numbers), request, sinks)
         job.on_began, job.has_deadline = on_began, has_deadline
         self.backlog.enter(job)
-        self._place(job)
-        return JobHandle(self, job)
+        self._dispatch.place(job)
+        return JobHandle(self._dispatch, job)
 
     def _admit(self, request: EngineRequest, num_choices: int) -> Callable[[float], None] | None:
         """Ask the admission; see ``admit``."""
@@ -247,25 +226,6 @@ class EngineFleet:
         with self.backlog.hold():
             await self._is_settled.wait()
         self._check_open()
-
-    def cancel(self, job: Job, index: int | None) -> None:
-        """Stop one choice of a job, or all."""
-        choices = [c for c in job.choices if not c.is_over and index in (None, c.index)]
-        if not choices:
-            return
-        now = time.monotonic()
-        for choice in choices:
-            choice.is_over = True
-            choice.timeline.stop(now)
-        if job.replica is None:
-            if job.is_over:
-                self._pending = [other for other in self._pending if other is not job]
-                self.backlog.leave(job)
-                job.settle()
-            return
-        for choice in choices:
-            self._flights[job.replica].drop(choice)
-        self._replicas[job.replica].abort([choice.sequence for choice in choices])
 
     def status(self) -> Sequence[ReplicaStatus]:
         """See ``seam.Fleet``."""
@@ -316,29 +276,27 @@ class EngineFleet:
     @property
     def num_pending(self) -> int:
         """See ``seam.Fleet``."""
-        return sum(not choice.is_over for job in self._pending for choice in job.choices)
+        return self._dispatch.num_pending
 
     @property
     def num_unfinished(self) -> int:
         """Sequences at engines, and those that are pending."""
-        return sum(map(len, self._flights)) + self.num_pending
+        return self._dispatch.num_unfinished
 
     @property
     def dropped_tokens(self) -> int:
         """Tokens that came for sequences that are over, or never were."""
-        return sum(flight.dropped_tokens for flight in self._flights)
+        return self._dispatch.dropped_tokens
 
     def on_ready(self, replica: Replica) -> None:
         """See ``ReplicaOwner``."""
         self._was_ready.set()
         self._is_settled.set()
-        self._place_pending()
+        self._dispatch.place_pending()
 
     def on_step(self, replica: Replica, step: StepOutput) -> None:
         """See ``ReplicaOwner``."""
-        self._flights[replica.index].deliver(step)
-        if self._suspicion.end_trial():
-            self._place_pending()
+        self._dispatch.deliver(replica, step)
 
     def on_swapped(self, replica: Replica, event: Swapped) -> None:
         """See ``ReplicaOwner``."""
@@ -365,86 +323,4 @@ class EngineFleet:
         self.pins.lost(replica)
         self.inspection.lost(replica)
         self.operating.lost(replica)
-        jobs = self._flights[replica.index].lose()
-        self._suspicion.blame(jobs)
-        kept = [job for job in jobs if self._survives(job)]
-        kept = [job for job in kept if not job.is_over]  # cancelled when a sibling failed
-        if jobs:
-            _log.warning(
-                "engine %d was lost with %d requests; %d are sent again",
-                replica.index,
-                len(jobs),
-                len(kept),
-            )
-        self._pending = sorted([*self._pending, *kept], key=lambda job: job.number)
-        self._place_pending()
-
-    def _survives(self, job: Job) -> bool:
-        """Whether a job of a lost engine goes on; if not, it has failed now."""
-        job.replica = None
-        if job.deaths >= MAX_DEATHS:
-            job.fail(EngineLost(f"{job.deaths} engines were lost while they had this request"))
-        elif job.is_started and not job.request.retry_started:
-            job.fail(EngineLost("the engine was lost while it was generating; send it again"))
-        else:
-            job.restart()
-        if job.is_over:
-            self.backlog.leave(job)
-            job.settle()
-            return False
-        self.backlog.enter(job)
-        return True
-
-    def _place_pending(self) -> None:
-        jobs, self._pending = self._pending, []
-        for job in jobs:
-            if job.is_over:
-                continue  # cancelled when a sibling failed
-            try:
-                self._place(job)
-            except InvalidRequest as error:
-                job.fail(error)
-                job.settle()
-
-    def _place(self, job: Job) -> None:
-        """Send a job to a replica, or keep it until one is ready."""
-        serving = [replica for replica in self._replicas if replica.can_serve]
-        # One that has fallen silent is asked only if no other is left.
-        chosen = [replica for replica in serving if replica.is_responsive] or serving
-        views = [view_of(replica, self._flights[replica.index]) for replica in chosen]
-        if not views or self._suspicion.must_wait(job):
-            self._pending.append(job)
-            return
-        request = job.request
-        index = self.router.route(
-            RouteRequest(request.prompt, request.salt, request.priority, request.cache_key), views
-        )
-        for choice in job.choices:
-            choice.sequence = next(self._sequences)
-        replica = self._replicas[index]
-        try:
-            replica.send(submit_of(job))
-            if job.is_urgent:
-                replica.send(Bump([choice.sequence for choice in job.choices]))
-        except FrameError as error:
-            self.backlog.leave(job)
-            raise InvalidRequest(f"the request is too large: {error}") from error
-        job.replica = job.last_replica = index
-        self._suspicion.sent(job)
-        self._flights[index].add(job)
-        # Submitted nevertheless: a choice's place among its siblings decides its seed.
-        if over := [choice.sequence for choice in job.choices if choice.is_over]:
-            replica.abort(over)
-
-    def _fail_all(self, error: GatewayError) -> None:
-        jobs = list(self._pending)
-        self._pending.clear()
-        for flight in self._flights:
-            jobs += flight.lose()
-        self._fail(jobs, error)
-
-    def _fail(self, jobs: Sequence[Job], error: GatewayError) -> None:
-        for job in jobs:
-            self.backlog.leave(job)
-            job.fail(error)
-            job.settle()
+        self._dispatch.lost(replica)

@@ -54,10 +54,10 @@ async def test_the_engine_that_has_a_job_is_told(
     assert sent[1:] == [Hold(ids), Release(ids), Bump(ids), Bump(ids, Priority.REALTIME, 0.5)]
     # It is counted as one of its new class.
     assert backlog.load("", Priority.REALTIME, 1).urgent_tokens == 3
-    setup.fleet.cancel(job, 0)
+    setup.fleet._dispatch.cancel(job, 0)
     operating.hold(job)
     assert sent[-1] == Hold(ids[1:]), "who is over is told nothing"
-    setup.fleet.cancel(job, None)
+    setup.fleet._dispatch.cancel(job, None)
     assert backlog.load("", Priority.BATCH, 1).urgent_tokens == 0
     assert backlog.num_requests == backlog.num_tokens == 0
 

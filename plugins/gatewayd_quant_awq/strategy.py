@@ -23,7 +23,7 @@ _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Of the eight neighbours of a word: which of its nibbles, from the low end, each is."""
 _KNOWN = (
     *("quant_method", "bits", "group_size", "zero_point", "version", "format"),
-    "modules_to_not_convert",
+    *("modules_to_not_convert", "extra_config"),
 )
 
 
@@ -44,6 +44,7 @@ class Awq:
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
+        fields.refuse_set("extra_config")  # bits and groups of single matrices
         fields.one_of("bits", (_BITS,))
         fields.one_of("zero_point", (True,), True)
         # Newer transformers call the version format; both may stand there.

@@ -16,6 +16,13 @@ if TYPE_CHECKING:
 _KNOWN = (
     *("quant_method", "format", "config_groups", "ignore", "quantization_status"),
     *("kv_cache_scheme", "sparsity_config", "global_compression_ratio", "version"),
+    "transform_config",
+)
+_KNOWN_OF_GROUPS = ("targets", "weights", "input_activations", "output_activations", "format")
+_KNOWN_OF_WEIGHTS = (
+    *("num_bits", "type", "symmetric", "strategy", "group_size", "block_structure"),
+    # Types of scales and zeros are seen in the files; observers have done their work.
+    *("actorder", "dynamic", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"),
 )
 _FORMATS = (PACKED, INT, FLOAT, NVFP4)
 _STRATEGIES = ("tensor", "channel", "group", "block")
@@ -41,7 +48,7 @@ class CompressedTensors:
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        fields.refuse_set("kv_cache_scheme", "sparsity_config")
+        fields.refuse_set("kv_cache_scheme", "sparsity_config", "transform_config")
         fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
         format_ = fields.one_of("format", _FORMATS)
         groups = fields.part("config_groups")
@@ -62,11 +69,13 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
     Raises:
         ValueError: it cannot be read.
     """
+    group.tell_unknown(_KNOWN_OF_GROUPS)
     group.refuse_set("output_activations")
     format_ = outer if group.value("format") is None else group.one_of("format", _FORMATS)
     weights = group.part("weights")
     if weights is None:
         raise group.refused("weights", "is missing: it says how they are stored")
+    weights.tell_unknown(_KNOWN_OF_WEIGHTS)
     weights.one_of("dynamic", (False, None), False)
     if format_ == NVFP4:
         weights.one_of("type", ("float",))

@@ -18,6 +18,7 @@ _BLOCKS = "weight_block_size"
 _KNOWN = (
     *("quant_method", "activation_scheme", _BLOCKS, "modules_to_not_convert", "ignored_layers"),
     *("fmt", "scale_fmt", "kv_cache_scheme", "dequantize"),
+    "is_checkpoint_fp8_serialized",
 )
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((), (1,))
@@ -41,6 +42,7 @@ class Fp8:
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
         fields.refuse_set("kv_cache_scheme")
+        fields.one_of("is_checkpoint_fp8_serialized", (True,), True)
         fields.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
         fields.one_of("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
         fields.one_of("scale_fmt", ("float", "ue8m0", None), None)

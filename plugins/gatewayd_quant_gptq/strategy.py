@@ -16,6 +16,7 @@ _KNOWN = (
     *("quant_method", "bits", "group_size", "desc_act", "sym", "checkpoint_format", "format"),
     *("lm_head", "pack_dtype", "dynamic", "is_marlin_format", "modules_in_block_to_quantize"),
     *("static_groups", "true_sequential", "damp_percent", "meta"),
+    *("adapter", "rotation", "extra_config"),
 )
 
 
@@ -36,7 +37,8 @@ class Gptq:
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        fields.refuse_set("dynamic", "is_marlin_format")
+        # What single matrices have of their own, and what products must be corrected by.
+        fields.refuse_set("dynamic", "extra_config", "is_marlin_format", "adapter", "rotation")
         fields.one_of("pack_dtype", ("int32",), "int32")
         fields.flag("sym", True)  # The zeros are stored in either case.
         old_name = fields.one_of("format", _FORMATS, "gptq")

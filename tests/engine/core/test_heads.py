@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.recipe.answers import chat_prompts, held_out
-from gatewayd_engine.recipe.symbols import library_root, source_files, symbols
+from gatewayd_engine.quality.texts import bundled
 
 Make = Callable[..., Any]
 KINDS = ("medusa", "eagle")
+TURN = "<|im_start|>assistant\n"
 LEAST = 1.5
 """Tokens that each verification must give on average."""
 
@@ -24,7 +24,9 @@ LEAST = 1.5
 def chats() -> list[list[int]]:
     """Sixteen prompts about symbols that no training row is about."""
     tokenizer = Tokenizer.from_file(str(embedded.folder("nano") / "tokenizer.json"))
-    texts = chat_prompts(held_out(symbols(source_files(library_root()))), seed=3, count=16)
+    # What quality is measured on is held out, and so it is from what heads were trained on.
+    texts = [text.text for text in bundled() if text.kind == "chats"][:16]
+    texts = [text[: text.rindex(TURN) + len(TURN)] for text in texts]
     return [encoding.ids for encoding in tokenizer.encode_batch(texts)]
 
 

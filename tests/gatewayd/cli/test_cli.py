@@ -130,6 +130,7 @@ def test_doctor_names_a_port_in_use_and_a_folder_that_is_no_model(tmp_path: Path
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         wrong = {"GATEWAYD_MODEL__PATH": str(tmp_path), "GATEWAYD_ROUTER__STRATEGY": "prefxi"}
+        wrong["GATEWAYD_LOGITS_PROCESSOR__STRATEGIES"] = "[]"  # each imports torch
         done = _run("doctor", "--json", GATEWAYD_SERVER__PORT=port, **wrong)
     assert done.returncode == 1
     checks = {check["subject"]: check for check in json.loads(done.stdout)["checks"]}

@@ -33,7 +33,7 @@ run: install ## the daemon on the embedded model, a first answer, and the curl t
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh
 
 test: install ## the tests that every change must pass; no GPU, a few minutes
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 
 test-all: install ## those and the long campaigns
 	$(BIN)/python -m pytest -m "not gpu and not bench"

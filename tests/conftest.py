@@ -9,6 +9,7 @@ import signal
 import ssl
 import sys
 import tempfile
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,22 @@ def pytest_collection_finish() -> None:
 def pytest_sessionfinish() -> None:
     """Extensions look for what was never freed."""
     gc.unfreeze()
+
+
+_WAIT = tuple(
+    str(Path(__file__).parent / name) for name in ("daemon", "packaging", "gatewayd/engines")
+)
+"""Folders whose tests wait for much of their time: for processes that load, and for clocks."""
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files that wait come first, while the checks of ``.ci/run`` use what they leave.
+
+    Then come those of most tests, so that no worker is left with a long one at the end.
+    """
+    counts = Counter(item.path for item in items)
+    items.sort(key=lambda item: (not str(item.path).startswith(_WAIT), -counts[item.path]))
 
 
 @pytest.fixture(scope="session")

@@ -28,15 +28,19 @@ _GEMMA = {
     "ffn_norm": "pre_feedforward_layernorm",
     "post_ffw_norm": "post_feedforward_layernorm",
 }
+_PHI = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
+"""Joined there as here."""
 
 FREQUENCIES = "rope_freqs.weight"
 """Not a weight: what config.json says of long contexts, in numbers."""
 GEMMA = "gemma2"
+PHI = "phi3"
 ARCHITECTURES = {
     "llama": ("LlamaForCausalLM", "MistralForCausalLM"),
     "qwen2": ("Qwen2ForCausalLM",),
     "qwen3": ("Qwen3ForCausalLM",),
     GEMMA: ("Gemma2ForCausalLM",),
+    PHI: ("Phi3ForCausalLM",),
 }
 """Those that are read, with Hugging Face's names of what they are."""
 
@@ -49,5 +53,5 @@ def renamed(name: str, architecture: str) -> str | None:
     layer, stem, ending = found.groups()
     if layer is None:
         return f"{_WHOLE[stem]}.{ending}" if stem in _WHOLE else None
-    known = {**_LAYER, **_GEMMA} if architecture == GEMMA else _LAYER
+    known = {**_LAYER, **{GEMMA: _GEMMA, PHI: _PHI}.get(architecture, {})}
     return f"model.layers.{layer}.{known[stem]}.{ending}" if stem in known else None

@@ -10,6 +10,9 @@ OUT    ?= out
 # Processes of `make test`; auto is one for each core. Tests wait for a good part of their time, so
 # WORKERS=3 may be quicker on two cores, and a test that holds a time to a bound has more neighbours.
 WORKERS ?= auto
+# Half of what is installed, of which tests import little or nothing: not compiled before it is.
+SELDOM := /tests?/|/testing/|/transformers/models/|/torch/_inductor/|/networkx/algorithms/
+SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|/setuptools/
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
@@ -24,7 +27,7 @@ $(VENV)/.installed: pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(TORCH) --editable '.[dev]'
 	@# pip would compile on one core. Some packages bring files that are no Python of this version.
-	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
 
 install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable

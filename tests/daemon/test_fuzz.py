@@ -17,7 +17,7 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
-from gatewayd.http.protocol_route import MISTAKE
+from gatewayd.errors import MISTAKE
 from tests.daemon.conftest import Running, nano_daemon
 from tests.daemon.request_fuzz import MOST_TOKENS, bodies
 from tests.daemon.streams import ANTHROPIC_TYPES, Told, told_by

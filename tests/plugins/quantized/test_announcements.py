@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gatewayd_hooks.quantization import Announcement, Matrix
@@ -44,7 +44,8 @@ def fields(values: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
 @pytest.mark.parametrize(
     "name", ["awq", "gptq", "packed with zeros", "floats in blocks", "fp8 in blocks"]
 )
-@settings(max_examples=60)
+# Data takes long to draw on a busy machine, which is no fault.
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(data=st.data())
 def test_whatever_stands_in_a_field_is_read_or_refused(name: str, data: st.DataObject) -> None:
     announced = copy.deepcopy(dict(CASES[name].announced))

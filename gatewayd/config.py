@@ -22,6 +22,7 @@ from gatewayd.config_slots import (
     EvictionTable,
     ExecutorTable,
     KvCodecTable,
+    KvCompressionTable,
     KvTierTable,
     LogitsProcessorTable,
     PreemptionTable,
@@ -206,6 +207,7 @@ class Config(BaseSettings):
     logits_processor: LogitsProcessorTable = LogitsProcessorTable()
     kv_tier: KvTierTable = KvTierTable()
     kv_codec: KvCodecTable = KvCodecTable()
+    kv_compression: KvCompressionTable = KvCompressionTable()
     protocol: ProtocolTable = ProtocolTable()
     store: StoreTable = StoreTable()
     files: FilesTable = FilesTable()

@@ -65,6 +65,12 @@ class KvCodecTable(StrategyTable):
     strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
 
 
+class KvCompressionTable(StrategyTable):
+    """What long contexts are attended to; ``none`` attends to all."""
+
+    strategy: str = Field(default="none", pattern=r"^[a-z0-9_]+$")
+
+
 class DrafterTable(StrategyTable):
     """What guesses tokens ahead; ``none`` switches speculation off."""
 

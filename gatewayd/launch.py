@@ -111,6 +111,7 @@ def engine_config(config: Config) -> EngineConfig:
         ],
         kv_tiers=[_choice(name, config.kv_tier) for name in config.kv_tier.strategies],
         kv_codec=_optional(config.kv_codec),
+        kv_compression=_optional(config.kv_compression),
         dtype=model.dtype,
         device=chosen.device,
         dummy_weights=model.dummy_weights,

@@ -19,6 +19,7 @@ _NOBODY = {
     Kind.GUIDE: (NONE,),
     Kind.DRAFTER: (NONE,),
     Kind.KV_CODEC: (NONE,),
+    Kind.KV_COMPRESSION: (NONE,),
     Kind.QUANTIZER: (NONE, AUTO),
     Kind.TOOL_PARSER: (NONE, AUTO),
     Kind.REASONING_PARSER: (NONE, AUTO),

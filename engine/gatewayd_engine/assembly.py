@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
 from typing import NoReturn
@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from gatewayd_engine.backend import Backend, backend_for
+from gatewayd_engine.compression import CompressionSeat, refuse_compression_elsewhere
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
@@ -35,7 +36,7 @@ from gatewayd_engine.threads import choose
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.marker import Marker
-from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind
 
@@ -71,6 +72,7 @@ def assemble(
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
     refuse_elsewhere(config)
+    refuse_compression_elsewhere(config)
     ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
     quantization = open_quantizer(config, host, ledger, spec)
     config = config.with_choices(
@@ -137,6 +139,7 @@ def assemble(
             setting, kind, folder, target, spec.vocab_size, config.device
         ),
         penalise=backend.penalise,
+        kv_shape=KvShape(**asdict(spec.attention)),
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),
     )
@@ -152,7 +155,9 @@ def assemble(
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))
     core = EngineCore(
-        lambda rows, strategies: backend.runner(model, pool, rows, strategies.processors),
+        lambda rows, strategies: backend.runner(
+            model, pool, rows, strategies.processors, CompressionSeat(strategies)
+        ),
         pool,
         strategies,
         max_running=config.max_running,

@@ -9,7 +9,8 @@ import torch
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.choice import device_attention
-from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.attention.selection import Seat, Selection
+from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, CudaCapture
@@ -52,7 +53,12 @@ class Backend(Protocol):
         """
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
     ) -> StepRunner:
         """What runs the steps; ready for the first."""
 
@@ -78,7 +84,12 @@ class CpuBackend:
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
@@ -86,7 +97,8 @@ class CpuBackend:
         # numbers, and those of a few records more: who has no copy is decoded in every step.
         decoded = pool.decoded_bytes * (pool.num_pages + 1)
         copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
-        attention = ReferenceAttention(shape, pool, len(rows.seed), copy_bytes)
+        selection = Selection(shape, seat, rows.exact_until)
+        attention = SelectiveAttention(shape, pool, len(rows.seed), copy_bytes, selection)
         return Runner(decoder, attention, rows, processors, self._make_pace())
 
 
@@ -140,7 +152,12 @@ class DeviceBackend:
             raise ConfigError(str(error)) from None
 
     def runner(
-        self, decoder: Decoder, pool: KvPool, rows: Rows, processors: GuidedProcessors
+        self,
+        decoder: Decoder,
+        pool: KvPool,
+        rows: Rows,
+        processors: GuidedProcessors,
+        seat: Seat,
     ) -> StepRunner:
         """See ``Backend``."""
         table = decoder.rotary.cosines_and_sines()

@@ -62,6 +62,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Nearest first."""
     kv_codec: StrategyChoice | None = None
     """None keeps keys and values as the numbers that attention computes with."""
+    kv_compression: StrategyChoice | None = None
+    """None attends to all that there is."""
     drafter: StrategyChoice | None = None
     """None switches speculation off."""
     spec_controller: StrategyChoice = StrategyChoice("adaptive")

@@ -47,7 +47,7 @@ class Placement:
         self._page_size = pool.page_size
         self._holdings = Holdings(queue, rows, pool, pages)
         self.outside = Outside(pool, pages, strategies)
-        self.prefixes = Prefixes(queue, pages, self.outside, strategies, pool.page_size)
+        self.prefixes = Prefixes(queue, pages, self.outside, strategies, rows)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
         )

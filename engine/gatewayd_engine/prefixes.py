@@ -13,6 +13,7 @@ from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.outside import Outside
 from gatewayd_engine.queue import Queue
+from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.submission import Refused
@@ -39,13 +40,14 @@ class Prefixes:
         pages: Pages,
         outside: Outside,
         strategies: Strategies,
-        page_size: int,
+        rows: Rows,
     ) -> None:
         self._queue = queue
         self._pages = pages
         self._outside = outside
         self._strategies = strategies
-        self._page_size = page_size
+        self._page_size = page_size = rows.page_size
+        self._exact_until = rows.exact_until
         # By sequence id. The cache grows by ``publish`` alone, and a page that it lost since is
         # not known any more: until then what matched still does, and nothing more.
         self._matched: dict[int, Match] = {}
@@ -150,7 +152,8 @@ class Prefixes:
         if insert is None:
             return
         queue, size = self._queue, self._page_size
-        full = (queue.view.num_computed[slots] - queue.in_flight[slots]) // size
+        landed = queue.view.num_computed[slots] - queue.in_flight[slots]
+        full = np.minimum(landed, self._exact_until[queue.row[slots]]) // size
         for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
             slot, n = int(slots[i]), int(full[i])
             sequence = queue[slot]
@@ -178,6 +181,8 @@ class Prefixes:
         view, slot, size = self._queue.view, sequence.slot, self._page_size
         landed = int(view.num_computed[slot] - self._queue.in_flight[slot])
         full, part = divmod(min(landed, int(view.num_tokens[slot])), size)
+        if landed > self._exact_until[sequence.row]:
+            return
         # Who shares it is about to fill it further.
         if not part or self._pages.is_shared(page := sequence.pages[full]):
             return

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gatewayd_engine.messages import POOLINGS
-from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.sequence import ALL_EXACT, Sequence
 
 
 @dataclass(slots=True)
@@ -49,6 +49,8 @@ class Rows:
         prompt_len: shape ``[rows]``.
         reported: prompt tokens whose log-probabilities, or hidden states, were told, shape
             ``[rows]``.
+        exact_until: tokens whose keys and values were computed from all before them; others may
+            not have what comes behind, shape ``[rows]``.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
 
@@ -74,6 +76,7 @@ class Rows:
         self.min_len = np.zeros(n, np.int32)
         self.prompt_len = np.zeros(n, np.int32)
         self.reported = np.zeros(n, np.int32)
+        self.exact_until = np.full(n, ALL_EXACT, np.int32)
         self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))
 
@@ -89,6 +92,7 @@ class Rows:
         self.tokens[row, :num_tokens] = sequence.tokens[:num_tokens]
         sequence.tokens = self.tokens[row]
         sequence.row = row
+        self.exact_until[row] = sequence.exact_until
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
@@ -124,5 +128,6 @@ class Rows:
         row = sequence.row
         sequence.tokens = self.tokens[row, :num_tokens].copy()
         sequence.reported = int(self.reported[row])
+        sequence.exact_until = int(self.exact_until[row])
         sequence.row = -1
         self._free.append(row)

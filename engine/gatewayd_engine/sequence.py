@@ -14,6 +14,9 @@ from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
+ALL_EXACT = np.iinfo(np.int32).max
+"""``exact_until`` of who has always attended to all."""
+
 
 class Sequence:
     """A live sequence; numbers that schedulers see are in the queue's columns instead.
@@ -43,6 +46,7 @@ class Sequence:
         grammar: what its answer must follow, on its way or there; None for free text.
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages for want of free ones.
+        exact_until: see ``Rows``; kept here while it waits.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -53,6 +57,7 @@ class Sequence:
 
     __slots__ = (
         "deadline",
+        "exact_until",
         "forks",
         "grammar",
         "id",
@@ -123,6 +128,7 @@ class Sequence:
         self.grammar: Compiled | None = None
         self.preemptions = 0
         self.reported = 0
+        self.exact_until = int(ALL_EXACT)
         self.was_admitted = False
         self.was_counted = False
         self.is_urgent = False

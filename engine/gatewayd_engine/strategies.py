@@ -38,9 +38,10 @@ DEFAULTS: Mapping[Kind, StrategyChoice | None] = {
     Kind.PREFIX_CACHE: None,
     Kind.DRAFTER: None,
     Kind.SPEC_CONTROLLER: StrategyChoice("adaptive"),
+    Kind.KV_COMPRESSION: None,
 }
-"""What takes over from a strategy that fails; without a prefix cache all is computed, and
-without a drafter one token after the other."""
+"""What takes over from a strategy that fails; without a prefix cache all is computed, without a
+drafter one token after the other, and without KV compression all is attended to."""
 
 
 class Strategies:
@@ -58,6 +59,7 @@ class Strategies:
         identify: what tells this engine from those that compute other bits.
         opener: makes them ready.
         ledger: what each has cost.
+        can_compress: whether attention can do with less than all keys and values.
         num_faults: since the start.
     """
 
@@ -87,6 +89,7 @@ class Strategies:
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
         }
+        self.can_compress = config.device == "cpu"
         self._owner = host.owner
         self._fence = Fence(config.fault_limit)
         for kind, choice in self._choices.items():

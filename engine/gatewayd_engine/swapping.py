@@ -113,6 +113,8 @@ class Swaps:
             pass
         elif kind in FIXED_KINDS:
             raise SwapRefused(f"{kind} is fixed while an engine runs: what it holds is in its form")
+        elif kind is Kind.KV_COMPRESSION and command.choices and not strategies.can_compress:
+            raise SwapRefused(f"{kind} works on a CPU only, so far")
         elif kind is None or kind not in DEFAULTS:
             raise SwapRefused(f"an engine has no {command.kind}")
         elif not command.choices and DEFAULTS[kind] is not None:

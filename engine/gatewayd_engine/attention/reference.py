@@ -109,17 +109,8 @@ class ReferenceAttention:
 
     def __call__(self, layer: int, query: torch.Tensor, key_value: torch.Tensor) -> torch.Tensor:
         """See ``Attend``."""
-        if self._arrivals.pending:
-            self._arrivals.wait_for(layer)
         tokens = query.shape[0]  # a tensor's len is a call of Python
-        new = key_value.reshape(tokens, 2 * self._width).contiguous()
-        if self._codec is None:
-            self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
-        else:
-            # What is attended to is what was written, by those who write it too.
-            records = self._codec.encode(new.view(tokens, -1, self._shape.head_dim))
-            self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
-            new = self._codec.decode(records).view(tokens, -1)
+        new = self._written(layer, tokens, key_value)
         if len(self._groups) == 1 and self._groups[0].num_tokens == tokens:
             group = self._groups[0]
             if group.lines is None:
@@ -133,16 +124,53 @@ class ReferenceAttention:
             else:
                 answer = self._attend_group(group, layer, query[group.lines], new[group.lines])
                 flat.index_copy_(0, group.lines, answer)
+        self._attend_chunks(layer, query, out)
+        return flat
+
+    def _written(self, layer: int, tokens: int, key_value: torch.Tensor) -> torch.Tensor:
+        """Write keys and values to the pool; as attention sees them, ``[tokens, 2 * width]``."""
+        if self._arrivals.pending:
+            self._arrivals.wait_for(layer)
+        new = key_value.reshape(tokens, 2 * self._width).contiguous()
+        if self._codec is None:
+            self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
+            return new
+        # What is attended to is what was written, by those who write it too.
+        records = self._codec.encode(new.view(tokens, -1, self._shape.head_dim))
+        self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
+        return self._codec.decode(records).view(tokens, -1)
+
+    def _attend_chunks(self, layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
+        """Attend the chunks of prompts; ``out`` has shape ``[tokens, num_heads, head_dim]``."""
         for chunk in self._chunks:
             out[chunk.first : chunk.end] = self._attend_chunk(
                 chunk, layer, query[chunk.first : chunk.end]
             )
-        return flat
+
+    def _append(self, group: Group, layer: int, new: torch.Tensor) -> None:
+        """Add this step's tokens to the dense contexts of a group, if it has any."""
+        if group.copy is not None:
+            rows = group.copy.rows[layer]
+            rows.index_copy_(0, group.write, new.view(-1, self._shape.head_dim))
 
     def _attend_group(
-        self, group: Group, layer: int, query: torch.Tensor, new: torch.Tensor
+        self,
+        group: Group,
+        layer: int,
+        query: torch.Tensor,
+        new: torch.Tensor,
+        seen: list[torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Attend the tokens of each line; shape ``[num_tokens, num_heads * head_dim]``."""
+        """Attend the tokens of each line; shape ``[num_tokens, num_heads * head_dim]``.
+
+        Args:
+            group: the lines.
+            layer: which layer.
+            query: shape ``[num_tokens, num_heads, head_dim]``.
+            new: this step's keys and values, shape ``[num_tokens, 2 * width]``.
+            seen: gets what was attended to, shape ``[count, num_heads, context]``, of lines with
+                one token each.
+        """
         count, width = group.count, group.width
         kv_heads, dim = self._shape.num_kv_heads, self._shape.head_dim
         if group.copy is None:
@@ -150,7 +178,7 @@ class ReferenceAttention:
             k, v = k.reshape(count * kv_heads, -1, dim), v.reshape(count * kv_heads, -1, dim)
             k = k.transpose(1, 2)
         else:
-            group.copy.rows[layer].index_copy_(0, group.write, new.view(-1, dim))
+            self._append(group, layer, new)
             k, v = group.keys[layer], group.values[layer]
         # The query heads that share a key head stand where queries do: nothing is repeated.
         mask = group.masks[self._shape.windows[layer]]
@@ -164,9 +192,12 @@ class ReferenceAttention:
             if mask is not None:
                 scores.view(count, kv_heads, width, self._per_group, -1).add_(mask)
         if group.prefix is None:
-            answer = torch.bmm(torch.softmax(scores, -1), v)
+            weights = torch.softmax(scores, -1)
+            answer = torch.bmm(weights, v)
+            if seen is not None:
+                seen.append(weights.view(count, -1, weights.shape[-1]))
         else:
-            answer = self._with_prefix(group, group.prefix, layer, q, scores, v)
+            answer = self._with_prefix(group, group.prefix, layer, q, scores, v, seen)
         if width == 1:
             return answer.view(count, -1)
         by_token = answer.view(count, kv_heads, width, -1).transpose(1, 2)
@@ -180,6 +211,7 @@ class ReferenceAttention:
         query: torch.Tensor,
         scores: torch.Tensor,
         values: torch.Tensor,
+        seen: list[torch.Tensor] | None,
     ) -> torch.Tensor:
         """Attend to what all lines begin with as well, all of them at once.
 
@@ -190,6 +222,7 @@ class ReferenceAttention:
             query: shape ``[count * kv_heads, queries, head_dim]``.
             scores: of what follows the prefix, shape ``[count * kv_heads, queries, length]``.
             values: of what follows, shape ``[count * kv_heads, length, head_dim]``.
+            seen: see ``_attend_group``.
 
         Returns:
             Shape ``[count, kv_heads, queries, head_dim]``.
@@ -201,6 +234,9 @@ class ReferenceAttention:
         own = scores.view(by_line).transpose(0, 1).reshape(by_head)
         both = torch.cat((self._scores(q, prefix.keys[layer], None), own), -1)
         weights = torch.softmax(both, -1)
+        if seen is not None:
+            both = torch.unflatten(weights, 1, (count, -1)).transpose(0, 1)
+            seen.append(both.reshape(count, -1, weights.shape[-1]))
         answer = torch.bmm(weights[..., : prefix.num_tokens], prefix.values[layer])
         own = torch.unflatten(weights[..., prefix.num_tokens :], 1, (count, -1)).transpose(0, 1)
         follows = torch.bmm(own.reshape(scores.shape), values).view(by_line)

@@ -36,6 +36,8 @@ OFFERS: dict[Kind, list[list[StrategyChoice]]] = {
         [StrategyChoice(name) for name in ALL[::-1]],
         [StrategyChoice("bias")],
     ],
+    # It selects, and from so many places that nothing is passed over.
+    Kind.KV_COMPRESSION: [[], [StrategyChoice("heavy", {"budget": 1.0, "at_least": 1})]],
     Kind.KV_TIER: [[], [host("1MiB")], [host("64KiB")]],
 }
 

@@ -1,0 +1,173 @@
+"""Asks a KV compression what decoding attends to, and looks its answers over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.faults import StrategyFault, blame
+from gatewayd_hooks.strategy import Kind
+
+_KIND = Kind.KV_COMPRESSION
+
+
+class Seat(Protocol):
+    """Where the strategy sits; it may change between two steps."""
+
+    @property
+    def selecting(self) -> Any | None:  # noqa: ANN401 - watched
+        """What follows ``Selects``; None for nobody."""
+
+    def fail(self, error: BaseException) -> None:
+        """Let nobody select from now on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """The lines of a step that compute one token, and who of them attends to few places.
+
+    Attributes:
+        lines: of the batch, shape ``[n]``.
+        tokens: theirs among the batch's, shape ``[n]``.
+        rows: theirs, shape ``[n]``.
+        lengths: tokens that each has, the one that is computed included, shape ``[n]``.
+        sparse: which of them attend to few, ascending, shape ``[m]``.
+        budgets: most places of those, shape ``[m]``.
+    """
+
+    lines: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    sparse: NDArray[np.int64]
+    budgets: NDArray[np.int64]
+
+
+class Selection:
+    """What a compression is asked in a step.
+
+    A fault of it ends selection in place: from there on the step attends to all.
+
+    Args:
+        shape: the model's attention.
+        seat: where it sits.
+        exact_until: of each row, how many of its tokens were computed from all before them; it
+            is lowered where a token attends to few, shape ``[max_running]``.
+    """
+
+    def __init__(self, shape: AttentionShape, seat: Seat, exact_until: NDArray[np.int32]) -> None:
+        self._kv_heads = shape.num_kv_heads
+        self._seat = seat
+        self._exact_until = exact_until
+        self._strategy: Any = None
+        # Of each row: whose it was, and what that had computed, when it was asked about last.
+        self._owners = np.full(len(exact_until), -1, np.int64)
+        self._starts = np.zeros(len(exact_until), np.int64)
+
+    def begin(self, batch: StepBatch) -> Asked | None:
+        """Ask who attends to few in this step; None if nobody is there to be asked."""
+        strategy = self._seat.selecting
+        if strategy is not self._strategy:
+            self._strategy = strategy
+            self._owners[:] = -1
+        if strategy is None:
+            return None
+        lines = np.flatnonzero(batch.counts[: batch.num_decode] == 1)
+        if not len(lines):
+            return None
+        rows, starts = batch.rows[lines], batch.starts[lines]
+        lengths = starts + 1
+        try:
+            with blame(_KIND):
+                self._admit(rows, batch.sequences[lines], starts)
+                budgets = strategy.budgets(rows.copy(), lengths.copy())
+                _check_budgets(budgets, len(rows))
+        except StrategyFault as fault:
+            self._fail(fault)
+            return None
+        sparse = np.flatnonzero((budgets > 0) & (budgets < lengths))
+        if len(sparse):
+            few = rows[sparse]
+            self._exact_until[few] = np.minimum(self._exact_until[few], starts[sparse])
+        return Asked(
+            lines, batch.last[lines], rows, lengths, sparse, budgets[sparse].astype(np.int64)
+        )
+
+    def select(self, layer: int, asked: Asked) -> torch.Tensor | None:
+        """Places for the lines that attend to few, ``[m, kv_heads, k]``; None for all there are."""
+        if self._strategy is None or not len(asked.sparse):
+            return None
+        rows, lengths = asked.rows[asked.sparse], asked.lengths[asked.sparse]
+        try:
+            with blame(_KIND):
+                places = self._strategy.select(
+                    layer, rows.copy(), lengths.copy(), asked.budgets.copy()
+                )
+                if places is not None:
+                    self._check_places(places, lengths, asked.budgets)
+                found: torch.Tensor | None = places
+        except StrategyFault as fault:
+            self._fail(fault)
+            return None
+        return found
+
+    def show(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        weights: torch.Tensor,
+        places: torch.Tensor | None,
+    ) -> None:
+        """Show what was attended to; see ``Selects.observe``."""
+        if self._strategy is None:
+            return
+        try:
+            with blame(_KIND):
+                self._strategy.observe(layer, rows, lengths, weights, places)
+        except StrategyFault as fault:
+            self._fail(fault)
+
+    def _admit(
+        self, rows: NDArray[np.int64], sequences: NDArray[np.int64], starts: NDArray[np.int64]
+    ) -> None:
+        """Tell of sequences that came into their rows, or begin again, since they were seen."""
+        is_new = (self._owners[rows] != sequences) | (starts < self._starts[rows])
+        for row in rows[is_new].tolist():
+            self._strategy.admit(row)
+        self._owners[rows], self._starts[rows] = sequences, starts
+
+    def _check_places(
+        self, places: torch.Tensor, lengths: NDArray[np.int64], budgets: NDArray[np.int64]
+    ) -> None:
+        """Refuse what is not there: it would be another sequence's."""
+        if not isinstance(places, torch.Tensor) or places.dtype != torch.int64:
+            raise ValueError("places are no tensor of int64")
+        if places.dim() != 3 or places.shape[:2] != (len(lengths), self._kv_heads):
+            raise ValueError(
+                f"places have shape {list(places.shape)}, not [{len(lengths)}, {self._kv_heads}, k]"
+            )
+        if not 0 < places.shape[2] <= budgets.max():
+            raise ValueError(f"{places.shape[2]} places for a budget of {budgets.max()}")
+        beyond = places.amax((1, 2)).numpy() >= lengths
+        if beyond.any() or int(places.min()) < -1:
+            raise ValueError("a place that the sequence does not have")
+        if int(places[..., 0].min()) < 0:
+            raise ValueError("no place at all for one of the heads")
+
+    def _fail(self, fault: StrategyFault) -> None:
+        self._strategy = None
+        self._seat.fail(fault)
+
+
+def _check_budgets(budgets: object, count: int) -> None:
+    if not isinstance(budgets, np.ndarray) or budgets.shape != (count,):
+        raise ValueError(f"budgets are no array of {count}")
+    if not np.issubdtype(budgets.dtype, np.integer) or (budgets < 0).any():
+        raise ValueError("budgets are no numbers of places")

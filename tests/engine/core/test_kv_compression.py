@@ -1,0 +1,185 @@
+"""Engines whose decoding attends to few places: nothing leaks, nothing breaks, and off is off."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatewayd_engine.assembly import assemble
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.messages import LENGTH, Swap
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.strategy import Kind
+from gatewayd_kvc_heavy.strategy import Heavy
+from tests.engine.core.conftest import CATALOG
+from tests.engine.core.small import small
+from tests.engine.core.swapping import swap
+from tests.engine.core.test_swapped import preempt
+from tests.engine.core.tiering import host
+
+pytestmark = pytest.mark.usefixtures("small_model")
+Make = Callable[..., Any]
+
+SOON = {"at_least": 16, "warm_steps": 2, "every": 5, "dense_layers": 0}
+FEW = StrategyChoice("heavy", {**SOON, "budget": 0.2})
+ALL = StrategyChoice("heavy", {**SOON, "budget": 1.0})
+PROMPTS = [[7 + i, *range(20, 90 + 17 * i)] for i in range(4)]
+
+
+def answers(engine: Any, length: int = 40, **fields: Any) -> list[list[int]]:
+    ids = [engine.submit(p, max_tokens=length, ignore_eos=True, **fields)[0] for p in PROMPTS]
+    done = engine.run()
+    return [done[i].tokens for i in ids]
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many lines have attended to few places, by call of ``select``."""
+    seen: list[int] = []
+    select = Heavy.select
+
+    def counted(self: Any, layer: int, rows: Any, *rest: Any) -> Any:
+        seen.append(len(rows))
+        return select(self, layer, rows, *rest)
+
+    monkeypatch.setattr(Heavy, "select", counted)
+    return seen
+
+
+def test_a_budget_of_all_is_exact(make_engine: Make, few: list[int]) -> None:
+    assert answers(make_engine(kv_compression=ALL)) == answers(make_engine())
+    assert not few
+
+
+def test_few_places_change_answers_and_are_the_same_each_time(
+    make_engine: Make, few: list[int]
+) -> None:
+    engine = make_engine(kv_compression=FEW, prefix_cache=None)
+    once = answers(engine)
+    assert len(few) > 20
+    assert once != answers(make_engine())
+    assert once == answers(engine)
+    (row,) = [row for row in engine.core.strategies.report() if row.kind == "kv_compression"]
+    assert (row.name, row.state, row.faults) == ("heavy", "active", 0)
+
+
+@pytest.mark.parametrize("size", [4, 64])
+def test_nobody_else_gets_what_was_computed_from_few_places(
+    make_engine: Make, few: list[int], size: int
+) -> None:
+    engine = make_engine(kv_compression=FEW, page_size=size)
+    plain = make_engine(prefix_cache=None)
+    begun = answers(engine)
+    assert few
+    # The conversation goes on: what is cached of it was computed from all there was.
+    for prompt, answer in zip(PROMPTS, begun, strict=True):
+        longer = [*prompt, *answer, 5, 9, 11]
+        (sequence,) = engine.submit(longer, max_tokens=2, ignore_eos=True)
+        done = engine.run()[sequence]
+        assert done.tokens == plain.generate(longer, max_tokens=2, ignore_eos=True)
+        # All of the prompt, and of the answer what came before the first of few places.
+        assert len(prompt) - size < done.admitted.cached_tokens < len(prompt) + 8
+
+
+def test_what_was_swapped_out_stays_what_it_was(make_engine: Make, few: list[int]) -> None:
+    engine = make_engine(
+        kv_compression=FEW, page_size=4, preemption=StrategyChoice("swap"), kv_tiers=[host("8MiB")]
+    )
+    (sequence,) = engine.submit(PROMPTS[0], max_tokens=40, ignore_eos=True)
+    while len(engine.answers[sequence].tokens) < 20:
+        engine.step()
+    assert few
+    preempt(engine, sequence)
+    engine.run()
+    answer = engine.answers[sequence].tokens
+    longer = [*PROMPTS[0], *answer, 5]
+    (again,) = engine.submit(longer, max_tokens=2, ignore_eos=True)
+    assert engine.run()[again].admitted.cached_tokens < len(PROMPTS[0]) + 8
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_it_gets_along_with_everything_else(make_engine: Make, few: list[int], seed: int) -> None:
+    """Few pages, preemption, caches, tiers, drafts and forks: all ends, and nothing is left."""
+    dice = random.Random(seed)
+    drafter = dice.choice([None, StrategyChoice("ngram"), StrategyChoice("lookahead")])
+    engine = make_engine(
+        kv_compression=FEW,
+        page_size=4,
+        kv_pages=110,
+        max_batch_tokens=96,
+        preemption=StrategyChoice(["recompute", "swap"][seed % 2]),
+        prefix_cache=StrategyChoice(dice.choice(["hash", "radix"])),
+        kv_tiers=[host("1MiB")] if dice.random() < 0.5 else [],
+        kv_codec=StrategyChoice("int8") if seed == 2 else None,
+        drafter=drafter,
+    )
+    asked = []
+    for i in range(12):
+        prompt = PROMPTS[i % 4][: dice.randint(20, 120)]
+        asked += engine.submit(
+            prompt, n=dice.choice([1, 1, 3]), max_tokens=dice.randint(1, 60), ignore_eos=True
+        )
+        for _ in range(dice.randint(0, 12)):
+            engine.step()
+    done = engine.run()
+    assert few
+    assert {(done[i].finished.reason, done[i].finished.error) for i in asked} == {(LENGTH, None)}
+
+
+def test_one_that_raises_is_fenced_and_the_answer_is_exact(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = answers(make_engine())
+
+    def broken(self: Any, *args: Any) -> Any:
+        raise ArithmeticError("not today")
+
+    monkeypatch.setattr(Heavy, "select", broken)
+    engine = make_engine(kv_compression=FEW, fault_limit=3, prefix_cache=None)
+    assert answers(engine) == plain
+    (row,) = [row for row in engine.core.strategies.report() if row.kind == "kv_compression"]
+    assert (row.state, row.faults) == ("quarantined", 3)
+    assert "kv_compression" not in engine.core.strategies.names
+
+
+def test_it_may_come_and_go_while_the_engine_runs(make_engine: Make, few: list[int]) -> None:
+    engine = make_engine()
+    ids = [engine.submit(p, max_tokens=60, ignore_eos=True)[0] for p in PROMPTS]
+    for _ in range(12):
+        engine.step()
+    swap(engine, Kind.KV_COMPRESSION, FEW)
+    for _ in range(20):
+        engine.step()
+    assert few
+    swap(engine, Kind.KV_COMPRESSION)
+    del few[:]
+    done = engine.run()
+    assert not few
+    assert all(len(done[i].tokens) == 60 for i in ids)
+
+
+def test_a_device_is_refused_in_a_sentence(make_engine: Make) -> None:
+    choice = StrategyChoice("fcfs")
+    config = EngineConfig(
+        str(small()),
+        choice,
+        None,
+        StrategyChoice("lru"),
+        StrategyChoice("recompute"),
+        kv_compression=FEW,
+        device="cuda:0",
+    )
+    with pytest.raises(ConfigError, match=r"^kv_compression is 'heavy' and device 'cuda:0': it wo"):
+        assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
+    off = msgspec.structs.replace(config, kv_compression=None)
+    with pytest.raises(ConfigError, match="finds 0 GPUs"):
+        assemble(off, PluginHost(CATALOG), lambda stage, fraction: None)
+    engine = make_engine()
+    engine.core.strategies.can_compress = False
+    engine.core.swaps.begin(Swap(1, "kv_compression", [FEW]))
+    (answer,) = engine.core.swaps.settle()
+    assert answer.error == "kv_compression works on a CPU only, so far"

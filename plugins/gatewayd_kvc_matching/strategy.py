@@ -1,0 +1,98 @@
+"""Plans what becomes fewer, and fits it head by head."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.kv_compression import Compacted, Compaction
+from gatewayd_kvc_matching.fitting import fit
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.resources import EngineResources
+    from gatewayd_kvc_matching.config import MatchingConfig
+
+
+class Matching:
+    """Attention matching, arXiv 2602.16284."""
+
+    def __init__(self, config: MatchingConfig) -> None:
+        self._config = config
+        self._page_size = 1
+        self._scale = 1.0
+
+    def open(self, resources: EngineResources) -> None:
+        """See ``KvCompressionStrategy``.
+
+        Raises:
+            ValueError: the model's scores are bounded, or its layers do not see all.
+        """
+        shape = resources.kv_shape
+        if shape is None:
+            raise ValueError("it needs to know the model's attention")
+        if shape.softcap is not None:
+            raise ValueError("this model bounds its scores (softcap), to which nothing is fitted")
+        if any(shape.windows):
+            raise ValueError("this model has sliding windows, which a compacted prompt leaves")
+        self._page_size = resources.page_size
+        self._scale = shape.scale
+
+    def close(self) -> None:
+        """Nothing was taken."""
+
+    def admit(self, row: int) -> None:
+        """Nothing is kept of rows."""
+
+    def plan(
+        self,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        prompt_lens: NDArray[np.int64],
+    ) -> Sequence[Compaction]:
+        """See ``Compacts``."""
+        found = []
+        for row, prompt_len in zip(rows.tolist(), prompt_lens.tolist(), strict=True):
+            covered, kept = self.sizes(prompt_len)
+            if kept < covered:
+                found.append(Compaction(row, covered, kept, self._config.queries))
+        return found
+
+    def sizes(self, prompt_len: int) -> tuple[int, int]:
+        """Tokens of a prompt that are compacted, and keys that are kept for them; whole pages."""
+        config, size = self._config, self._page_size
+        if prompt_len < config.at_least:
+            return 0, 0
+        covered = max(prompt_len - config.recent, 0) // size
+        return covered * size, math.ceil(covered / config.ratio) * size
+
+    def compact(
+        self,
+        layer: int,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        kept: int,
+    ) -> Compacted:
+        """See ``Compacts``."""
+        config = self._config
+        found_keys, found_values = keys.new_empty(2, len(keys), kept, keys.shape[-1]).unbind()
+        bias = keys.new_empty(len(keys), kept)
+        for head in range(len(keys)):
+            few = fit(
+                queries[head] * self._scale,
+                keys[head],
+                values[head],
+                kept,
+                greedy=config.choose == "greedy",
+                ridge=config.ridge,
+            )
+            found_keys[head] = keys[head, few.places]
+            found_values[head] = few.values
+            bias[head] = few.bias
+        return Compacted(found_keys, bias, found_values)

@@ -112,11 +112,14 @@ class Compaction(NamedTuple):
         row: whose.
         covered: tokens from its beginning that are looked at, a multiple of the page size.
         kept: keys and values that take their place, a smaller multiple of it.
+        queries: latest tokens of the prompt whose queries are shown; they are computed again, so
+            that they do not depend on what was cached.
     """
 
     row: int
     covered: int
     kept: int
+    queries: int = 256
 
 
 class Compacted(NamedTuple):
@@ -169,8 +172,9 @@ class Compacts(Protocol):
 
         Args:
             layer: which.
-            queries: of the prompt, after rotary, those that share a key head together, shape
-                ``[num_kv_heads, n, head_dim]``.
+            queries: of the prompt's latest tokens, after rotary, those that share a key head
+                together, shape ``[num_kv_heads, n, head_dim]``. Scores are their products with
+                keys, times ``KvShape.scale``.
             keys: after rotary, shape ``[num_kv_heads, covered, head_dim]``.
             values: shape ``[num_kv_heads, covered, head_dim]``.
             kept: how many are wanted, at most ``covered``.

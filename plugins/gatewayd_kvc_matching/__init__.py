@@ -28,6 +28,6 @@ def gatewayd_kv_compressions() -> Sequence[StrategyInfo[KvCompressionStrategy]]:
             config_type=MatchingConfig,
             build=_build,
             summary="Few keys and values, fitted to a long prompt's, take their place.",
-            requires_spec=">=1.12,<2",
+            requires_spec=">=1.14,<2",
         )
     ]

@@ -66,7 +66,7 @@ def fit(
         places = _greedily(shares, kept, ridge)
     else:
         places = shares.square().sum(0).topk(kept).indices.sort().values
-    bias = _bias(shares[:, places], ridge) if fits_mass else q.new_zeros(kept)
+    bias = fit_bias(shares[:, places], ridge) if fits_mass else q.new_zeros(kept)
     few = v[places]
     if fits_values:
         weights = torch.softmax(scores[:, places] + bias, -1)
@@ -74,7 +74,7 @@ def fit(
     return Few(places, bias, few)
 
 
-def _bias(shares: torch.Tensor, ridge: float) -> torch.Tensor:
+def fit_bias(shares: torch.Tensor, ridge: float) -> torch.Tensor:
     """Logarithms of the weights with which keys have all of the mass, for each query.
 
     Args:
@@ -114,5 +114,5 @@ def _greedily(shares: torch.Tensor, kept: int, ridge: float) -> torch.Tensor:
         is_left[more] = False
         places = torch.cat((places, more))
         chosen = shares[:, places]
-        missing = 1 - chosen @ _bias(chosen, ridge).exp()
+        missing = 1 - chosen @ fit_bias(chosen, ridge).exp()
     return places.sort().values

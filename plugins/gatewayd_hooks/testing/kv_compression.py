@@ -229,8 +229,9 @@ class KvCompressionConformance:
             for row in rows.tolist():
                 strategy.admit(row)
             planned = list(strategy.plan(rows, prompts, prompts))
-            for row, covered, kept in planned:
+            for row, covered, kept, queries in planned:
                 assert row in rows
+                assert queries > 0
                 assert covered % size == kept % size == 0
                 assert 0 < kept < covered <= prompts[row]
             assert len({one.row for one in planned}) == len(planned)

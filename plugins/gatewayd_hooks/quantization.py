@@ -40,8 +40,21 @@ class GroupedWeight(NamedTuple):
     activations: Literal["float", "int8", "e4m3"] = "float"
 
 
-Weight: TypeAlias = "torch.Tensor | GroupedWeight"
-"""A matrix, of floats or of few bits."""
+class SparseWeight(NamedTuple):
+    """A matrix of which at most two of each four neighbours in a row are not zero.
+
+    Rows are independent of each other. Devices that have a product for it pack what is not zero; a
+    CPU multiplies the zeros, too.
+
+    Attributes:
+        values: floats, zeros among them, shape ``[rows, columns]``; columns are a multiple of 4.
+    """
+
+    values: torch.Tensor
+
+
+Weight: TypeAlias = "torch.Tensor | GroupedWeight | SparseWeight"
+"""A matrix, of floats, of few bits, or half of zeros."""
 
 
 class Matrix(NamedTuple):

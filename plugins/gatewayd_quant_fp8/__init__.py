@@ -1,4 +1,4 @@
-"""Reads checkpoints of 8-bit floats."""
+"""Reads checkpoints of 8-bit floats, and rounds to such while a model is loaded."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: Fp8Config) -> QuantizerStrategy:
     from gatewayd_quant_fp8.strategy import Fp8
 
-    return Fp8()
+    return Fp8(config)
 
 
 @hookimpl
@@ -27,7 +27,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             name="fp8",
             config_type=Fp8Config,
             build=_build,
-            summary="Checkpoints of 8-bit floats, with a scale for each tensor, row or block.",
+            summary="Weights of 8-bit floats: a checkpoint's, or rounded while it is loaded.",
             requires_spec=">=1.13,<2",
         )
     ]

@@ -1,8 +1,8 @@
-"""Checkpoints whose weights are floats of 8 bits, with scales in float32."""
+"""Weights that are floats of 8 bits: how checkpoints have them, and how floats are rounded."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,7 +12,8 @@ from gatewayd_hooks.quantization import GroupedWeight, Stored
 from gatewayd_hooks.quantized import Fields, finite
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources
+    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
+    from gatewayd_quant_fp8.config import Fp8Config
 
 _BLOCKS = "weight_block_size"
 _KNOWN = (
@@ -22,13 +23,26 @@ _KNOWN = (
 )
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((), (1,))
+_LARGEST = 448
+_LEAST = torch.finfo(torch.float32).tiny
+_BLOCK = 1 << 20
+"""Numbers that are made at once: what is needed beside a matrix stays small."""
 
 
 class Fp8:
-    """Reads 8-bit floats."""
+    """Reads 8-bit floats, and rounds to them with a scale for each row.
+
+    Args:
+        config: its settings.
+    """
+
+    def __init__(self, config: Fp8Config) -> None:
+        self._is_packed = config.packed
+        self._is_dense = False
 
     def open(self, resources: QuantizerResources) -> None:
-        """The model does not matter here."""
+        """No CPU has a product of such bytes: there they are floats, unless memory is dear."""
+        self._is_dense = resources.device == "cpu" and not self._is_packed
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -51,7 +65,25 @@ class Fp8:
             scales="weight_scale_inv" if _BLOCKS in fields else "weight_scale",
             block=fields.sizes(_BLOCKS),
             plain=fields.names("modules_to_not_convert") + fields.names("ignored_layers"),
+            is_dense=self._is_dense,
         )
+
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Weight:
+        """Round to the nearest multiple of each row's scale, which makes its largest number 448.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        least, most = torch.aminmax(weight, dim=1, keepdim=True)
+        scales = torch.maximum(most, -least).div_(_LARGEST)
+        if not scales.isfinite().all():
+            raise ValueError("it has numbers that are not finite")
+        scales.clamp_min_(_LEAST)
+        codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        for some in _blocks(weight):
+            codes[some] = weight[some].div(scales[some])
+        made = GroupedWeight(codes, scales, activations="e4m3")
+        return _floats(made) if self._is_dense else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,11 +94,13 @@ class Fp8Scheme:
         scales: what they are called.
         block: rows and columns that share one; None for one of a matrix, or one of each row.
         plain: names of matrices, or of what they are in, that are stored as other floats.
+        is_dense: floats are to be made of them.
     """
 
     scales: str
     block: tuple[int, int] | None
     plain: tuple[str, ...]
+    is_dense: bool
 
     def stored(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]] | None:
         """See ``Scheme``: matrices of layers are of 8 bits, but for routers of experts."""
@@ -88,7 +122,7 @@ class Fp8Scheme:
         forms = tuple(Stored(dtype, shape) for shape in _SCALARS for dtype in _FLOATS)
         return {"input_scale": forms, "activation_scale": forms}
 
-    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> GroupedWeight:
+    def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
         """``code * scale``; see ``Scheme``."""
         scales, group_of = finite(self.scales, take(self.scales)), None
         if self.block is None:
@@ -101,11 +135,32 @@ class Fp8Scheme:
         codes = take("weight")
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight holds a NaN")
-        # Inputs are rounded row by row: of what "static" says, a scale for all of them, the better.
         made = GroupedWeight(codes, scales.contiguous(), group_of=group_of)
+        if self.is_dense:
+            return _floats(made)
+        # Inputs are rounded row by row: of what "static" says, a scale for all of them, the better.
         return made._replace(activations="e4m3") if self.block is None else made
 
 
 def _has(name: str, part: str) -> bool:
     """Whether a matrix has a name, begins with it, or ends with it, at a dot."""
     return name == part or name.startswith(f"{part}.") or name.endswith(f".{part}")
+
+
+def _blocks(numbers: torch.Tensor) -> Iterator[slice]:
+    """Some rows after the others."""
+    step = max(1, _BLOCK // numbers.shape[1])
+    for begin in range(0, numbers.shape[0], step):
+        yield slice(begin, begin + step)
+
+
+def _floats(weight: GroupedWeight) -> torch.Tensor:
+    """Its numbers, float32."""
+    made = torch.empty(weight.codes.shape, dtype=torch.float32)
+    for some in _blocks(made):
+        values, scales = made[some].copy_(weight.codes[some]), weight.scales[some]
+        if weight.group_of is not None:
+            values *= scales[:, weight.group_of.long()]
+        else:
+            torch.unflatten(values, 1, (scales.shape[1], -1)).mul_(scales.unsqueeze(-1))
+    return made

@@ -16,7 +16,7 @@ from gatewayd_engine.model.parts import Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 from gatewayd_engine.model.weights import dense, joined, placed, rows
-from gatewayd_hooks.quantization import Matrix, Weight
+from gatewayd_hooks.quantization import Matrix, SparseWeight, Weight
 
 
 class Weights(Protocol):
@@ -139,6 +139,8 @@ class _Builder:
         weight = placed(weight, self._order.device)
         if isinstance(weight, torch.Tensor):
             weight = weight.to(dtype)
+        elif isinstance(weight, SparseWeight):
+            weight = SparseWeight(weight.values.to(dtype))
         made = self._parts.linear(weight, bias, dtype)
         self.nbytes += made.nbytes
         return made

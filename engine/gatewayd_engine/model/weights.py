@@ -1,4 +1,4 @@
-"""What can be done to a weight whether it is of floats or of few bits."""
+"""What can be done to a weight whether it is of floats, of few bits, or half of zeros."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, Weight
 
 _log = logging.getLogger(__name__)
 
@@ -24,6 +24,11 @@ def checked(matrix: Matrix, weight: Weight) -> Weight:
     if isinstance(weight, torch.Tensor):
         if tuple(weight.shape) != shape or not weight.is_floating_point():
             raise ValueError(f"the weight is {_told(weight)}, not floats {list(shape)}")
+        return weight
+    if isinstance(weight, SparseWeight):
+        values = checked(matrix, weight.values)
+        if matrix.columns % 4 or not _is_half_zeros(values):
+            raise ValueError("more than two of four neighbours in a row are not zero")
         return weight
     if tuple(weight.codes.shape) != shape or weight.codes.dtype not in _CODES:
         raise ValueError(f"the codes are {_told(weight.codes)}, not bytes {list(shape)}")
@@ -47,6 +52,11 @@ def checked(matrix: Matrix, weight: Weight) -> Weight:
     return weight
 
 
+def _is_half_zeros(values: torch.Tensor) -> bool:
+    filled = torch.unflatten(values != 0, 1, (-1, 4)).sum(-1, dtype=torch.int8)
+    return not bool((filled > 2).any())
+
+
 def _are_below(index: torch.Tensor, count: int) -> bool:
     return index.dtype == torch.int32 and bool(((index >= 0) & (index < count)).all())
 
@@ -59,6 +69,8 @@ def dense(weight: Weight) -> torch.Tensor:
     """The numbers of a weight, ``[rows, columns]``; float32 if it was of few bits."""
     if isinstance(weight, torch.Tensor):
         return weight
+    if isinstance(weight, SparseWeight):
+        return weight.values
     values = weight.codes.float()
     if weight.group_of is not None:
         index = weight.group_of.long()
@@ -76,6 +88,8 @@ def placed(weight: Weight, device: torch.device | str) -> Weight:
     """The same on a device; what is there already is not copied."""
     if isinstance(weight, torch.Tensor):
         return weight.to(device)
+    if isinstance(weight, SparseWeight):
+        return SparseWeight(weight.values.to(device))
     offsets, group_of = weight.offsets, weight.group_of
     return weight._replace(
         codes=weight.codes.to(device),
@@ -89,6 +103,8 @@ def rows(weight: Weight, index: torch.Tensor) -> Weight:
     """Some rows of a weight, in an order, int64 ``[n]``."""
     if isinstance(weight, torch.Tensor):
         return weight[index]
+    if isinstance(weight, SparseWeight):
+        return SparseWeight(weight.values[index])
     return weight._replace(
         codes=weight.codes[index],
         scales=weight.scales[index],
@@ -100,6 +116,9 @@ def joined(weights: Sequence[Weight]) -> Weight:
     """Weights of the same input, one below the other; dense if they are too different."""
     if len(weights) == 1:
         return weights[0]
+    sparse = [weight.values for weight in weights if isinstance(weight, SparseWeight)]
+    if len(sparse) == len(weights):
+        return SparseWeight(torch.cat(sparse))
     grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
     if len(grouped) == len(weights) and _are_alike(grouped):
         groups = max(weight.scales.shape[1] for weight in grouped)

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
+from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, SparseWeight, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.contract.kit.conftest import fails
 from tests.engine.nibbles import Nibbles
 
@@ -38,7 +39,7 @@ def verdict(strategy: Any) -> list[str]:
     return [name for name in tests if fails(case, name)]
 
 
-@pytest.mark.parametrize("sound", [Int8, Nibbles])
+@pytest.mark.parametrize("sound", [Int8, Nibbles, Sparse24])
 def test_a_sound_one_passes(sound: type) -> None:
     assert verdict(sound()) == []
 
@@ -95,6 +96,26 @@ class DoubleScales(Int8):
     def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
         made = super().quantize(matrix, weight)
         return made._replace(scales=made.scales.double())
+
+
+class KeepsThree(Sparse24):
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> SparseWeight | None:
+        made = super().quantize(matrix, weight)
+        if made is not None:
+            made.values[:, ::4] = weight[:, ::4]
+        return made
+
+
+class RoundsWhatStays(Sparse24):
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> SparseWeight | None:
+        made = super().quantize(matrix, weight)
+        return None if made is None else SparseWeight(made.values.bfloat16().float())
+
+
+class CoarseFloats(Int8):
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> Any:
+        made = super().quantize(matrix, weight)
+        return made.codes.bitwise_and(-32).float() * made.scales
 
 
 class Idle:
@@ -159,6 +180,9 @@ class WritesIntoTheFile(Nibbles):
         (Restless, "the_same_again"),
         (OneForZero, "zeros_stay_zeros"),
         (DoubleScales, "rounded_to_the_nearest"),
+        (KeepsThree, "rounded_to_the_nearest"),
+        (RoundsWhatStays, "rounded_to_the_nearest"),
+        (CoarseFloats, "rounded_to_the_nearest"),
         (Idle, "reads_checkpoints_or_quantizes"),
         (TakesAnyBits, "wrong_announcement"),
         (SaysNotWhere, "wrong_announcement"),

@@ -50,6 +50,29 @@ def engine() -> Iterator[Make]:
         one.core.strategies.close()
 
 
+# What a scheme takes for a matrix of a layer, and for the head, each of rows and columns.
+Bytes = Callable[[int, int], int]
+ON_LOAD: dict[str, tuple[StrategyChoice, Bytes, Bytes]] = {
+    "fp8": (StrategyChoice("fp8"), lambda n, k: 4 * n * k, lambda n, k: 4 * n * k),
+    "fp8 in bytes": (
+        StrategyChoice("fp8", {"packed": True}),
+        lambda n, k: n * k + 4 * n,
+        lambda n, k: n * k + 4 * n,
+    ),
+    "int4": (
+        StrategyChoice("int4"),
+        lambda n, k: n * k + 8 * n * k // 128,
+        lambda n, k: 4 * n * k,
+    ),
+    "int4, the head too": (
+        StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True}),
+        lambda n, k: n * k + 4 * n * k // 32,
+        lambda n, k: n * k + 4 * n * k // 32,
+    ),
+    "sparse24": (StrategyChoice("sparse24"), lambda n, k: 4 * n * k, lambda n, k: 4 * n * k),
+}
+
+
 @pytest.fixture
 def nano(tmp_path: Path) -> Path:
     """A copy of the embedded model's first layers that may be changed."""
@@ -93,6 +116,22 @@ def test_what_is_rounded_while_loading_answers_as_transformers_with_the_same_num
     }
     save_file(numbers, folder / "model.safetensors", {"format": "pt"})
     assert tokens == theirs(folder, PROMPT, 24)
+
+
+@pytest.mark.parametrize("scheme", ON_LOAD)
+def test_what_else_is_rounded_while_loading_answers_and_tells_what_it_takes(
+    engine: Make, scheme: str
+) -> None:
+    choice, layer, head = ON_LOAD[scheme]
+    ours, floats = engine(small(), choice), engine(small())
+    matrices = ((640, 384), (384, 384), (2048, 384), (384, 1024))
+    norms = 2 * 2 + 1
+    assert ours.info.weight_bytes == (
+        4 * 384 * (4096 + norms) + 2 * sum(layer(*shape) for shape in matrices) + head(4096, 384)
+    )
+    assert ours.info.num_parameters == floats.info.num_parameters
+    assert len(ours.generate(PROMPT, max_tokens=8, ignore_eos=True)) == 8
+    assert ours.core.strategies.identify() != floats.core.strategies.identify()
 
 
 def test_int8_is_the_embedded_model_in_a_third_of_its_memory(engine: Make) -> None:

@@ -11,7 +11,7 @@ from gatewayd_engine.model.layers import Linear
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS, Int8Linear
-from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight
 
 SHAPES = [(640, 384), (33, 17), (1, 1024), (96, 2)]
 ROWS = [0, 1, 2, 7, 64]
@@ -128,6 +128,14 @@ def test_what_has_no_product_of_its_own_is_made_dense(kind: str) -> None:
     onto = torch.zeros(5, 40)
     assert linear.add_to(onto, x) is None
     assert torch.equal(onto, made)
+
+
+def test_zeros_are_multiplied_as_any_number() -> None:
+    values = torch.randn(40, 64) * torch.tensor([0.0, 1.0, 0.0, 1.0] * 16)
+    linear, x = choose(SparseWeight(values)), torch.randn(5, 64)
+    assert isinstance(linear, Linear)
+    torch.testing.assert_close(linear(x), x @ values.t(), rtol=0, atol=1e-4)
+    assert linear.nbytes == values.nbytes, "zeros take what numbers take"
 
 
 def test_what_they_take_is_told() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.weights import checked, dense, joined, rows
-from gatewayd_hooks.quantization import GroupedWeight, Matrix, Weight
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, Weight
 
 COLUMNS = 24
 
@@ -22,6 +22,8 @@ def _weights(draw: st.DrawFn) -> Weight:
     count = draw(st.integers(1, 5))
     if draw(st.integers(0, 5)) == 0:
         return torch.randn(count, COLUMNS)
+    if draw(st.integers(0, 5)) == 0:
+        return SparseWeight(torch.randn(count, COLUMNS) * torch.tensor([0, 1, 1, 0] * 6))
     groups = draw(st.sampled_from([1, 2, 3, 4, 6, 8, 24]))
     is_signed = draw(st.booleans())
     bounds = (-8, 8) if is_signed else (0, 16)
@@ -44,6 +46,8 @@ def numbers(weight: Weight) -> torch.Tensor:
     """What a weight means, element by element."""
     if isinstance(weight, torch.Tensor):
         return weight
+    if isinstance(weight, SparseWeight):
+        return weight.values
     made = torch.empty(weight.codes.shape)
     size = COLUMNS // weight.scales.shape[1]
     for row in range(made.shape[0]):
@@ -74,6 +78,12 @@ def test_weights_of_one_kind_stay_of_few_bits() -> None:
     assert isinstance(joined([coarse, fine._replace(activations="int8")]), torch.Tensor)
 
 
+def test_half_of_zeros_stays_known_as_such() -> None:
+    sparse = SparseWeight(torch.tensor([[0.0, 1.0, 2.0, 0.0]] * 2))
+    assert isinstance(joined([sparse, rows(sparse, torch.tensor([1, 0]))]), SparseWeight)
+    assert isinstance(joined([sparse, torch.ones(1, 4)]), torch.Tensor)
+
+
 SOUND = GroupedWeight(torch.zeros(4, 6, dtype=torch.int8), torch.ones(4, 2))
 MATRIX = Matrix("m", 4, 6)
 
@@ -100,6 +110,23 @@ def test_what_is_no_weight_of_its_matrix_is_refused(changes: dict[str, Any], wor
     assert checked(MATRIX, SOUND) is SOUND
     with pytest.raises(ValueError, match=re.escape(word)):
         checked(MATRIX, SOUND._replace(**changes))
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        (torch.zeros(6, 8), "not floats [4, 8]"),
+        (torch.zeros(4, 8, dtype=torch.int8), "not floats [4, 8]"),
+        (torch.tensor([[0.0] * 5 + [1.0] * 3] * 4), "more than two of four neighbours"),
+    ],
+)
+def test_what_is_not_half_of_zeros_is_refused(values: torch.Tensor, word: str) -> None:
+    sound = SparseWeight(torch.tensor([[0.0, 0.0, 1.0, 1.0] * 2] * 4))
+    assert checked(Matrix("m", 4, 8), sound) is sound
+    with pytest.raises(ValueError, match=re.escape(word)):
+        checked(Matrix("m", 4, 8), SparseWeight(values))
+    with pytest.raises(ValueError, match="more than two of four"):
+        checked(Matrix("m", 4, 6), SparseWeight(torch.zeros(4, 6)))
 
 
 def test_floats_of_another_shape_are_refused() -> None:

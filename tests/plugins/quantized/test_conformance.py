@@ -11,6 +11,7 @@ from gatewayd_hooks.quantization import Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
+from gatewayd_quant_fp8.config import Fp8Config
 from gatewayd_quant_fp8.strategy import Fp8
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.cases import CASES
@@ -87,13 +88,18 @@ class TestPackedCompressedTensors(TestCompressedTensors):
 
 class TestFp8(QuantizerConformance):
     def make(self) -> Fp8:
-        return Fp8()
+        return Fp8(Fp8Config())
 
     def announced(self) -> Mapping[str, Any]:
         return CASES["fp8 in blocks"].announced
 
     def damages(self) -> Damages:
         return [({"weight_block_size": [128]}, "weight_block_size"), ({"fmt": "e5m2"}, "fmt")]
+
+
+class TestPackedFp8(TestFp8):
+    def make(self) -> Fp8:
+        return Fp8(Fp8Config(packed=True))
 
 
 class TestNvfp4CompressedTensors(TestCompressedTensors):

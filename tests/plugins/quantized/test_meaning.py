@@ -15,6 +15,7 @@ from gatewayd_engine.model.weights import checked, dense
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Scheme, Stored
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
+from gatewayd_quant_fp8.config import Fp8Config
 from gatewayd_quant_fp8.strategy import Fp8
 from gatewayd_quant_gptq.strategy import Gptq
 from tests.plugins.quantized.cases import CASES, Case
@@ -25,7 +26,7 @@ READERS: dict[str, Any] = {
     "awq": Awq,
     "gptq": Gptq,
     "compressed_tensors": CompressedTensors,
-    "fp8": Fp8,
+    "fp8": lambda: Fp8(Fp8Config()),
 }
 GOLDEN = json.loads(Path(__file__).with_name("published.json").read_text())
 NAME = "model.layers.0.mlp.down_proj"

@@ -7,13 +7,15 @@ import torch
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
-from gatewayd_hooks.quantization import GroupedWeight, Weight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 
 
 def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
     """The product of a weight."""
     if isinstance(weight, torch.Tensor):
         return Linear(weight, bias)
+    if isinstance(weight, SparseWeight):
+        return Linear(weight.values, bias)  # no kernel of a CPU leaves zeros out
     if _is_for_bytes(weight):
         return Int8Linear(weight, bias)
     return DequantizedLinear(weight, bias)

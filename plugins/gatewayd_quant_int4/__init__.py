@@ -1,0 +1,33 @@
+"""Rounds weights to 4 bits while a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_int4.config import Int4Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: Int4Config) -> QuantizerStrategy:
+    from gatewayd_quant_int4.strategy import Int4
+
+    return Int4(config)
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``int4``."""
+    return [
+        StrategyInfo(
+            name="int4",
+            config_type=Int4Config,
+            build=_build,
+            summary="Weights of 4 bits, rounded to the nearest while the model is loaded.",
+            requires_spec=">=1.10,<2",
+        )
+    ]

@@ -1,0 +1,96 @@
+"""Sixteen steps for each group of neighbours in a row, from its least number to its largest."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Matrix, QuantizerResources
+    from gatewayd_quant_int4.config import Int4Config
+
+_log = logging.getLogger(__name__)
+
+_STEPS = 15
+_HALF = 8
+_HEAD = "lm_head"
+_LEAST = 2.0**-100
+"""Smaller scales would have offsets that 16 bits cannot hold."""
+_MOST = torch.finfo(torch.bfloat16).max
+_BLOCK = 1 << 20
+"""Numbers that are rounded at once: what is needed beside a matrix stays small."""
+
+
+class Int4:
+    """Rounds to the nearest of 16 numbers.
+
+    Scales, and where the steps of a group lie, are numbers of bfloat16: kernels of 4 bits hold them
+    so, and then nothing is rounded twice.
+
+    Args:
+        config: its settings.
+    """
+
+    def __init__(self, config: Int4Config) -> None:
+        self._size = config.group_size
+        self._is_symmetric = config.symmetric
+        self._takes_head = config.head
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The model does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight | None:
+        """Round a matrix; the head only if it is asked for, and only columns in whole groups.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        if matrix.name == _HEAD and not self._takes_head:
+            return None
+        if matrix.columns % self._size:
+            _log.warning(
+                "%s stays as it is: %d columns are no multiple of [quantizer.int4] group_size, %d",
+                *(matrix.name, matrix.columns, self._size),
+            )
+            return None
+        codes = torch.empty(weight.shape, dtype=torch.int8 if self._is_symmetric else torch.uint8)
+        scales = torch.empty(matrix.rows, matrix.columns // self._size)
+        offsets = None if self._is_symmetric else torch.empty_like(scales)
+        step = max(1, _BLOCK // matrix.columns)
+        for begin in range(0, matrix.rows, step):
+            some = slice(begin, begin + step)
+            groups = torch.unflatten(weight[some], 1, (-1, self._size))
+            least, most = torch.aminmax(groups, dim=-1)
+            if offsets is None:
+                size = _scale(torch.maximum(most, -least) / (_HALF - 0.5))
+                made = groups.div(size.unsqueeze(-1)).round_().clamp_(-_HALF, _HALF - 1)
+            else:
+                # Zero is among them: where steps begin is then at most 16 of them away from it.
+                least.clamp_(max=0.0)
+                size = _scale((most.clamp_(min=0.0) - least) / _STEPS)
+                middle = (least + _HALF * size).bfloat16().float()
+                offset = offsets[some] = middle - _HALF * size
+                made = groups.sub(offset.unsqueeze(-1)).div_(size.unsqueeze(-1))
+                made.round_().clamp_(0, _STEPS)
+            scales[some] = size
+            codes[some] = made.flatten(1)
+        return GroupedWeight(codes, scales, offsets, bits=4)
+
+
+def _scale(steps: torch.Tensor) -> torch.Tensor:
+    """The next number of bfloat16 that is not below.
+
+    Raises:
+        ValueError: one is not finite, or as good as that.
+    """
+    if not (steps <= _MOST).all():
+        raise ValueError("it has numbers that are not finite, or too large")
+    bits = steps.clamp_min(_LEAST).view(torch.int32)
+    return ((bits + 0xFFFF) & ~0xFFFF).view(torch.float32)

@@ -1,0 +1,33 @@
+"""Leaves two of each four weights while a model is loaded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_quant_sparse24.config import Sparse24Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import QuantizerStrategy
+
+
+def _build(config: Sparse24Config) -> QuantizerStrategy:
+    from gatewayd_quant_sparse24.strategy import Sparse24
+
+    return Sparse24()
+
+
+@hookimpl
+def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
+    """Offer ``sparse24``."""
+    return [
+        StrategyInfo(
+            name="sparse24",
+            config_type=Sparse24Config,
+            build=_build,
+            summary="Two of each four weights, the larger ones; for models trained to bear it.",
+            requires_spec=">=1.15,<2",
+        )
+    ]

@@ -1,0 +1,67 @@
+"""Of each four neighbours in a row the two largest stay, and the others become zeros."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import torch
+
+from gatewayd_hooks.quantization import SparseWeight
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Matrix, QuantizerResources
+
+_log = logging.getLogger(__name__)
+
+_HEAD = "lm_head"
+_OF, _KEPT = 4, 2
+_BLOCK = 1 << 20
+"""Numbers that are looked at at once: what is needed beside a matrix stays small."""
+
+
+class Sparse24:
+    """Chooses by magnitude; of equals the first."""
+
+    def open(self, resources: QuantizerResources) -> None:
+        """The model does not matter here."""
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def quantize(self, matrix: Matrix, weight: torch.Tensor) -> SparseWeight | None:
+        """Thin out a matrix; never the head, and only columns in whole fours.
+
+        A checkpoint that was pruned already, by whichever rule, is given back as it is.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        if matrix.name == _HEAD:
+            return None
+        if matrix.columns % _OF:
+            _log.warning(
+                "%s stays as it is: %d columns are no multiple of 4", matrix.name, matrix.columns
+            )
+            return None
+        if not weight.isfinite().all():
+            raise ValueError("it has numbers that are not finite")
+        values = torch.empty_like(weight)
+        step = max(1, _BLOCK // matrix.columns)
+        for begin in range(0, matrix.rows, step):
+            some = slice(begin, begin + step)
+            values[some] = torch.where(_stays(weight[some]), weight[some], 0.0)
+        return SparseWeight(values)
+
+
+def _stays(weight: torch.Tensor) -> torch.Tensor:
+    """Which numbers have fewer than two larger ones among their four, bool ``[rows, columns]``."""
+    sizes = torch.unflatten(weight, 1, (-1, _OF)).abs().unbind(-1)
+    stay = []
+    for place, size in enumerate(sizes):
+        larger = torch.zeros(size.shape, dtype=torch.int8)
+        for other, theirs in enumerate(sizes):
+            if other != place:
+                larger += theirs >= size if other < place else theirs > size
+        stay.append(larger < _KEPT)
+    return torch.stack(stay, -1).flatten(1)

@@ -79,7 +79,7 @@ class Fp8:
         if not scales.isfinite().all():
             raise ValueError("it has numbers that are not finite")
         scales.clamp_min_(_LEAST)
-        codes = torch.empty(weight.shape, dtype=torch.float8_e4m3fn)
+        codes = torch.empty_like(weight, dtype=torch.float8_e4m3fn)
         for some in _blocks(weight):
             codes[some] = weight[some].div(scales[some])
         made = GroupedWeight(codes, scales, activations="e4m3")

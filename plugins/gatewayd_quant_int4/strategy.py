@@ -60,8 +60,9 @@ class Int4:
                 *(matrix.name, matrix.columns, self._size),
             )
             return None
-        codes = torch.empty(weight.shape, dtype=torch.int8 if self._is_symmetric else torch.uint8)
-        scales = torch.empty(matrix.rows, matrix.columns // self._size)
+        kind = torch.int8 if self._is_symmetric else torch.uint8
+        codes = torch.empty(weight.shape, dtype=kind, device=weight.device)
+        scales = weight.new_empty(matrix.rows, matrix.columns // self._size)
         offsets = None if self._is_symmetric else torch.empty_like(scales)
         step = max(1, _BLOCK // matrix.columns)
         for begin in range(0, matrix.rows, step):

@@ -59,7 +59,7 @@ def _stays(weight: torch.Tensor) -> torch.Tensor:
     sizes = torch.unflatten(weight, 1, (-1, _OF)).abs().unbind(-1)
     stay = []
     for place, size in enumerate(sizes):
-        larger = torch.zeros(size.shape, dtype=torch.int8)
+        larger = torch.zeros_like(size, dtype=torch.int8)
         for other, theirs in enumerate(sizes):
             if other != place:
                 larger += theirs >= size if other < place else theirs > size

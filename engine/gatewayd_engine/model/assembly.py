@@ -11,6 +11,7 @@ from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
 from gatewayd_engine.model.heads import HeadBuffers
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
+from gatewayd_engine.model.linears.device import Apart
 from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.parts import Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
@@ -64,6 +65,8 @@ def assemble(
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = builder.norm("model.norm")
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
+    if isinstance(head, Apart) and head.is_of(embedding):
+        builder.nbytes -= embedding.nbytes
     return Decoder(
         spec,
         embedding,
@@ -73,6 +76,7 @@ def assemble(
         head,
         weights.num_parameters,
         builder.nbytes,
+        builder.rounds_inputs,
     )
 
 
@@ -82,6 +86,7 @@ class _Builder:
     Attributes:
         rotary: their rotations.
         nbytes: that the weights made so far take.
+        rounds_inputs: whether any matrix made so far does.
     """
 
     def __init__(
@@ -94,6 +99,7 @@ class _Builder:
     ) -> None:
         self.rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
         self.nbytes = embedding.nbytes
+        self.rounds_inputs = False
         self._spec = spec
         self._weights = weights
         self._parts = parts
@@ -143,6 +149,7 @@ class _Builder:
             weight = SparseWeight(weight.values.to(dtype))
         made = self._parts.linear(weight, bias, dtype)
         self.nbytes += made.nbytes
+        self.rounds_inputs |= made.rounds_inputs
         return made
 
     def _attention(self, index: int, prefix: str) -> Attention:

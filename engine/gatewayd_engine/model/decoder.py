@@ -139,7 +139,11 @@ class Layer:
 
 
 class Decoder:
-    """A model with its weights; stateless between calls."""
+    """A model with its weights; stateless between calls.
+
+    Attributes:
+        rounds_inputs: whether any of its matrices does.
+    """
 
     def __init__(
         self,
@@ -151,12 +155,14 @@ class Decoder:
         head: LinearOp,
         num_parameters: int,
         weight_bytes: int,
+        rounds_inputs: bool = False,
     ) -> None:
         self.spec = spec
         self.dtype = embedding.dtype
         self.device = embedding.device
         self.num_parameters = num_parameters
         self.weight_bytes = weight_bytes
+        self.rounds_inputs = rounds_inputs
         self._embedding = embedding
         self._rotary = rotary
         self._layers = layers

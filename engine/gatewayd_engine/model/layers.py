@@ -25,6 +25,13 @@ class LinearOp(Protocol):
     def nbytes(self) -> int:
         """What its numbers take."""
 
+    @property
+    def rounds_inputs(self) -> bool:
+        """Whether what is multiplied is rounded before, by far more than floats are.
+
+        A number between two steps then turns with the last bit of whatever has made it.
+        """
+
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """Map ``[n, in]`` to ``[n, out]``, a new tensor or ``out``."""
 
@@ -44,6 +51,8 @@ class Linear:
     """
 
     __slots__ = ("_bias", "_weight")
+
+    rounds_inputs = False
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self._bias = bias

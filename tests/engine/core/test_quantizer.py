@@ -61,13 +61,13 @@ ON_LOAD: dict[str, tuple[StrategyChoice, Bytes, Bytes]] = {
     ),
     "int4": (
         StrategyChoice("int4"),
-        lambda n, k: n * k + 8 * n * k // 128,
+        lambda n, k: n * k // 2 + 4 * n * k // 128,
         lambda n, k: 4 * n * k,
     ),
     "int4, the head too": (
         StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True}),
-        lambda n, k: n * k + 4 * n * k // 32,
-        lambda n, k: n * k + 4 * n * k // 32,
+        lambda n, k: n * k // 2 + 4 * n * k // 32,
+        lambda n, k: n * k // 2 + 4 * n * k // 32,
     ),
     "sparse24": (StrategyChoice("sparse24"), lambda n, k: 4 * n * k, lambda n, k: 4 * n * k),
 }

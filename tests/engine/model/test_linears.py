@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from gatewayd_engine.model.layers import Linear
+from gatewayd_engine.model.linears import sums
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS, Int8Linear
@@ -17,25 +18,36 @@ SHAPES = [(640, 384), (33, 17), (1, 1024), (96, 2)]
 ROWS = [0, 1, 2, 7, 64]
 
 
+@pytest.fixture(params=[sums.PlainSums, sums.PackedSums])
+def kernel(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> type:
+    """One kernel after the other, whatever the matrix."""
+    chosen: type = request.param
+    if chosen is sums.PackedSums and not sums._is_exact():
+        pytest.skip("oneDNN saturates on this processor, so it is not used")
+    monkeypatch.setattr(sums, "LARGE", 1 if chosen is sums.PackedSums else 1 << 60)
+    assert type(sums.sums(torch.zeros(16, 16, dtype=torch.int8))) is chosen
+    return chosen
+
+
 def drawn(rows: int, columns: int) -> GroupedWeight:
     codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
     return GroupedWeight(codes, torch.rand(rows, 1) + 0.5, activations="int8")
 
 
 def expected(x: torch.Tensor, weight: GroupedWeight, bias: torch.Tensor | None) -> torch.Tensor:
-    """The product of the same codes, summed in 64 bits."""
+    """The product of the same codes, summed in 64 bits, exactly."""
     most = x.abs().amax(-1, keepdim=True) * (1 / 127)
     scales = most.clamp_min(torch.finfo(torch.float32).tiny)
     codes = (x / scales).round().long()
     assert (codes.abs() <= 127).all()
-    sums = (codes.unsqueeze(1) * weight.codes.long()).sum(-1)
+    sums = codes.double() @ weight.codes.double().t()  # whole numbers far below 2**53
     made = sums.float() * scales * weight.scales[:, 0]
     return made if bias is None else made + bias
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("has_bias", [False, True])
-def test_bytes_are_multiplied_exactly(shape: tuple[int, int], has_bias: bool) -> None:
+def test_bytes_are_multiplied_exactly(shape: tuple[int, int], has_bias: bool, kernel: type) -> None:
     weight = drawn(*shape)
     bias = torch.randn(shape[0]) if has_bias else None
     linear = choose(weight, bias)
@@ -53,14 +65,14 @@ def test_bytes_are_multiplied_exactly(shape: tuple[int, int], has_bias: bool) ->
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int]) -> None:
+def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int], kernel: type) -> None:
     linear, x = choose(drawn(*shape)), torch.randn(64, shape[1])
     whole = linear(x)
     for some in (slice(0, 1), slice(3, 5), slice(17, 40), slice(63, 64)):
         assert torch.equal(linear(x[some].clone()), whole[some])
 
 
-def test_rows_of_zeros_and_rows_that_are_no_numbers_keep_to_themselves() -> None:
+def test_rows_of_zeros_and_rows_that_are_no_numbers_keep_to_themselves(kernel: type) -> None:
     weight = drawn(24, 48)
     x = torch.randn(5, 48)
     sound = Int8Linear(weight)(x)
@@ -88,6 +100,33 @@ def test_one_column_is_made_otherwise() -> None:
     assert torch.equal(linear(torch.tensor([[2.0]])), torch.tensor([[6.0, -10.0]]))
 
 
+@pytest.mark.skipif(not sums._is_exact(), reason="oneDNN saturates on this processor")
+def test_kernels_are_chosen_by_size_and_have_the_same_bits() -> None:
+    codes = torch.randint(-128, 128, (2048, 2048), dtype=torch.int8)
+    codes[:2] = torch.tensor([[127], [-128]])
+    packed, plain = sums.sums(codes), sums.PlainSums(codes)
+    assert isinstance(packed, sums.PackedSums)
+    assert isinstance(sums.sums(codes[1:]), sums.PlainSums)
+    assert packed.nbytes == plain.nbytes == 1 << 22
+    for rows in (0, 1, 3, 40):
+        x = torch.randint(-127, 128, (rows, 2048)).float()
+        x[:2] = torch.tensor([[127.0], [-127.0]])[:rows]
+        assert torch.equal(packed(x.clone()), plain(x).float())
+
+
+def test_sums_of_many_columns_and_processors_that_saturate_have_the_plain_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    is_exact = sums._is_exact
+    monkeypatch.setattr(sums, "LARGE", 1)
+    monkeypatch.setattr(sums, "_is_exact", lambda: True)
+    assert isinstance(sums.sums(torch.zeros(1, 65793, dtype=torch.int8)), sums.PackedSums)
+    assert isinstance(sums.sums(torch.zeros(1, 65794, dtype=torch.int8)), sums.PlainSums)
+    monkeypatch.setattr(sums.PackedSums, "__call__", lambda self, x: x.new_zeros(len(x), 16))
+    monkeypatch.setattr(sums, "_is_exact", is_exact.__wrapped__)
+    assert isinstance(sums.sums(torch.zeros(1, 16, dtype=torch.int8)), sums.PlainSums)
+
+
 def test_activations_of_16_bits_come_back_as_they_came() -> None:
     weight = drawn(40, 64)
     x = torch.randn(3, 64).bfloat16()
@@ -98,7 +137,6 @@ def test_activations_of_16_bits_come_back_as_they_came() -> None:
 
 
 KINDS: dict[str, dict[str, Any]] = {
-    "8 bits, for floats": {"activations": "float"},
     "groups": {"scales": torch.rand(40, 4)},
     "offsets": {"offsets": torch.rand(40, 1)},
     "any order": {"group_of": torch.zeros(64, dtype=torch.int32)},
@@ -141,7 +179,8 @@ def test_zeros_are_multiplied_as_any_number() -> None:
 def test_what_they_take_is_told() -> None:
     weight, bias = drawn(40, 64), torch.randn(40)
     assert choose(weight, bias).nbytes == 40 * 64 + 40 * 4 + 40 * 4
-    assert choose(weight._replace(activations="float")).nbytes == 40 * 64 + 40 * 4
+    coarse = weight._replace(activations="float", offsets=torch.ones(40, 1))
+    assert choose(coarse).nbytes == 40 * 64 + 2 * 40 * 4
     floats = choose(torch.randn(40, 64))
     assert isinstance(floats, Linear)
     assert floats.nbytes == 4 * 40 * 64

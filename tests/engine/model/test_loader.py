@@ -12,9 +12,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gatewayd_engine import embedded
+from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 
 Make = Callable[..., Path]
@@ -97,6 +99,15 @@ def test_parameters_are_counted_once_and_progress_ends_at_one() -> None:
     assert seen == sorted(seen)
     assert seen[0] < 0.2
     assert seen[-1] == 1.0
+
+
+def test_a_tied_head_is_counted_where_it_takes_memory_of_its_own() -> None:
+    """A CPU has a transposed copy; a device reads the table itself."""
+    folder = embedded.folder("nano")
+    parts = FusedParts(TorchKernels())
+    device = load(folder, read_spec(folder), torch.float32, "cpu", lambda part: None, parts)
+    assert device.weight_bytes == 4 * 11_015_040
+    assert loaded(folder).weight_bytes == 4 * (11_015_040 + 4096 * 384)
 
 
 def test_leftovers_of_old_releases_are_ignored(make_checkpoint: Make, tmp_path: Path) -> None:

@@ -78,6 +78,16 @@ def test_weights_of_one_kind_stay_of_few_bits() -> None:
     assert isinstance(joined([coarse, fine._replace(activations="int8")]), torch.Tensor)
 
 
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_every_float_of_8_bits_is_what_torch_says(dtype: torch.dtype) -> None:
+    codes = torch.arange(256).to(torch.uint8).view(1, -1).view(dtype)
+    codes = codes[codes.float().isfinite()].view(1, -1)
+    weight = GroupedWeight(codes, torch.ones(1, 1))
+    assert checked(Matrix("m", *codes.shape), weight) is weight
+    assert torch.equal(dense(weight), codes.float())
+    assert torch.equal(dense(weight).signbit(), codes.float().signbit())
+
+
 def test_half_of_zeros_stays_known_as_such() -> None:
     sparse = SparseWeight(torch.tensor([[0.0, 1.0, 2.0, 0.0]] * 2))
     assert isinstance(joined([sparse, rows(sparse, torch.tensor([1, 0]))]), SparseWeight)
@@ -93,6 +103,11 @@ MATRIX = Matrix("m", 4, 6)
     [
         ({"codes": torch.zeros(6, 4, dtype=torch.int8)}, "codes are int8 [6, 4]"),
         ({"codes": torch.zeros(4, 6, dtype=torch.int32)}, "codes are int32"),
+        ({"codes": torch.full((4, 6), 8, dtype=torch.int8), "bits": 4}, "no numbers of 4 bits"),
+        ({"codes": torch.full((4, 6), -9, dtype=torch.int8), "bits": 4}, "no numbers of 4 bits"),
+        ({"codes": torch.full((4, 6), 16, dtype=torch.uint8), "bits": 4}, "no numbers of 4 bits"),
+        ({"codes": torch.full((4, 6), torch.nan).to(torch.float8_e4m3fn)}, "no numbers of 8 bits"),
+        ({"codes": torch.full((4, 6), -torch.inf).to(torch.float8_e5m2)}, "no numbers of 8 bits"),
         ({"scales": torch.ones(4, 2, dtype=torch.float64)}, "scales are float64"),
         ({"scales": torch.ones(3, 2)}, "scales are float32 [3, 2]"),
         ({"scales": torch.ones(4)}, "scales are float32 [4]"),

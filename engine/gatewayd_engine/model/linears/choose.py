@@ -6,7 +6,9 @@ import torch
 
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.int4 import Int4Linear, is_for_nibbles
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
+from gatewayd_engine.model.linears.packed import ByteLinear, is_for_bytes
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 
 
@@ -16,12 +18,16 @@ def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
         return Linear(weight, bias)
     if isinstance(weight, SparseWeight):
         return Linear(weight.values, bias)  # no kernel of a CPU leaves zeros out
-    if _is_for_bytes(weight):
+    if _is_for_both_bytes(weight):
         return Int8Linear(weight, bias)
+    if is_for_nibbles(weight):
+        return Int4Linear(weight, bias)
+    if is_for_bytes(weight):
+        return ByteLinear(weight, bias)
     return DequantizedLinear(weight, bias)
 
 
-def _is_for_bytes(weight: GroupedWeight) -> bool:
+def _is_for_both_bytes(weight: GroupedWeight) -> bool:
     return (
         weight.activations == "int8"
         and weight.codes.dtype == torch.int8

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.model.weights import dense
+from gatewayd_engine.model.weights import dense, some_rows
 from gatewayd_hooks.quantization import GroupedWeight
+
+_BLOCK = 1 << 19
+"""Numbers that are dense at once: they stay in the cache until they are multiplied."""
 
 
 class DequantizedLinear:
     """``x @ dense(weight).T + bias`` in float32: exact for every kind of codes, and slow."""
 
     __slots__ = ("_bias", "_weight")
+
+    rounds_inputs = False
 
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         self._bias = bias
@@ -25,7 +30,13 @@ class DequantizedLinear:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
-        made = torch.mm(x.float(), dense(self._weight).t())
+        wide = x.float()
+        rows, columns = self._weight.codes.shape
+        made = wide.new_empty(len(x), rows)
+        step = max(1, _BLOCK // columns)
+        for begin in range(0, rows, step):
+            some = slice(begin, begin + step)
+            torch.mm(wide, dense(some_rows(self._weight, some)).t(), out=made[:, some])
         if self._bias is not None:
             made.add_(self._bias)
         return made.to(x.dtype) if out is None else out.copy_(made)

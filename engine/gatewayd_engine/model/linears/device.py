@@ -76,6 +76,8 @@ class Apart:
 
     __slots__ = ("_bias", "_weight")
 
+    rounds_inputs = False
+
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
         self._bias = bias
         self._weight = weight.t()
@@ -84,6 +86,10 @@ class Apart:
     def nbytes(self) -> int:
         """See ``LinearOp``."""
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+
+    def is_of(self, weight: torch.Tensor) -> bool:
+        """Whether its numbers are those of a weight, and not a copy."""
+        return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""

@@ -28,6 +28,8 @@ class GroupedLinear:
 
     __slots__ = ("_at_once", "_bias", "_kernels", "_room", "_weight")
 
+    rounds_inputs = False
+
     def __init__(
         self, weight: Packed, bias: torch.Tensor | None, kernels: Kernels, room: Room
     ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import torch
 
+from gatewayd_engine.model.linears.sums import sums
 from gatewayd_hooks.quantization import GroupedWeight
 
 _LARGEST = 127
@@ -27,30 +28,30 @@ class Int8Linear:
         bias: float, shape ``[out]``.
     """
 
-    __slots__ = ("_bias", "_codes", "_scales")
+    __slots__ = ("_bias", "_scales", "_sums")
+
+    rounds_inputs = True
 
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         self._bias = bias
-        # Rows as they are: torch's kernel for one row is thrice as fast as on a transposed copy.
-        self._codes = weight.codes.contiguous().t()
+        self._sums = sums(weight.codes)
         self._scales = weight.scales[:, 0].contiguous()
 
     @property
     def nbytes(self) -> int:
         """See ``LinearOp``."""
         bias = 0 if self._bias is None else self._bias.nbytes
-        return self._codes.nbytes + self._scales.nbytes + bias
+        return self._sums.nbytes + self._scales.nbytes + bias
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
         wide = x.float()
         scales = wide.abs().amax(-1, keepdim=True).mul_(1 / _LARGEST).clamp_min_(_LEAST)
-        codes = wide.div(scales).round_().to(torch.int8)
-        sums = torch._int_mm(codes, self._codes)
+        made = self._sums(wide.div(scales).round_())
         if out is None or out.dtype != torch.float32:
-            made = torch.mul(sums, scales)
+            made = torch.mul(made, scales)
         else:
-            made = torch.mul(sums, scales, out=out)
+            made = torch.mul(made, scales, out=out)
         made.mul_(self._scales)
         if self._bias is not None:
             made.add_(self._bias)

@@ -33,6 +33,8 @@ class RoundedLinear:
 
     __slots__ = ("_bias", "_codes", "_dtype", "_kernels", "_scales", "takes")
 
+    rounds_inputs = True
+
     def __init__(
         self,
         weight: GroupedWeight,

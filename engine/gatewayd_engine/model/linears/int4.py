@@ -1,0 +1,78 @@
+"""Products of weights of 4 bits, two in a byte, by a kernel of torch."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_engine.model.linears.packed import PackedLinear
+from gatewayd_hooks.quantization import GroupedWeight
+
+_SIZES = (256, 128, 64, 32)
+"""Of groups that the kernel knows."""
+_ROWS = 16
+"""It takes a multiple of so many rows."""
+_HALF = 8
+
+
+class Int4Linear(PackedLinear):
+    """``x @ ((codes - 8) * scales + middles).T + bias``, scales and middles of bfloat16.
+
+    They are rounded to that: where a checkpoint has finer ones, steps are by a 256th at most of
+    another width, and begin by a 32nd of one at most elsewhere.
+
+    Args:
+        weight: one that ``is_for_nibbles``.
+        bias: float, shape ``[out]``.
+    """
+
+    __slots__ = ("_codes", "_numbers", "_order", "_rows", "_size")
+
+    def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
+        self._rows, columns = weight.codes.shape
+        codes, self._order = weight.codes, None
+        if weight.group_of is not None:
+            self._order = weight.group_of.argsort(stable=True)
+            codes = codes[:, self._order]
+        is_signed = codes.dtype == torch.int8
+        size = columns // weight.scales.shape[1]
+        self._size = next(each for each in _SIZES if size % each == 0)
+        scales = weight.scales.bfloat16()
+        offsets = torch.zeros_like(weight.scales) if weight.offsets is None else weight.offsets
+        middles = (offsets if is_signed else offsets + _HALF * weight.scales).bfloat16()
+        pairs = torch.stack((scales, middles), -1).transpose(0, 1)  # [groups, rows, 2]
+        pairs = pairs.repeat_interleave(size // self._size, 0)
+        missing = -self._rows % _ROWS
+        self._numbers = torch.nn.functional.pad(pairs, (0, 0, 0, missing)).contiguous()
+        wide = codes.to(torch.int32)
+        if is_signed:
+            wide += _HALF
+        wide = torch.nn.functional.pad(wide, (0, 0, 0, missing))
+        self._codes = torch._convert_weight_to_int4pack_for_cpu(wide, 1)
+        super().__init__(bias, self._codes, self._numbers, self._order)
+
+    def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
+        if self._order is not None:
+            x = x[:, self._order]
+        made = torch._weight_int4pack_mm_for_cpu(
+            x.to(torch.bfloat16).contiguous(), self._codes, self._size, self._numbers
+        )
+        return made if made.shape[1] == self._rows else made[:, : self._rows]
+
+
+def is_for_nibbles(weight: GroupedWeight) -> bool:
+    """Whether the kernel can hold a weight: 4 bits, in groups that it knows or can cut finer."""
+    columns = weight.codes.shape[1]
+    groups = weight.scales.shape[1]
+    return (
+        weight.bits == 4
+        and weight.activations == "float"
+        and weight.codes.dtype in (torch.uint8, torch.int8)
+        and columns % (groups * _SIZES[-1]) == 0
+        and (weight.group_of is None or _are_even(weight.group_of, groups))
+    )
+
+
+def _are_even(group_of: torch.Tensor, groups: int) -> bool:
+    """Whether all groups have as many columns."""
+    counts = group_of.bincount(minlength=groups)
+    return bool((counts == counts[0]).all())

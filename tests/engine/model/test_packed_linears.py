@@ -1,0 +1,163 @@
+"""Products with activations of bfloat16 against the same numbers in 64 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.model.linears.choose import choose
+from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.int4 import Int4Linear
+from gatewayd_engine.model.linears.packed import ByteLinear
+from gatewayd_engine.model.weights import dense
+from gatewayd_hooks.quantization import GroupedWeight
+
+# Rows, columns, groups; of bytes there is one.
+SHAPES = [(640, 384, 3), (33, 96, 3), (5, 512, 2), (1, 64, 1), (48, 384, 1), (17, 1024, 4)]
+ROWS = [0, 1, 2, 7, 64]
+HALF_AN_ULP = 2.0**-8
+"""Of bfloat16, relative."""
+
+
+def drawn(
+    rows: int, columns: int, groups: int, *, is_signed: bool = False, has_offsets: bool = True
+) -> GroupedWeight:
+    """Scales, and where steps lie, are numbers of bfloat16: nothing of the weight is rounded."""
+    codes = torch.randint(0, 16, (rows, columns), dtype=torch.uint8)
+    scales = (torch.rand(rows, groups) + 0.5).bfloat16().float()
+    offsets = torch.randn(rows, groups).bfloat16().float() if has_offsets else None
+    if is_signed:
+        codes = codes.view(torch.int8) - 8
+    elif offsets is not None:
+        offsets -= 8 * scales
+    return GroupedWeight(codes, scales, offsets, bits=4)
+
+
+def of_bytes(rows: int, columns: int, groups: int) -> GroupedWeight:
+    codes = torch.randint(-128, 128, (rows, columns), dtype=torch.int8)
+    return GroupedWeight(codes, torch.rand(rows, 1) + 0.5)
+
+
+Draw = Callable[[int, int, int], GroupedWeight]
+KINDS: dict[str, tuple[Draw, type]] = {
+    "nibbles from 0": (drawn, Int4Linear),
+    "nibbles from 0 without offsets": (partial(drawn, has_offsets=False), Int4Linear),
+    "nibbles around 0": (partial(drawn, is_signed=True, has_offsets=False), Int4Linear),
+    "nibbles around 0 with offsets": (partial(drawn, is_signed=True), Int4Linear),
+    "bytes": (of_bytes, ByteLinear),
+}
+
+
+def check(made: torch.Tensor, x: torch.Tensor, weight: GroupedWeight, bias: Any) -> None:
+    """Only inputs and outputs are rounded to bfloat16; sums are of float32."""
+    numbers, rounded = dense(weight).double(), x.bfloat16().double()
+    wanted = rounded @ numbers.t()
+    noise = 1e-6 * (rounded.abs() @ numbers.abs().t())
+    bound = wanted.abs() * HALF_AN_ULP * 1.01 + noise + 1e-30
+    found = made.double() - (0 if bias is None else bias.double())
+    assert ((found - wanted).abs() <= bound + 1e-6 * made.abs()).all()
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_codes_are_multiplied_as_their_numbers(shape: tuple[int, int, int], kind: str) -> None:
+    draw, product = KINDS[kind]
+    weight = draw(*shape)
+    for bias in (None, torch.randn(shape[0])):
+        linear = choose(weight, bias)
+        assert isinstance(linear, product)
+        assert linear.rounds_inputs
+        for rows in ROWS:
+            x = torch.randn(rows, shape[1]) * 10 ** torch.randn(rows, 1)
+            made = linear(x)
+            assert made.dtype == torch.float32
+            check(made, x, weight, bias)
+            out = torch.full((rows, shape[0] + 3), float("nan"))
+            assert linear(x, out=out[:, 3:]).data_ptr() == out[:, 3:].data_ptr()
+            assert torch.equal(out[:, 3:], made)
+            onto = torch.zeros(rows, shape[0])
+            assert linear.add_to(onto, x) is None
+            assert torch.equal(onto, made)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("draw", [drawn, of_bytes])
+def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int, int], draw: Draw) -> None:
+    linear, x = choose(draw(*shape)), torch.randn(64, shape[1])
+    whole = linear(x)
+    for some in (slice(0, 1), slice(3, 5), slice(17, 40), slice(63, 64)):
+        assert torch.equal(linear(x[some].clone()), whole[some])
+        assert torch.equal(linear(x[some]), whole[some])
+
+
+def test_columns_in_any_order_are_those_of_their_groups() -> None:
+    order = torch.randperm(384)
+    group_of = (torch.arange(384) // 128).to(torch.int32)[order]
+    weight = drawn(40, 384, 3)._replace(group_of=group_of)
+    linear, x = choose(weight), torch.randn(5, 384)
+    assert isinstance(linear, Int4Linear)
+    check(linear(x), x, weight, None)
+    assert linear.nbytes == 48 * 384 // 2 + 3 * 48 * 4 + 384 * 8
+
+
+@pytest.mark.parametrize("draw", [drawn, of_bytes])
+def test_activations_of_16_bits_come_back_as_they_came(draw: Draw) -> None:
+    linear, x = choose(draw(40, 64, 1)), torch.randn(3, 64).bfloat16()
+    made = linear(x)
+    assert made.dtype == torch.bfloat16
+    assert torch.equal(made, linear(x.float()).bfloat16())
+    onto = torch.ones(3, 40, dtype=torch.bfloat16)
+    linear.add_to(onto, x)
+    torch.testing.assert_close(onto, made + 1)
+
+
+@pytest.mark.parametrize("draw", [drawn, of_bytes])
+def test_rows_that_are_no_numbers_keep_to_themselves(draw: Draw) -> None:
+    linear, x = choose(draw(32, 64, 1)), torch.randn(4, 64)
+    sound = linear(x)
+    x[1], x[2, 7] = 0.0, float("nan")
+    made = linear(x)
+    assert torch.equal(made[[0, 3]], sound[[0, 3]])
+    assert not made[1].any()
+    assert made[2].isnan().all()
+
+
+def test_scales_of_a_checkpoint_lose_a_256th() -> None:
+    weight = drawn(64, 384, 3)
+    weight = weight._replace(scales=torch.rand(64, 3).half().float(), offsets=None)
+    x = torch.randn(9, 384)
+    lost = (choose(weight)(x) - DequantizedLinear(weight)(x)).abs()
+    assert (lost <= 3 * HALF_AN_ULP * (x.abs() @ dense(weight).abs().t())).all()
+
+
+OTHERS: dict[str, dict[str, Any]] = {
+    "bytes of 40 columns": {
+        "codes": torch.zeros(40, 40, dtype=torch.int8),
+        "scales": torch.ones(40, 1),
+        "offsets": None,
+    },
+    "8 bits": {"bits": 8},
+    "inputs of 8 bits": {"activations": "int8"},
+    "groups of 16": {"scales": torch.rand(40, 24), "offsets": None},
+    "uneven groups": {"group_of": torch.tensor([0] * 32 + [1] * 300 + [2] * 52, dtype=torch.int32)},
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_what_the_kernel_cannot_hold_is_made_dense(kind: str) -> None:
+    weight = drawn(40, 384, 3)._replace(**OTHERS[kind])
+    linear, x = choose(weight), torch.randn(5, weight.codes.shape[1])
+    assert isinstance(linear, DequantizedLinear)
+    assert not linear.rounds_inputs
+    torch.testing.assert_close(linear(x), x @ dense(weight).t(), rtol=1e-4, atol=1e-3)
+
+
+def test_what_they_take_is_told() -> None:
+    weight, bias = drawn(640, 384, 3), torch.randn(640)
+    assert choose(weight, bias).nbytes == 640 * 384 // 2 + 640 * 3 * 2 * 2 + 640 * 4
+    assert choose(of_bytes(640, 384, 1), bias).nbytes == 640 * 384 + 640 * (4 + 2 + 4)
+    assert choose(drawn(640, 384, 1)).nbytes == choose(weight).nbytes, "128 columns at most"

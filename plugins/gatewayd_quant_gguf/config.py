@@ -9,5 +9,8 @@ class GgufConfig(StrategyConfig):
     packed: bool = setting(
         False,
         reload="restart",
-        doc="Keep codes in memory, and make floats of them for each product: less memory, slower.",
+        doc=(
+            "Keep codes in memory: 4 bits in their kernel, others made floats for each product, less"
+            " memory and slower."
+        ),
     )

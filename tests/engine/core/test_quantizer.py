@@ -18,8 +18,11 @@ from gatewayd_engine.model.fields import SpecError
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.errors import NotInstalled
-from gatewayd_hooks.quantization import Matrix
+from gatewayd_hooks.quantization import GroupedWeight, Matrix
+from gatewayd_quant_fp8.config import Fp8Config
+from gatewayd_quant_fp8.strategy import Fp8
 from gatewayd_quant_int8.strategy import Int8
+from gatewayd_quant_sparse24.strategy import Sparse24
 from tests.engine.core.conftest import Harness, build
 from tests.engine.core.small import small
 from tests.engine.core.theirs import theirs
@@ -50,6 +53,23 @@ def engine() -> Iterator[Make]:
         one.core.strategies.close()
 
 
+def _of_fp8(name: str, weight: torch.Tensor) -> torch.Tensor:
+    made = Fp8(Fp8Config(packed=True)).quantize(Matrix(name, *weight.shape), weight)
+    assert isinstance(made, GroupedWeight)
+    return made.codes.float() * made.scales
+
+
+def _of_sparse24(name: str, weight: torch.Tensor) -> torch.Tensor:
+    made = Sparse24().quantize(Matrix(name.removesuffix(".weight"), *weight.shape), weight)
+    return weight if made is None else made.values
+
+
+# The numbers that a strategy makes of a matrix, whatever it is joined with.
+MEANT: dict[str, Callable[[str, torch.Tensor], torch.Tensor]] = {
+    "rounds": lambda name, weight: meant(rounded(weight)),
+    "fp8": _of_fp8,
+    "sparse24": _of_sparse24,
+}
 # What a scheme takes for a matrix of a layer, and for the head, each of rows and columns.
 Bytes = Callable[[int, int], int]
 ON_LOAD: dict[str, tuple[StrategyChoice, Bytes, Bytes]] = {
@@ -102,16 +122,20 @@ def test_tokens_are_those_of_transformers_with_the_same_numbers(
     assert tokens == theirs(dense, PROMPT, 24)
 
 
+@pytest.mark.parametrize("name", ["rounds", "fp8", "fp8 in bytes", "sparse24"])
 def test_what_is_rounded_while_loading_answers_as_transformers_with_the_same_numbers(
-    engine: Make, make_checkpoint: Callable[..., Path], tmp_path: Path
+    name: str, engine: Make, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     from safetensors.torch import load_file, save_file
 
     folder = make_checkpoint(tmp_path, "llama_biases", max_shard_size="1GB")
-    tokens = engine(folder, StrategyChoice("rounds")).generate(PROMPT, max_tokens=24)
+    choice = ON_LOAD[name][0] if name in ON_LOAD else StrategyChoice(name)
+    tokens = engine(folder, choice).generate(PROMPT, max_tokens=24, ignore_eos=True)
     assert len(tokens) == 24
     numbers = {
-        name: meant(rounded(tensor)) if tensor.dim() == 2 and "embed" not in name else tensor
+        name: MEANT[choice.name](name, tensor)
+        if tensor.dim() == 2 and "embed" not in name
+        else tensor
         for name, tensor in load_file(folder / "model.safetensors").items()
     }
     save_file(numbers, folder / "model.safetensors", {"format": "pt"})
@@ -144,11 +168,14 @@ def test_int8_is_the_embedded_model_in_a_third_of_its_memory(engine: Make) -> No
     assert row.calls == 4 * 6 + 1 + 1
 
 
-def test_answers_do_not_depend_on_who_else_is_computed(engine: Make) -> None:
+@pytest.mark.parametrize("quantizer", [INT8, StrategyChoice("int4", {"head": True})])
+def test_answers_do_not_depend_on_who_else_is_computed(
+    engine: Make, quantizer: StrategyChoice
+) -> None:
     prompts = [[1, *range(at, at + 9 + at % 7)] for at in range(100, 108)]
-    alone = engine(quantizer=INT8, prefix_cache=None)
+    alone = engine(quantizer=quantizer, prefix_cache=None)
     apart = [alone.generate(prompt, max_tokens=12, ignore_eos=True) for prompt in prompts]
-    together = engine(quantizer=INT8, prefix_cache=None)
+    together = engine(quantizer=quantizer, prefix_cache=None)
     ids = [together.submit(prompt, max_tokens=12, ignore_eos=True)[0] for prompt in prompts]
     answers = together.run()
     assert [answers[i].tokens for i in ids] == apart

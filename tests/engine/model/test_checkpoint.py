@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,10 @@ from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.loader import load, read
 from gatewayd_engine.model.sources import SafetensorsSource
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import Matrix, Weight
+from gatewayd_quant_int4.config import Int4Config
+from gatewayd_quant_int4.strategy import Int4
 from gatewayd_quant_int8.strategy import Int8
 from tests.engine.nibbles import Nibbles, announce, pack, rounded
 
@@ -62,6 +66,12 @@ def test_what_is_read_is_what_transformers_has_of_the_same_numbers(
     torch.testing.assert_close(ours, their_logits(tmp_path, IDS), atol=5e-5, rtol=0)
 
 
+def made_dense(quantizer: Int4, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
+    """What 4 bits mean, as floats."""
+    made = quantizer.quantize(matrix, weight)
+    return weight if made is None else dense(made)
+
+
 def in_bytes(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
     """What a linear layer of transformers makes with 8 bits on both sides, summed in 64."""
 
@@ -91,6 +101,28 @@ def test_int8_is_what_transformers_makes_with_8_bits_on_both_sides(
     # Noise of 1e-7 may round a number the other way: a hundredth of what rounding does.
     assert (ours - theirs).abs().mean() < 0.05 * (ours - floats).abs().mean()
     assert (ours - theirs).abs().median() < 1e-5
+
+
+@pytest.mark.parametrize("name", ["llama_biases", "gemma2", "qwen3"])
+def test_int4_is_what_transformers_makes_of_the_same_numbers_but_for_16_bits(
+    name: str, checkpoint: Callable[[str], Path], our_logits: Ours, their_logits: Theirs
+) -> None:
+    folder, ours = checkpoint(name), Int4(Int4Config(group_size=32, head=True))
+    spec = read_spec(folder)
+    decoder, exact = (
+        read(Checkpoint.open(folder, spec), torch.float32, "cpu", lambda part: None, None, quantize)
+        for quantize in (ours.quantize, partial(made_dense, ours))
+    )
+    assert decoder.rounds_inputs
+    assert not exact.rounds_inputs
+    made, wanted, floats = (
+        our_logits(decoder, IDS),
+        our_logits(exact, IDS),
+        their_logits(folder, IDS),
+    )
+    # Rounding inputs to bfloat16 is a fraction of what rounding weights to 4 bits is.
+    assert (made - wanted).abs().mean() < 0.1 * (wanted - floats).abs().mean()
+    assert (made - wanted).abs().mean() > 0
 
 
 @pytest.mark.parametrize(

@@ -28,8 +28,8 @@ def checked(matrix: Matrix, weight: Weight) -> Weight:
             raise ValueError(f"the weight is {_told(weight)}, not floats {list(shape)}")
         return weight
     if isinstance(weight, SparseWeight):
-        values = checked(matrix, weight.values)
-        if matrix.columns % 4 or not _is_half_zeros(values):
+        checked(matrix, weight.values)
+        if matrix.columns % 4 or not _is_half_zeros(weight.values):
             raise ValueError("more than two of four neighbours in a row are not zero")
         return weight
     if tuple(weight.codes.shape) != shape or weight.codes.dtype not in _CODES:

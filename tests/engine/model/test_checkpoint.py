@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -66,10 +65,15 @@ def test_what_is_read_is_what_transformers_has_of_the_same_numbers(
     torch.testing.assert_close(ours, their_logits(tmp_path, IDS), atol=5e-5, rtol=0)
 
 
-def made_dense(quantizer: Int4, matrix: Matrix, weight: torch.Tensor) -> torch.Tensor:
-    """What 4 bits mean, as floats."""
-    made = quantizer.quantize(matrix, weight)
-    return weight if made is None else dense(made)
+def in_nibbles(matrix: Matrix, weight: torch.Tensor) -> Weight:
+    """A matrix in 4 bits."""
+    made = Int4(Int4Config(group_size=32, head=True)).quantize(matrix, weight)
+    return weight if made is None else made
+
+
+def in_their_floats(matrix: Matrix, weight: torch.Tensor) -> Weight:
+    """What those mean, as floats."""
+    return dense(in_nibbles(matrix, weight))
 
 
 def in_bytes(self: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
@@ -107,11 +111,11 @@ def test_int8_is_what_transformers_makes_with_8_bits_on_both_sides(
 def test_int4_is_what_transformers_makes_of_the_same_numbers_but_for_16_bits(
     name: str, checkpoint: Callable[[str], Path], our_logits: Ours, their_logits: Theirs
 ) -> None:
-    folder, ours = checkpoint(name), Int4(Int4Config(group_size=32, head=True))
+    folder = checkpoint(name)
     spec = read_spec(folder)
     decoder, exact = (
         read(Checkpoint.open(folder, spec), torch.float32, "cpu", lambda part: None, None, quantize)
-        for quantize in (ours.quantize, partial(made_dense, ours))
+        for quantize in (in_nibbles, in_their_floats)
     )
     assert decoder.rounds_inputs
     assert not exact.rounds_inputs

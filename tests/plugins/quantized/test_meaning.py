@@ -94,7 +94,7 @@ def test_8_bit_inputs_by_token_are_multiplied_as_bytes() -> None:
     matrix = Matrix(NAME, 8, 32)
     scheme = CompressedTensors().scheme(Announcement(announced, "here"))
     weight = scheme.weight(matrix, case.tensors(8, 32).__getitem__)
-    assert not isinstance(weight, torch.Tensor)
+    assert isinstance(weight, GroupedWeight)
     assert weight.activations == "int8"
     assert weight.codes.dtype == torch.int8
 

@@ -14,9 +14,10 @@ from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model import parts
 from gatewayd_engine.model.layers import Linear, LinearOp
+from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear, RoundedLinear
 from gatewayd_engine.model.weights import dense
-from gatewayd_hooks.quantization import Weight
+from gatewayd_hooks.quantization import GroupedWeight, Weight
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.small import small
 from tests.engine.core.test_formats import catalog, written
@@ -27,6 +28,8 @@ pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 AUTO = StrategyChoice("auto")
+PACKED = StrategyChoice("auto", {"fp8": {"packed": True}})
+"""The device of these tests is a CPU, too, where fp8 would be made floats."""
 FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits", "fp8 in blocks")
 CLOSE = 0.5
 """How far apart two logits may be and still change places: one of 108 tokens did, 0.21 apart."""
@@ -57,17 +60,30 @@ def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
-    name: str, make_engine: Make, make_device_engine: Make, both: set[str], tmp_path: Path
+    name: str,
+    make_engine: Make,
+    make_device_engine: Make,
+    both: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
 ) -> None:
+    monkeypatch.setattr(parts, "choose", exact)
     folder = tmp_path / "made"
     written(small(), folder, WRITERS[name])
-    fields = {"catalog": catalog(), "quantizer": AUTO}
+    fields = {"catalog": catalog(), "quantizer": PACKED}
     device = make_device_engine(folder, **fields)
     cpu = make_engine(folder, **fields)
     assert answers(device) == answers(cpu)
     assert both == {"grouped_mm", "expand"}
     floats = make_engine()
     assert device.info.weight_bytes < floats.info.weight_bytes
+
+
+def exact(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
+    """What a CPU makes of the numbers; its kernel of 4 bits rounds inputs to bfloat16."""
+    if isinstance(weight, GroupedWeight):
+        return DequantizedLinear(weight, bias)
+    return Linear(dense(weight), bias)
 
 
 class Rounding:
@@ -116,8 +132,8 @@ def test_tokens_of_rounded_activations_are_the_cpus(
 
 
 def rounding(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
-    if isinstance(weight, torch.Tensor):
-        return Linear(weight, bias)
+    if not isinstance(weight, GroupedWeight):
+        return exact(weight, bias)
     assert weight.activations == "e4m3"
     return Rounding(weight, bias)
 

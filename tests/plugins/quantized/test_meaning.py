@@ -115,7 +115,7 @@ def test_8_bit_floats_say_what_they_are_multiplied_with(inputs: Any, wanted: str
     announced = {**case.announced, "config_groups": {"group_0": group}}
     scheme = CompressedTensors().scheme(Announcement(announced, "here"))
     weight = scheme.weight(Matrix(NAME, 8, 32), case.tensors(8, 32).__getitem__)
-    assert not isinstance(weight, torch.Tensor)
+    assert isinstance(weight, GroupedWeight)
     assert weight.activations == wanted
 
 

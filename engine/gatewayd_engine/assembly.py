@@ -18,7 +18,7 @@ from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
 from gatewayd_engine.heads import read_heads
-from gatewayd_engine.kv.codec import Codec, record_bytes, refuse_elsewhere
+from gatewayd_engine.kv.codec import Codec, form_of
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
@@ -71,7 +71,6 @@ def assemble(
         raise ConfigError("max_batch_tokens and max_running must be at least 1")
     folder = Path(config.model)
     spec = read_spec(folder, config.max_model_len)
-    refuse_elsewhere(config)
     refuse_compression_elsewhere(config)
     ledger = Ledger(config.strategy_budget_ms / 1000, Marker.attached(config.marker))
     quantization = open_quantizer(config, host, ledger, spec)
@@ -89,12 +88,14 @@ def assemble(
         quantizer = None if quantization is None else quantization.quantize
         return _decoder(config, checkpoint, spec, dtype, backend.parts, progress, quantizer)
 
-    record = record_bytes(config, host, spec.attention.head_dim, dtype)
+    head_dim, decodes = spec.attention.head_dim, backend.decodes
+    form = form_of(config, host, head_dim, dtype, decodes=decodes)
     # Most backends do not have to see the model for this.
     kv_bytes = backend.kv_bytes(decoder)
     set_aside = config.draft_bytes
     if set_aside is None:
         set_aside = _set_aside(config, host, spec, dtype)
+    record = None if form is None else form.record_bytes
     each = page_bytes(spec.attention, config.page_size, dtype, record)
     num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
     pool_bytes = num_pages * each
@@ -149,9 +150,10 @@ def assemble(
     model = decoder()
     target.hold(model)
     codec = None
-    if strategies.codec is not None and record is not None:
-        codec = Codec(strategies.codec, record, spec.attention.head_dim, dtype)
-    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
+    if strategies.codec is not None and record is not None and decodes:
+        codec = Codec(strategies.codec, record, head_dim, dtype)
+    element = None if form is None else form.element
+    pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
     seed = config.seed or secrets.randbits(63)
     drawn = iter(range(1, 2**62))
     core = EngineCore(

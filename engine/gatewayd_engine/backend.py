@@ -39,11 +39,13 @@ class Backend(Protocol):
         parts: of its decoder.
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
+        decodes: whether its attention has keys and values decoded; else it reads numbers alone.
     """
 
     parts: Parts
     dtype: torch.dtype
     penalise: Penalise | None
+    decodes: bool
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """Memory for keys and values.
@@ -73,6 +75,7 @@ class CpuBackend:
 
     dtype = torch.float32
     penalise: Penalise | None = None
+    decodes = True
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
         self._kv_bytes = config.kv_bytes
@@ -113,6 +116,7 @@ class DeviceBackend:
     """
 
     dtype = torch.bfloat16
+    decodes = False
 
     def __init__(
         self, config: EngineConfig, kernels: Kernels, capture: Capture, progress: Progress

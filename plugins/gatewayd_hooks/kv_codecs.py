@@ -8,7 +8,7 @@ on when it was written, so a chunked prompt, a cached one and a guessed token gi
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from gatewayd_hooks.strategy import Strategy
 
@@ -60,4 +60,20 @@ class KvCodecStrategy(Strategy, Protocol):
         Args:
             records: uint8, shape ``[..., record_bytes]``; unchanged.
             out: all of it is written, float32 or bfloat16, shape ``[..., head_dim]``.
+        """
+
+
+@runtime_checkable
+class PlainRecords(Protocol):
+    """A codec whose records may be plain numbers of fewer bits: a GPU's kernels read those."""
+
+    def element(self, dtype: torch.dtype) -> torch.dtype | None:
+        """The type of float whose ``head_dim`` numbers a record is.
+
+        Args:
+            dtype: the type of the engine's numbers.
+
+        Returns:
+            One of 8 bits; a number beyond its largest has become that. None for records that are
+            something else, which only a CPU can serve.
         """

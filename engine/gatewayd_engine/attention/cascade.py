@@ -45,7 +45,8 @@ class CascadeAttention(FlashAttention):
         self._shared, self._own = (self._wrappers.prefill("fa2") for _ in range(2))
         if self.least_saved is not None:
             # Compiled when it is first called: now, and not in somebody's step.
-            answer = pool.data.new_zeros(2, 1, shape.num_heads, shape.head_dim)
+            size = (2, 1, shape.num_heads, shape.head_dim)
+            answer = torch.zeros(size, dtype=pool.dtype, device=pool.data.device)
             weight = torch.zeros(2, 1, shape.num_heads, device=answer.device)
             merge_state_in_place(answer[0], weight[0], answer[1], weight[1])
 

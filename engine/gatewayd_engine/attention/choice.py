@@ -31,7 +31,7 @@ def device_attention(
     knows = (
         data.is_cuda
         and torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
-        and data.dtype in (torch.bfloat16, torch.float16)
+        and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
     )
     if not knows or find_spec("flashinfer") is None:

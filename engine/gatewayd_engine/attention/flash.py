@@ -117,7 +117,8 @@ class _Step(RotatingAttend):
         self._sizes = [part.num_tokens for part in parts]
         if out is None:
             # One for all layers: each is done with it before the next attends.
-            out = pool.data.new_empty(len(inputs.ids), shape.num_heads, shape.head_dim)
+            size = (len(inputs.ids), shape.num_heads, shape.head_dim)
+            out = torch.empty(size, dtype=pool.dtype, device=pool.data.device)
         outs = out.split_with_sizes(self._sizes)
         self._parts = [(part.runs, o) for part, o in zip(parts, outs, strict=True)]
         self._flat = out.flatten(1)
@@ -171,4 +172,6 @@ def prefill_backend(shape: AttentionShape, pool: KvPool) -> str:
     is_hopper = (
         pool.data.is_cuda and torch.cuda.get_device_capability(pool.data.device)[0] == _HOPPER
     )
-    return "fa3" if is_hopper and shape.head_dim == _FA3_HEAD_DIM else "fa2"
+    # FlashAttention 3 wants queries of the type of keys.
+    suits = shape.head_dim == _FA3_HEAD_DIM and pool.data.dtype == pool.dtype
+    return "fa3" if is_hopper and suits else "fa2"

@@ -129,7 +129,7 @@ class _Step(RotatingAttend):
         q = query.reshape(lines, each, shape.num_kv_heads, -1, shape.head_dim).transpose(1, 2)
         per_group = q.shape[3]
         q = q.reshape(lines, shape.num_kv_heads, each * per_group, shape.head_dim)
-        halves = self._pool.data[:, layer].index_select(0, group.pages).unbind(1)
+        halves = self._read(layer, group.pages).unbind(1)
         k, v = (
             half.reshape(lines, length, shape.num_kv_heads, -1).transpose(1, 2) for half in halves
         )
@@ -142,3 +142,11 @@ class _Step(RotatingAttend):
             answer = torch.matmul(torch.softmax(scores, -1).to(v.dtype), v)
         answer = answer.view(lines, shape.num_kv_heads, each, per_group, shape.head_dim)
         return answer.transpose(1, 2).reshape(query.shape)
+
+    def _read(self, layer: int, pages: torch.Tensor) -> torch.Tensor:
+        """Keys and values of pages, of the queries' type."""
+        data, dtype = self._pool.data[:, layer], self._pool.dtype
+        if data.dtype == dtype:
+            return data.index_select(0, pages)
+        # Floats of 8 bits are moved as bytes.
+        return data.view(torch.uint8).index_select(0, pages).view(data.dtype).to(dtype)

@@ -47,7 +47,7 @@ class Wrappers:
         self._settings = {
             "logits_soft_cap": shape.softcap,
             "sm_scale": shape.scale,
-            "q_data_type": pool.data.dtype,
+            "q_data_type": pool.dtype,
             "kv_data_type": pool.data.dtype,
         }
         self._device = pool.data.device

@@ -134,5 +134,6 @@ class DraftedSteps:
         )
         table = self._rows.block_table[batch.rows[line]]
         pages = upload(table[places // size], self._decoder.device)
-        self._pool.data[pages, :, :, upload(places % size, self._decoder.device)] = 0
+        raw = self._pool.data.view(torch.uint8)
+        raw[pages, :, :, upload(places % size, self._decoder.device)] = 0
         return self._launch(batch.only(line).without_drafts()).result().shifted(line)

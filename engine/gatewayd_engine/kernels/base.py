@@ -181,7 +181,7 @@ class Kernels(Protocol):
             positions: int64, shape ``[num_tokens]``.
             write: page * page size + offset, int64, shape ``[num_tokens]``.
             pool: shape ``[pages, layers, 2, page_size, kv_heads, head_dim]``, of the type of
-                ``heads``.
+                ``heads``, or floats of 8 bits: numbers beyond their largest become that.
             layer: whose keys and values they are.
             num_heads: query heads.
         """

@@ -48,6 +48,7 @@ def rope_append(
         pages.stride(2),
         pages.stride(3),
         HEADS=_HEADS,
+        MOST=0.0 if pool.dtype == heads.dtype else torch.finfo(pool.dtype).max,
         BLOCK=triton.next_power_of_2(dim),
         num_warps=1,
     )
@@ -73,6 +74,7 @@ def _rope_append(
     offset_stride: tl.tensor,
     kv_head_stride: tl.tensor,
     HEADS: tl.constexpr,
+    MOST: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
@@ -98,4 +100,10 @@ def _rope_append(
     page = pages + place // page_size * page_stride + place % page_size * offset_stride
     kv_head = head - num_heads - tl.where(is_value, kv_heads, 0)
     target = page + tl.where(is_value, kv_stride, 0) + kv_head * kv_head_stride + column
-    tl.store(target, rotated, mask=inside & (head >= num_heads))
+    if MOST > 0.0:
+        # Floats of 8 bits; chosen, because what is no number must stay none.
+        kept = rotated.to(tl.float32)
+        kept = tl.where(kept > MOST, MOST, tl.where(kept < -MOST, -MOST, kept))
+        tl.store(target, kept.to(pages.dtype.element_ty), mask=inside & (head >= num_heads))
+    else:
+        tl.store(target, rotated, mask=inside & (head >= num_heads))

@@ -113,8 +113,13 @@ class TorchKernels:
         rotated = torch.cat((pairs.flatten(-2), rotated[..., rotary_dim:]), -1).to(heads.dtype)
         heads[:, :num_heads] = rotated[:, :num_heads]
         page, offset = write // page_size, write % page_size
-        pool[page, layer, 0, offset] = rotated[:, num_heads:]
-        pool[page, layer, 1, offset] = heads[:, num_heads + kv_heads :]
+        kept = torch.stack((rotated[:, num_heads:], heads[:, num_heads + kv_heads :]), 1)
+        if pool.dtype != heads.dtype:
+            most = torch.finfo(pool.dtype).max
+            # Floats of 8 bits are moved as bytes.
+            kept = kept.float().clamp_(-most, most).to(pool.dtype).view(torch.uint8)
+            pool = pool.view(torch.uint8)
+        pool[page, layer, :, offset] = kept
 
     def gather(
         self,

@@ -2,13 +2,31 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.faults import blame
-from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
+
+
+_ELEMENTS = (torch.float8_e4m3fn, torch.float8_e5m2)
+"""What kernels of a device read."""
+
+
+class Form(NamedTuple):
+    """How keys and values are kept.
+
+    Attributes:
+        record_bytes: of a key, or a value, of one head.
+        element: the type of number that records are for whoever does not decode them.
+    """
+
+    record_bytes: int
+    element: torch.dtype | None
 
 
 class Codec:
@@ -58,27 +76,20 @@ def chosen_codec(config: EngineConfig) -> StrategyChoice | None:
     return choice
 
 
-def refuse_elsewhere(config: EngineConfig) -> None:
-    """Say that a device has kernels of its own, which read numbers.
+def form_of(
+    config: EngineConfig, host: PluginHost, head_dim: int, dtype: torch.dtype, *, decodes: bool
+) -> Form | None:
+    """How the chosen codec keeps a key, or a value, of one head; None without one.
+
+    Args:
+        config: of the engine.
+        host: loads the strategy.
+        head_dim: numbers of a key, and of a value.
+        dtype: theirs.
+        decodes: whether attention has records decoded. Kernels of a device read numbers.
 
     Raises:
-        ConfigError: a codec is chosen for a device that is no CPU.
-    """
-    choice = chosen_codec(config)
-    if choice is not None and config.device != "cpu":
-        raise ConfigError(
-            f"kv_codec is {choice.name!r} and device {config.device!r}: codecs work on a CPU only, "
-            'so far; set [kv_codec] strategy to "none", or [engine] device to "cpu"'
-        )
-
-
-def record_bytes(
-    config: EngineConfig, host: PluginHost, head_dim: int, dtype: torch.dtype
-) -> int | None:
-    """Bytes that the chosen codec takes for a key, or a value, of one head; None without one.
-
-    Raises:
-        ConfigError: it does not suit the model.
+        ConfigError: it does not suit the model, or the device.
         PluginError: it cannot be loaded.
     """
     choice = chosen_codec(config)
@@ -87,8 +98,20 @@ def record_bytes(
     strategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
     try:
         size = strategy.record_bytes(head_dim, dtype)
+        element = strategy.element(dtype) if isinstance(strategy, PlainRecords) else None
     except Exception as error:
         raise ConfigError(f"kv_codec {choice.name} cannot serve this model: {error}") from error
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
-    return size
+    if decodes:
+        return Form(size, None)
+    if element not in _ELEMENTS:
+        raise ConfigError(
+            f"kv_codec is {choice.name!r} and device {config.device!r}, whose kernels read plain "
+            "floats of 8 bits alone; take a codec, or settings, that write such "
+            '([kv_codec.fp8] scale = "none"), set [kv_codec] strategy to "none", or [engine] device'
+            ' to "cpu"'
+        )
+    if size != head_dim:
+        raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
+    return Form(size, element)

@@ -21,10 +21,11 @@ class KvPool:
     """Keys and values, shape ``[num_pages + 1, layers, 2, page_size, kv_heads, head_dim]``.
 
     With a codec they are records of bytes: the last dimension is ``record_bytes``. Whoever moves
-    pages or tokens, or blanks them, needs not know; whoever reads numbers decodes.
+    pages or tokens, or blanks them, needs not know; whoever reads numbers decodes. On a device,
+    whose kernels decode nothing, records are numbers of fewer bits.
 
     Attributes:
-        data: the tensor, numbers of ``dtype`` or uint8.
+        data: the tensor, numbers of ``dtype`` or ``element``, or uint8.
         codec: gives the numbers of records; None where ``data`` has them.
         dtype: in which attention computes.
         head_dim: numbers of a key, and of a value.
@@ -53,6 +54,7 @@ class KvPool:
         dtype: torch.dtype,
         device: str,
         codec: Codec | None = None,
+        element: torch.dtype | None = None,
     ) -> None:
         self.num_pages = num_pages
         self.page_size = page_size
@@ -60,7 +62,10 @@ class KvPool:
         self.dtype = dtype
         self.head_dim = shape.head_dim
         self.decoded_bytes = page_bytes(shape, page_size, dtype)
-        last, kept = (shape.head_dim, dtype) if codec is None else (codec.record_bytes, torch.uint8)
+        if codec is None:
+            last, kept = shape.head_dim, element or dtype
+        else:
+            last, kept = codec.record_bytes, torch.uint8
         page = (shape.num_layers, 2, page_size, shape.num_kv_heads, last)
         # Zeros, not empty: what a masked position holds must not be a NaN.
         self.data = zeros((num_pages + 1, *page), kept, torch.device(device))

@@ -12,7 +12,6 @@ from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
-
 _ELEMENTS = (torch.float8_e4m3fn, torch.float8_e5m2)
 """What kernels of a device read."""
 

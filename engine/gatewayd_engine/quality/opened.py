@@ -14,7 +14,7 @@ import torch
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.config import ConfigError, EngineConfig
-from gatewayd_engine.kv.codec import Codec, chosen_codec, record_bytes
+from gatewayd_engine.kv.codec import Codec, chosen_codec, form_of
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.loader import read
@@ -159,8 +159,8 @@ def _open_codec(
         PluginError: it cannot be loaded.
     """
     head_dim = spec.attention.head_dim
-    size, choice = record_bytes(config, host, head_dim, dtype), chosen_codec(config)
-    if size is None or choice is None:
+    form, choice = form_of(config, host, head_dim, dtype, decodes=True), chosen_codec(config)
+    if form is None or choice is None:
         return None
     strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
     strategy.open(
@@ -178,4 +178,4 @@ def _open_codec(
         )
     )
     opened.callback(strategy.close)
-    return Codec(strategy, size, head_dim, dtype)
+    return Codec(strategy, form.record_bytes, head_dim, dtype)

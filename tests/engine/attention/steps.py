@@ -51,13 +51,15 @@ class Sequences:
         dtype: torch.dtype = torch.float32,
         device: str = "cpu",
         seed: int = 0,
+        element: torch.dtype | None = None,
     ) -> None:
         self.shape = shape
         self.rng = random.Random(seed)
         torch.manual_seed(seed)
         per_row = -(-max_len // page_size)
-        self.pool = KvPool(shape, rows * per_row, page_size, dtype, device)
-        self.pool.data.normal_()  # what nobody wrote must not matter
+        self.pool = KvPool(shape, rows * per_row, page_size, dtype, device, None, element)
+        # What nobody wrote must not matter.
+        self.pool.data.copy_(torch.randn(self.pool.data.shape))
         self._on_device = guarded if device == "cpu" else self._uploaded
         pages = list(range(self.pool.num_pages))
         self.rng.shuffle(pages)
@@ -70,20 +72,27 @@ class Sequences:
         self.rotary = Rotary(spec, max_len, device)
 
     def _empty(self) -> torch.Tensor:
-        shape, data = self.shape, self.pool.data
-        return data.new_zeros(shape.num_layers, 0, 2 * shape.num_kv_heads, shape.head_dim)
+        shape = self.shape
+        return self._new(shape.num_layers, 0, 2 * shape.num_kv_heads, shape.head_dim)
+
+    def _new(self, *shape: int) -> torch.Tensor:
+        return torch.empty(shape, dtype=self.pool.dtype, device=self.pool.data.device)
+
+    def _kept(self, numbers: torch.Tensor) -> torch.Tensor:
+        """What the pool makes of keys and values."""
+        return numbers.to(self.pool.data.dtype).to(numbers.dtype)
 
     def fill(self, row: int, num_tokens: int) -> None:
         """Give a row tokens without computing them."""
         shape, size = self.shape, self.pool.page_size
-        new = self.pool.data.new_empty(
-            shape.num_layers, num_tokens, 2 * shape.num_kv_heads, shape.head_dim
-        ).normal_()
+        new = self._new(shape.num_layers, num_tokens, 2 * shape.num_kv_heads, shape.head_dim)
+        new = self._kept(new.normal_())
         at = torch.arange(num_tokens) + self.known[row].shape[1]
         self.known[row] = torch.cat((self.known[row], new), 1)
         pages, offsets = torch.tensor(self.tables[row])[at // size], at % size
         halves = torch.unflatten(new, 2, (2, shape.num_kv_heads)).transpose(0, 1)
-        self.pool.data[pages, :, :, offsets] = halves
+        raw = self.pool.data.view(torch.uint8)
+        raw[pages, :, :, offsets] = halves.to(self.pool.data.dtype).contiguous().view(torch.uint8)
 
     def share(self, row: int, other: int, num_pages: int) -> None:
         """Let a row begin with another's first pages."""
@@ -155,7 +164,7 @@ class Sequences:
         """Of one layer, before rotation, shape ``[num_tokens, heads + 2 * kv_heads, dim]``."""
         shape = self.shape
         num_heads = shape.num_heads + 2 * shape.num_kv_heads
-        return self.pool.data.new_empty(num_tokens, num_heads, shape.head_dim).normal_()
+        return self._new(num_tokens, num_heads, shape.head_dim).normal_()
 
     def compute(
         self, counts: dict[int, int], inputs: StepInputs, heads: torch.Tensor
@@ -177,7 +186,8 @@ class Sequences:
         first = 0
         for row, count in counts.items():
             new = heads[:, first : first + count]
-            self.known[row] = torch.cat((self.known[row], new[:, :, self.shape.num_heads :]), 1)
+            kept = self._kept(new[:, :, self.shape.num_heads :])
+            self.known[row] = torch.cat((self.known[row], kept), 1)
             for layer, out in enumerate(outs):
                 query = new[layer, :, : self.shape.num_heads]
                 out.append(self._dense(layer, query.double(), self.known[row][layer].double()))

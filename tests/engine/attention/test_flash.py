@@ -32,6 +32,21 @@ def test_steps_give_what_the_definition_gives(
         sequences.check(attention, some_counts(sequences))
 
 
+@pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("name", ["FlashAttention", "CascadeAttention", "PagedAttention"])
+def test_pages_of_floats_of_8_bits_are_read_as_what_they_hold(
+    flashinfer: SimpleNamespace, name: str, element: torch.dtype
+) -> None:
+    sequences = Sequences(replace(SHAPE, softcap=3.0, windows=(9, 0)), seed=1, element=element)
+    assert sequences.pool.data.dtype == element
+    make = getattr(flashinfer, name, PagedAttention)
+    attention = make(sequences.shape, sequences.pool, sequences.append)
+    for row in range(5):
+        sequences.fill(row, [1, 4, 5, 33, 80][row])
+    for _ in range(6):
+        sequences.check(attention, some_counts(sequences))
+
+
 @pytest.mark.parametrize(("windows", "kinds"), [((0, 0), 1), ((9, 9), 1), ((9, 0), 2)])
 def test_a_step_is_planned_once_for_all_layers_of_a_window(
     flashinfer: SimpleNamespace, windows: tuple[int, ...], kinds: int
@@ -118,18 +133,26 @@ def test_layers_wait_for_their_own_pages_and_a_replay_for_all(flashinfer: Simple
 
 
 @pytest.mark.parametrize(
-    ("capability", "head_dim", "backend"),
-    [((9, 0), 128, "fa3"), ((9, 0), 64, "fa2"), ((8, 0), 128, "fa2"), ((10, 0), 128, "fa2")],
+    ("capability", "head_dim", "element", "backend"),
+    [
+        ((9, 0), 128, torch.bfloat16, "fa3"),
+        ((9, 0), 64, torch.bfloat16, "fa2"),
+        ((8, 0), 128, torch.bfloat16, "fa2"),
+        ((10, 0), 128, torch.bfloat16, "fa2"),
+        ((9, 0), 128, torch.float8_e4m3fn, "fa2"),
+    ],
 )
 def test_chunks_are_attended_by_what_was_measured_to_be_fastest(
     flashinfer: SimpleNamespace,
     monkeypatch: pytest.MonkeyPatch,
     capability: tuple[int, int],
     head_dim: int,
+    element: torch.dtype,
     backend: str,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    pool = SimpleNamespace(data=SimpleNamespace(is_cuda=True, device="cuda"))
+    data = SimpleNamespace(is_cuda=True, device="cuda", dtype=element)
+    pool = SimpleNamespace(data=data, dtype=torch.bfloat16)
     assert flashinfer.prefill_backend(replace(SHAPE, head_dim=head_dim), pool) == backend
 
 

@@ -9,22 +9,19 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 import torch
 from tokenizers import Tokenizer
 
 from gatewayd_engine import assembly, embedded
-from gatewayd_engine.assembly import assemble
-from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
+from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.messages import Swap
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.core import test_combinations
-from tests.engine.core.conftest import CATALOG, build
+from tests.engine.core.conftest import build
 from tests.engine.core.small import small
 from tests.engine.core.test_combinations import (
     CHOICES,
@@ -239,24 +236,6 @@ def test_it_is_in_the_report_with_what_it_takes(make_engine: Make, folder: Path)
     assert (row.name, row.state, row.faults) == ("int8", "active", 0)
     assert row.calls > 3 * 4
     assert row.seconds > 0
-
-
-def test_a_device_is_refused_in_a_sentence(folder: Path) -> None:
-    choice = StrategyChoice("fcfs")
-    config = EngineConfig(
-        str(folder),
-        choice,
-        None,
-        StrategyChoice("lru"),
-        StrategyChoice("recompute"),
-        kv_codec=StrategyChoice("int8"),
-        device="cuda:0",
-    )
-    with pytest.raises(ConfigError, match=r"^kv_codec is 'int8' and device 'cuda:0': codecs work"):
-        assemble(config, PluginHost(CATALOG), lambda stage, fraction: None)
-    off = msgspec.structs.replace(config, kv_codec=None)
-    with pytest.raises(ConfigError, match="finds 0 GPUs"):
-        assemble(off, PluginHost(CATALOG), lambda stage, fraction: None)
 
 
 @pytest.mark.parametrize(

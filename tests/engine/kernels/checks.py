@@ -209,6 +209,7 @@ def rope_append(
     dim: int,
     rotary_dim: int,
     page_size: int = 16,
+    element: torch.dtype | None = None,
 ) -> None:
     heads = random(n, num_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
     angles = torch.outer(torch.arange(n + 40.0), 1.0 / 100 ** torch.rand(rotary_dim // 2))
@@ -217,11 +218,21 @@ def rope_append(
     num_pages = n // page_size + 3
     write = torch.randperm(num_pages * page_size)[:n].to(device)
     pool = random(num_pages, 3, 2, page_size, kv_heads, dim, dtype=dtype, device=device)
+    if element is not None:
+        pool = pool.to(element)
+        heads[0] *= 1e6  # beyond the largest of 8 bits
     mine, my_pool = heads.clone(), pool.clone()
     TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads)
     kernels.rope_append(heads, table, positions, write, pool, 1, num_heads)
     close(heads, mine)
-    close(pool, my_pool)
+    if element is None:
+        close(pool, my_pool)
+    else:
+        # A number between two may become either: a step is an eighth, or a fourth.
+        assert pool.float().isfinite().all()
+        apart = pool.view(torch.uint8) != my_pool.view(torch.uint8)
+        assert apart.sum() <= apart.numel() // 100
+        torch.testing.assert_close(pool.float(), my_pool.float(), rtol=0.26, atol=2**-9)
     assert torch.equal(heads[:, num_heads:], mine[:, num_heads:])
 
 

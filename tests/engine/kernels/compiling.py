@@ -88,6 +88,8 @@ def main() -> None:
     launch(checks.expand, half, 128, 512, 4, "e4m3", 0, 128)
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
+    for element in (torch.float8_e4m3fn, torch.float8_e5m2):
+        launch(checks.rope_append, half, 2, 32, 8, 128, 128, 16, element)
     launch(checks.gather, [1, 30], [4, 0])
     for dtype in (half, full):
         launch(checks.sample, dtype, 1, vocab)

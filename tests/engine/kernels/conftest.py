@@ -45,15 +45,20 @@ def kernels(monkeypatch: pytest.MonkeyPatch) -> Iterator[Kernels]:
     integers in products of matrices. Numpy, in which it computes, warns of what is not a number.
     """
     convert = interpreter._convert_float
+    small = {
+        tl.bfloat16: torch.bfloat16,
+        tl.float8e4nv: torch.float8_e4m3fn,
+        tl.float8e5: torch.float8_e5m2,
+    }
     dot = interpreter.InterpreterBuilder.create_dot
 
     def rounding(array: Any, source: Any, target: Any, mode: Any) -> Any:
-        if source != tl.float32 or target not in (tl.bfloat16, tl.float8e4nv):
+        if source != tl.float32 or target not in small:
             return convert(array, source, target, mode)
         numbers = torch.from_numpy(np.ascontiguousarray(array))
-        if target == tl.float8e4nv:
-            return numbers.to(torch.float8_e4m3fn).view(torch.uint8).numpy()
-        return numbers.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        if target == tl.bfloat16:
+            return numbers.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+        return numbers.to(small[target]).view(torch.uint8).numpy()
 
     def widened(handle: Any) -> Any:
         if handle.dtype.scalar != tl.bfloat16:

@@ -70,3 +70,29 @@ def test_infinite_values_stay_alone(kernels: Kernels, device: torch.device) -> N
     kernels.rope_append(heads, table, zero, zero, pool, 0, 1)
     assert pool[0, 0, 1, 0, 0].tolist() == [1.0, torch.inf, 1.0, 1.0]
     assert pool[0, 0, 0, 0, 0, 2:].tolist() == [1.0, torch.inf]
+
+
+@pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_floats_of_8_bits_are_appended(
+    kernels: Kernels, device: torch.device, dtype: torch.dtype, element: torch.dtype
+) -> None:
+    for sizes in ((1, 1, 1, 2, 2), (5, 4, 2, 24, 24), (7, 7, 1, 16, 12)):
+        checks.rope_append(kernels, device, dtype, *sizes, element=element)
+
+
+@pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_what_is_no_number_stays_none_in_8_bits(
+    kernels: Kernels, device: torch.device, element: torch.dtype
+) -> None:
+    for which in (kernels, TorchKernels()):
+        heads = torch.tensor([[[1.0, 2.0], [1e9, -1e9], [torch.nan, 3.0]]], device=device)
+        table = torch.tensor([[1.0, 0.0]], device=device)
+        pool = torch.zeros(1, 1, 2, 1, 1, 2, device=device).to(element)
+        zero = torch.zeros(1, dtype=torch.int64, device=device)
+        which.rope_append(heads, table, zero, zero, pool, 0, 1)
+        most = torch.finfo(element).max
+        assert pool[0, 0, 0, 0, 0].float().tolist() == [most, -most]
+        value = pool[0, 0, 1, 0, 0].float()
+        assert value[0].isnan()
+        assert value[1] == 3.0

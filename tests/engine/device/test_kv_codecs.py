@@ -1,0 +1,72 @@
+"""Pools of 8-bit floats under a device's runner: tokens and bytes are those of the CPU's codec."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.config import ConfigError, StrategyChoice
+from tests.engine.core.conftest import build
+from tests.engine.core.prompts import PROMPTS
+from tests.engine.device.plain8 import catalog
+from tests.gpu.engines import follow, greedy
+
+pytestmark = pytest.mark.usefixtures("small_model")
+
+Make = Callable[..., Any]
+PLAIN = StrategyChoice("plain8")
+CLOSE = 0.5
+"""How far apart two logits may be and still change places, where a number was between two codes."""
+
+
+@pytest.mark.parametrize("more", [{}, {"cascade_attention": True}, {"kv_pages": 26}])
+def test_tokens_are_those_of_the_codec_on_a_cpu(
+    make_device_engine: Make, make_engine: Make, more: dict[str, Any]
+) -> None:
+    """Alone, with prefixes that are shared, and where sequences are preempted."""
+    engine = make_device_engine(catalog=catalog(), kv_codec=PLAIN, **more)
+    reference = greedy(make_engine(catalog=catalog(), kv_codec=PLAIN), PROMPTS, 12)
+    gaps = follow(engine, PROMPTS, reference, CLOSE)
+    assert len(gaps) <= 3
+
+
+def test_pages_have_the_bytes_of_their_records(
+    make_device_engine: Make, device_runner: Callable[[Any], Any]
+) -> None:
+    engine = make_device_engine(catalog=catalog(), kv_codec=PLAIN)
+    floats = make_device_engine()
+    assert engine.info.page_bytes * 4 == floats.info.page_bytes
+    assert engine.info.kv_record_bytes * 4 == floats.info.kv_record_bytes
+    assert engine.info.strategies["kv_codec"] == "plain8"
+    data = device_runner(engine)._drafted._pool.data
+    assert data.dtype == torch.float8_e4m3fn
+    engine.generate(PROMPTS[0], max_tokens=3, ignore_eos=True)
+    assert data.float().abs().amax() > 0
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "lookahead"])
+def test_drafts_are_verified_over_them(
+    make_device_engine: Make, make_engine: Make, drafter: str
+) -> None:
+    prompts = [2 * prompt for prompt in PROMPTS]
+    engine = make_device_engine(
+        catalog=catalog(),
+        kv_codec=PLAIN,
+        drafter=StrategyChoice(drafter),
+        spec_controller=StrategyChoice("fixed"),
+    )
+    reference = greedy(make_engine(catalog=catalog(), kv_codec=PLAIN), prompts, 12)
+    follow(engine, prompts, reference, CLOSE)
+    assert engine.core.stats.draft_tokens > 0
+
+
+def test_records_that_are_no_numbers_are_refused_in_a_sentence(make_device_engine: Make) -> None:
+    with pytest.raises(ConfigError, match=r"^kv_codec is 'int8' and device .*plain floats of 8"):
+        make_device_engine(kv_codec=StrategyChoice("int8"))
+    with pytest.raises(ConfigError, match=r"^kv_codec wide8 says that \d+ bytes are \d+"):
+        make_device_engine(catalog=catalog(), kv_codec=StrategyChoice("wide8"))
+    # A CPU asks nobody what they are.
+    build(catalog=catalog(), kv_codec=StrategyChoice("int8")).core.strategies.close()

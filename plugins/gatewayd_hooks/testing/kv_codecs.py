@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import torch
 
-from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.testing.resources import engine_resources
 
 _TOKENS, _HEADS, _DIM = 24, 3, 64
@@ -171,3 +171,21 @@ class KvCodecConformance:
             assert torch.equal(stacked.flatten(0, 2), numbers)
             assert not len(self.encoded(codec, values[:0]))
             assert not len(self.decoded(codec, records[:0]))
+
+    def test_records_that_are_said_to_be_plain_numbers_are(self) -> None:
+        for dtype in _DTYPES:
+            with self.opened() as codec:
+                element = codec.element(dtype) if isinstance(codec, PlainRecords) else None
+                if element is None:
+                    continue
+                assert element.is_floating_point, f"{element} is no type of float"
+                assert element.itemsize == 1, f"{element} has not 8 bits"
+                records = self.encoded(codec, _normal(10).to(dtype))
+                assert records.shape[-1] == _DIM, "a record has more than its numbers"
+                meant = records.view(element).to(dtype)
+                assert torch.equal(self.decoded(codec, records, dtype), meant)
+                # Kernels of a device write such numbers themselves.
+                most = torch.finfo(element).max
+                large = torch.full((1, 1, _DIM), 1e6, dtype=dtype)
+                found = self.decoded(codec, self.encoded(codec, large), dtype)
+                assert bool((found == most).all()), "a number beyond the largest is not that"

@@ -70,7 +70,7 @@ def gatewayd_kv_codecs() -> Sequence[StrategyInfo[Any]]:
             config_type=StrategyConfig,
             build=kind,
             summary="A test's.",
-            requires_spec=">=1.14,<2",
+            requires_spec=">=1.16,<2",
         )
         for name, kind in (("plain8", Plain8), ("wide8", Wide8))
     ]

@@ -9,9 +9,12 @@ import pytest
 import torch
 
 from gatewayd_engine.config import ConfigError, StrategyChoice
+from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.strategy import StrategyConfig
+from gatewayd_hooks.testing.kv_codecs import KvCodecConformance
 from tests.engine.core.conftest import build
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.device.plain8 import catalog
+from tests.engine.device.plain8 import Plain8, Wide8, catalog
 from tests.gpu.engines import follow, greedy
 
 pytestmark = pytest.mark.usefixtures("small_model")
@@ -70,3 +73,20 @@ def test_records_that_are_no_numbers_are_refused_in_a_sentence(make_device_engin
         make_device_engine(catalog=catalog(), kv_codec=StrategyChoice("wide8"))
     # A CPU asks nobody what they are.
     build(catalog=catalog(), kv_codec=StrategyChoice("int8")).core.strategies.close()
+
+
+class TestPlain8(KvCodecConformance):
+    def make(self) -> KvCodecStrategy:
+        return Plain8(StrategyConfig())
+
+    def bound(self, values: torch.Tensor) -> torch.Tensor:
+        # Steps of a sixteenth, of a 512th where numbers are small; what is large is cut off.
+        steps = values.abs() / 16 + 2.0**-9
+        return torch.where(values.abs() > 448, values.abs(), steps)
+
+
+def test_the_kit_tells_records_that_are_longer_than_their_numbers() -> None:
+    kit = TestPlain8()
+    kit.make = lambda: Wide8(StrategyConfig())  # type: ignore[method-assign]
+    with pytest.raises((AssertionError, RuntimeError)):
+        kit.test_records_that_are_said_to_be_plain_numbers_are()

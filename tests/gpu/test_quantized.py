@@ -18,8 +18,9 @@ from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.room import MOST_LINES, Room
 from gatewayd_engine.kernels.rounding import MOST_CODES
 from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_engine.model.linears.sparse import SparseLinear
 from gatewayd_engine.model.weights import placed
-from gatewayd_hooks.quantization import GroupedWeight, Weight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
 from tests.engine.kernels import checks
@@ -133,12 +134,16 @@ def test_codes_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int) ->
 
 
 @pytest.mark.parametrize("n", [1, 16])
-@pytest.mark.parametrize("kind", ["symmetric", "any order", "int8", "e4m3"])
+@pytest.mark.parametrize("kind", ["symmetric", "any order", "int8", "e4m3", "2:4"])
 def test_a_captured_product_computes_from_what_its_input_holds_now(
     kernels: Kernels, kind: str, n: int
 ) -> None:
-    if kind in ("int8", "e4m3"):
-        weight: Weight = eight_bits(kind, HIDDEN, INTERMEDIATE)
+    if kind == "2:4":
+        values = torch.randn(HIDDEN, INTERMEDIATE, device=CUDA).bfloat16()
+        values[:, ::2] = 0.0
+        weight: Weight = SparseWeight(values)
+    elif kind in ("int8", "e4m3"):
+        weight = eight_bits(kind, HIDDEN, INTERMEDIATE)
     else:
         weight = placed(grouped(kind, HIDDEN, INTERMEDIATE, 112), CUDA)
     linear = DeviceLinears(kernels).make(weight, None, torch.bfloat16)
@@ -153,6 +158,22 @@ def test_a_captured_product_computes_from_what_its_input_holds_now(
         x.copy_(x.flatten().roll(1).view_as(x) + 1)
         graph.replay()
         assert torch.equal(out, linear(x))
+
+
+def test_zeros_are_left_out(kernels: Kernels) -> None:
+    values = torch.randn(INTERMEDIATE, HIDDEN, device=CUDA).bfloat16()
+    values[:, ::4] = values[:, 3::4] = 0.0
+    bias = torch.randn(INTERMEDIATE, device=CUDA).bfloat16()
+    linear = DeviceLinears(kernels).make(SparseWeight(values), bias, torch.bfloat16)
+    assert isinstance(linear, SparseLinear)
+    assert linear.nbytes < 0.6 * values.nbytes
+    for n in (1, 7, 64, 300):
+        x = checks.random(n, HIDDEN, dtype=torch.bfloat16, device=CUDA)
+        exact = x.double() @ values.double().t() + bias
+        error = (linear(x).double() - exact).norm() / exact.norm()
+        assert float(error) < 1e-2
+        out = torch.empty(n, INTERMEDIATE, dtype=torch.bfloat16, device=CUDA)
+        assert torch.equal(linear(x, out=out), linear(x))
 
 
 FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits", "fp8 in blocks")
@@ -171,13 +192,13 @@ def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     assert len(gaps) <= 24 * 24 // 12
 
 
-@pytest.mark.parametrize("quantizer", ["int8", "awq"])
+@pytest.mark.parametrize("quantizer", ["int8", "fp8", "int4", "awq"])
 def test_launching_a_step_waits_for_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quantizer: str
 ) -> None:
     folder = embedded.folder("nano")
-    fields: dict[str, Any] = {"quantizer": StrategyChoice("int8")}
-    if quantizer != "int8":
+    fields: dict[str, Any] = {"quantizer": StrategyChoice(quantizer)}
+    if quantizer == "awq":
         written(folder, tmp_path / "made", WRITERS[quantizer])
         folder, fields = tmp_path / "made", {"catalog": catalog(), "quantizer": AUTO}
     engine = make(folder, max_batch_tokens=128, **fields)

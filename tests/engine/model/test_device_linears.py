@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -16,9 +18,10 @@ from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
 from gatewayd_engine.model.linears.grouped import GroupedLinear
 from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.sparse import is_for_sparse
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import dense
-from gatewayd_hooks.quantization import GroupedWeight, Weight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.kernels.weights import KINDS, grouped
 
 LINES = (0, 1, 5, MOST_LINES, MOST_LINES + 1, 70)
@@ -180,6 +183,38 @@ def test_what_no_kernel_reads_is_made_dense(caplog: pytest.LogCaptureFixture) ->
     assert "made dense" in caplog.text
     assert isinstance(linear, Apart)
     check(linear, weight, None)
+
+
+def test_zeros_are_multiplied_where_no_matrix_unit_leaves_them_out() -> None:
+    values = torch.randn(96, 128)
+    values[:, ::4] = values[:, 1::4] = 0.0
+    linear = made(SparseWeight(values), torch.randn(96))
+    assert isinstance(linear, Apart)
+
+
+@pytest.mark.parametrize(
+    ("size", "dtype", "capability", "is_sparse"),
+    [
+        ((96, 128), torch.bfloat16, 9, True),
+        ((96, 128), torch.float16, 8, True),
+        ((96, 128), torch.bfloat16, 7, False),
+        ((96, 128), torch.float32, 9, False),
+        ((80, 128), torch.bfloat16, 9, False),
+        ((96, 96), torch.bfloat16, 9, False),
+    ],
+)
+def test_matrix_units_leave_out_zeros_of_matrices_of_whole_tiles(
+    monkeypatch: pytest.MonkeyPatch,
+    size: tuple[int, int],
+    dtype: torch.dtype,
+    capability: int,
+    is_sparse: bool,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (capability, 0))
+    values: Any = SimpleNamespace(shape=size, dtype=dtype, is_cuda=True, device="cuda")
+    assert is_for_sparse(values) is is_sparse
+    values.is_cuda = False
+    assert not is_for_sparse(values)
 
 
 def test_floats_stay_floats() -> None:

@@ -13,6 +13,7 @@ from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.grouped import GroupedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
 from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.sparse import SparseLinear, is_for_sparse
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight
 
@@ -51,7 +52,8 @@ class DeviceLinears:
         if isinstance(weight, torch.Tensor):
             return Apart(weight, bias)
         if isinstance(weight, SparseWeight):
-            return Apart(weight.values, bias)
+            made = SparseLinear if is_for_sparse(weight.values) else Apart
+            return made(weight.values, bias)
         if _is_for_integers(weight):
             return Int8DeviceLinear(weight, bias, self._kernels, dtype)
         if _is_for_floats(weight):

@@ -42,11 +42,12 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
     digest.update((folder / "config.json").read_bytes())
     if not config.dummy_weights:
         for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.gguf"))):
-            _add(digest, path)
+            add_file(digest, path)
     return digest.digest()
 
 
-def _add(digest: hashlib.blake2b, path: Path) -> None:
+def add_file(digest: hashlib.blake2b, path: Path) -> None:
+    """Tell a file of weights apart, by name, size, time of change and samples of it."""
     state = path.stat()
     digest.update(f"{path.name}\0{state.st_size}\0{state.st_mtime_ns}\0".encode())
     with path.open("rb") as file:

@@ -13,6 +13,7 @@ from rich.table import Column
 
 from gatewayd.config_load import ConfigError, Loaded, load
 from gatewayd.notify import notify
+from gatewayd_engine import embedded
 
 FAILURE = 1
 _UNLIMITED = 10_000
@@ -45,6 +46,21 @@ def load_config(
         for problem in error.problems[:-1]:
             typer.secho(f"gatewayd: {problem}", fg="red", err=True)
         fail(error.problems[-1], BAD_CONFIG)
+
+
+def named_folder(given: str) -> str:
+    """A model's folder, or that of the embedded model of this name."""
+    if not Path(given).expanduser().is_dir() and given in embedded.names():
+        return str(embedded.folder(given))
+    return given
+
+
+def setting_value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
+    """A number, true, false or a list as JSON; else the text itself."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
 
 
 def console() -> Console:

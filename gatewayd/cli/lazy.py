@@ -58,6 +58,9 @@ COMMANDS = {
     "quality": LazyCommand(
         "gatewayd.cli.quality", "quality", "Measure what fewer bits cost a model."
     ),
+    "quantize": LazyCommand(
+        "gatewayd.cli.quantize", "quantize", "Write a checkpoint of few bits, calibrated."
+    ),
     "warmup": LazyCommand("gatewayd.cli.warmup", "warmup", "Compile ahead what a GPU needs."),
     "doctor": LazyCommand("gatewayd.cli.doctor", "doctor", "Check this machine and the setup."),
     "watermark": LazyCommand("gatewayd.cli.watermark", "app", "Find the mark that answers carry."),

@@ -10,8 +10,16 @@ import msgspec
 import typer
 
 from gatewayd.bench.stages import Stages
-from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json
-from gatewayd.cli.quality_child import ChildFailed, measure
+from gatewayd.cli.child import ChildFailed, told
+from gatewayd.cli.common import (
+    AsJson,
+    ConfigFile,
+    console,
+    fail,
+    load_config,
+    named_folder,
+    print_json,
+)
 from gatewayd.cli.quality_report import (
     Result,
     markdown,
@@ -23,8 +31,7 @@ from gatewayd.cli.quality_report import (
 from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
 from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
-from gatewayd_engine import embedded
-from gatewayd_engine.quality.job import Advanced, Job, Measured, Scheme, Unusable
+from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
 
 _STORED = "as stored"
 
@@ -67,7 +74,7 @@ def quality(
 
     Of a quantized checkpoint without --against there is perplexity alone.
     """
-    folder = None if model is None else _folder(model)
+    folder = None if model is None else named_folder(model)
     quantizers, codecs = _names(quantizer), _names(kv_codec)
     pairs = [(one, codec) for one in (AUTO, *quantizers) for codec in (NONE, *codecs)]
     loaded = [_load(config, folder, *pair) for pair in pairs]
@@ -75,7 +82,7 @@ def quality(
         Scheme(_name(*pair), engine_config(one)) for pair, one in zip(pairs, loaded, strict=True)
     ]
     here = model_folder(loaded[0])
-    base = _load(config, str(here) if against is None else _folder(against), NONE, NONE)
+    base = _load(config, str(here) if against is None else named_folder(against), NONE, NONE)
     reference = None
     try:
         contexts = [checked_context_len(one) for one in (loaded[0], base)]
@@ -110,8 +117,10 @@ def _run(job: Job) -> list[Result]:
     total = len(job.samples) * len(job.schemes)
     try:
         with Stages() as stages:
-            for event in measure(job):
-                if isinstance(event, Advanced):
+            for event in told("gatewayd_engine.quality", "measures", job, Event):
+                if isinstance(event, Failed):
+                    fail(event.reason)
+                elif isinstance(event, Advanced):
                     done = event.scheme * len(job.samples) + event.done
                     stages.advance("texts x schemes", done, total)
                 elif isinstance(event, Measured | Unusable):
@@ -138,13 +147,6 @@ def _names(given: str) -> list[str]:
 def _name(quantizer: str, codec: str) -> str:
     name = _STORED if quantizer == AUTO else quantizer
     return name if codec == NONE else f"{name}, kv {codec}"
-
-
-def _folder(given: str) -> str:
-    """A folder, or that of the embedded model of this name."""
-    if not Path(given).expanduser().is_dir() and given in embedded.names():
-        return str(embedded.folder(given))
-    return given
 
 
 def _load(file: Path | None, folder: str | None, quantizer: str, codec: str) -> Config:

@@ -1,8 +1,8 @@
-"""The tokens that quality is measured on: of bundled texts, or of a file."""
+"""The tokens that models are measured, or calibrated, on: of bundled texts, or of a file."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -15,14 +15,21 @@ LONGEST = 1024
 _SHORTEST = 2
 
 
-def samples(folder: Path, file: Path | None, num_tokens: int, context: int) -> list[Sample]:
+def samples(
+    folder: Path,
+    file: Path | None,
+    num_tokens: int,
+    context: int,
+    default: Callable[[], Sequence[Text]] = bundled,
+) -> list[Sample]:
     """Pieces of texts, as many tokens of each kind.
 
     Args:
         folder: of the model whose tokenizer is taken.
-        file: the texts; None takes those that are bundled.
+        file: the texts; None takes those that are bundled, by ``default``.
         num_tokens: of all of them, at most.
         context: tokens of the shortest context.
+        default: the bundled texts.
 
     Raises:
         ValueError: there is no text of two tokens, or a file cannot be read; one sentence.
@@ -33,7 +40,7 @@ def samples(folder: Path, file: Path | None, num_tokens: int, context: int) -> l
     except Exception as error:  # tokenizers raises bare Exception
         raise ValueError(f"cannot read {source}: {error}") from error
     try:
-        texts = bundled() if file is None else read(file)
+        texts = default() if file is None else read(file)
     except (OSError, ValueError) as error:
         raise ValueError(f"--text: cannot read {file}: {error}") from error
     tokenizer.no_truncation()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +9,16 @@ import typer
 from rich.table import Table
 
 from gatewayd.admin.client import AdminError, call
-from gatewayd.cli.common import AsJson, ConfigFile, console, fail, load_config, print_json, whole
+from gatewayd.cli.common import (
+    AsJson,
+    ConfigFile,
+    console,
+    fail,
+    load_config,
+    print_json,
+    setting_value,
+    whole,
+)
 
 Socket = Annotated[
     Path | None,
@@ -74,9 +82,9 @@ def swap(
         if not equals or bool(dot) != is_chain:
             fail(f"--set {one} is not {'NAME.KEY=VALUE' if is_chain else 'KEY=VALUE'}", 2)
         if is_chain:
-            settings.setdefault(owner, {})[inner] = _value(text)
+            settings.setdefault(owner, {})[inner] = setting_value(text)
         else:
-            settings[key] = _value(text)
+            settings[key] = setting_value(text)
     names = [part for part in name.split(",") if part and (part, is_chain) != ("none", True)]
     body = {"name": names if is_chain else name, "settings": settings}
     answer = ask(config, socket, "PUT", f"/admin/strategies/{kind}", body)
@@ -103,11 +111,3 @@ def ask(
         return call(path, method, route, body, wait)
     except AdminError as error:
         fail(str(error))
-
-
-def _value(text: str) -> Any:  # noqa: ANN401 - whatever a setting takes
-    """A number, true, false or a list as JSON; else the text itself."""
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text

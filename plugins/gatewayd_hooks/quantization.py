@@ -5,7 +5,7 @@ Formats know packing, engines know products; between them is one form, ``Grouped
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
@@ -171,6 +171,101 @@ class Quantizes(Protocol):
 
         Returns:
             None for one that had better stay as it is.
+
+        Raises:
+            ValueError: its numbers cannot be quantized; in a sentence.
+        """
+
+
+@runtime_checkable
+class Writes(Protocol):
+    """Writes checkpoints of the format that it reads, for ``gatewayd quantize``.
+
+    What is announced and packed is read back by its own ``scheme``, bit for bit.
+    """
+
+    def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
+        """The ``quantization_config`` of what is written with its settings.
+
+        Args:
+            packed: names of all matrices that are to be of few bits.
+            plain: names of the other matrices of layers.
+
+        Raises:
+            ValueError: the format cannot tell them apart; one sentence.
+        """
+
+    def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
+        """Round a matrix of floats to what the format can hold, without a look at inputs.
+
+        Args:
+            matrix: one that the scheme packs.
+            weight: float32, shape ``[rows, columns]``; to be left as it is.
+
+        Raises:
+            ValueError: its numbers cannot be quantized; in a sentence.
+        """
+
+    def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
+        """The tensors of a matrix by suffix, as the scheme has them in ``stored`` and ``optional``.
+
+        Args:
+            matrix: one that the scheme packs.
+            weight: of ``nearest`` or ``fit``.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """Matrices of one input, which are fitted together; nothing of it is to be written to.
+
+    Attributes:
+        matrices: which they are.
+        weights: theirs in the same order, float32, each of shape ``[rows, columns]``.
+        inputs: some rows of what they are multiplied with, float32, shape ``[n, columns]``.
+        gram: ``inputs.T @ inputs / n`` of all rows that were seen, float64, shape
+            ``[columns, columns]``.
+        loss: how far the part of the layer that they are in is from what it was, with other
+            weights in their places: a mean square, for dense float32 ones in the same order.
+        foldable: whether inputs may come divided by a factor a column, as what makes them is
+            divided: gives the positive factors that can be kept exactly, float32 ``[columns]``,
+            nearest to some. None where they may not.
+    """
+
+    matrices: tuple[Matrix, ...]
+    weights: tuple[torch.Tensor, ...]
+    inputs: torch.Tensor
+    gram: torch.Tensor
+    loss: Callable[[Sequence[torch.Tensor]], float]
+    foldable: Callable[[torch.Tensor], torch.Tensor] | None = None
+
+
+class Fit(NamedTuple):
+    """What a calibration made of a site.
+
+    Attributes:
+        weights: of its matrices, in their order.
+        factors: of ``foldable``: the weights are to be multiplied with inputs that are divided by
+            them; None for inputs as they were.
+    """
+
+    weights: tuple[GroupedWeight, ...]
+    factors: torch.Tensor | None = None
+
+
+@runtime_checkable
+class Calibrates(Protocol):
+    """Looks at what matrices are multiplied with before it rounds them; it also ``Writes``.
+
+    Attributes:
+        propagates: whether inputs are those of a model whose sites before are rounded already,
+            so that later ones make up for what was lost. Then nothing is foldable.
+    """
+
+    propagates: bool
+
+    def fit(self, site: Site) -> Fit:
+        """Round the matrices of a site; what they make of its inputs is to stay.
 
         Raises:
             ValueError: its numbers cannot be quantized; in a sentence.

@@ -1,4 +1,4 @@
-"""Reads checkpoints that AutoAWQ and its like have written."""
+"""Reads checkpoints that AutoAWQ and its like have written, and writes such."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: AwqConfig) -> QuantizerStrategy:
     from gatewayd_quant_awq.strategy import Awq
 
-    return Awq()
+    return Awq(config)
 
 
 @hookimpl
@@ -27,7 +27,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             name="awq",
             config_type=AwqConfig,
             build=_build,
-            summary="Checkpoints of AWQ: 4-bit weights, packed for gemm.",
-            requires_spec=">=1.10,<2",
+            summary="Checkpoints of AWQ: 4-bit weights, packed for gemm, read and written.",
+            requires_spec=">=1.17,<2",
         )
     ]

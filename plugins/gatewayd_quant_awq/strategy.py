@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantization import Fit, GroupedWeight, Stored
 from gatewayd_hooks.quantized import Fields, divisible, finite
+from gatewayd_hooks.rounding import nearest, zeros_of
+from gatewayd_quant_awq import fitting
+from gatewayd_quant_awq.config import AwqConfig
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources
+    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Site
 
-_BITS = 4
+_BITS = fitting.BITS
 _IN_A_WORD = 32 // _BITS
 _GROUP_SIZES = (16, 32, 64, 128, 256, -1)
 _SCALES = ("F16", "BF16")
 """With these a code's product and the sum with its offset are exact in float32."""
 _PLACES = (0, 4, 1, 5, 2, 6, 3, 7)
 """Of the eight neighbours of a word: which of its nibbles, from the low end, each is."""
+_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
+"""The reverse: which neighbour is in each nibble."""
 _KNOWN = (
     *("quant_method", "bits", "group_size", "zero_point", "version", "format"),
     *("modules_to_not_convert", "extra_config"),
@@ -28,7 +33,16 @@ _KNOWN = (
 
 
 class Awq:
-    """Reads AWQ."""
+    """Reads and writes AWQ.
+
+    Args:
+        config: how it writes.
+    """
+
+    propagates = False
+
+    def __init__(self, config: AwqConfig | None = None) -> None:
+        self._config = config or AwqConfig()
 
     def open(self, resources: QuantizerResources) -> None:
         """The model does not matter here."""
@@ -52,6 +66,43 @@ class Awq:
         fields.one_of("format", ("gemm",), "gemm")
         group_size = fields.one_of("group_size", _GROUP_SIZES)
         return AwqScheme(group_size, fields.names("modules_to_not_convert"))
+
+    def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
+        """See ``Writes``.
+
+        Raises:
+            ValueError: the name of a matrix that stays is a part of another's.
+        """
+        for part in plain:
+            for name in packed:
+                if part in name:
+                    raise ValueError(
+                        f"{part} stays as it is, but AWQ would take {name} for it, too; skip both"
+                    )
+        return {
+            "quant_method": "awq",
+            "bits": _BITS,
+            "group_size": self._config.group_size,
+            "zero_point": True,
+            "version": "gemm",
+            "modules_to_not_convert": list(plain) or None,
+        }
+
+    def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
+        """See ``Writes``."""
+        return nearest(weight, self._config.group_size, _BITS)
+
+    def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
+        """See ``Writes``."""
+        return {
+            "qweight": _packed(weight.codes),
+            "qzeros": _packed(zeros_of(weight)),
+            "scales": weight.scales.t().half().contiguous(),
+        }
+
+    def fit(self, site: Site) -> Fit:
+        """See ``Calibrates``."""
+        return fitting.fit(site, self._config.group_size)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,3 +155,10 @@ def _unpacked(words: torch.Tensor) -> torch.Tensor:
     some = words.flatten().view(torch.uint8)
     nibbles = torch.stack((some & 15, some >> _BITS), -1).view(len(words), -1, _IN_A_WORD)
     return nibbles[..., _PLACES].flatten(1).t().contiguous()
+
+
+def _packed(codes: torch.Tensor) -> torch.Tensor:
+    """The reverse of ``_unpacked``."""
+    some = codes.t().reshape(codes.shape[1], -1, _IN_A_WORD)[..., _ORDER]
+    words = some[..., ::2] | some[..., 1::2] << _BITS
+    return words.flatten().view(torch.int32).view(len(some), -1)

@@ -1,4 +1,4 @@
-"""Reads checkpoints of 8-bit floats, and rounds to such while a model is loaded."""
+"""Reads and writes checkpoints of 8-bit floats, and rounds to such while a model is loaded."""
 
 from __future__ import annotations
 
@@ -28,6 +28,6 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             config_type=Fp8Config,
             build=_build,
             summary="Weights of 8-bit floats: a checkpoint's, or rounded while it is loaded.",
-            requires_spec=">=1.13,<2",
+            requires_spec=">=1.17,<2",
         )
     ]

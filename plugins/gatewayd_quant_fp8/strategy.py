@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gatewayd_hooks.quantization import GroupedWeight, Stored
 from gatewayd_hooks.quantized import Fields, finite
+from gatewayd_quant_fp8 import writing
+from gatewayd_quant_fp8.config import Fp8Config
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
-    from gatewayd_quant_fp8.config import Fp8Config
 
 _BLOCKS = "weight_block_size"
 _KNOWN = (
@@ -30,14 +31,16 @@ _BLOCK = 1 << 20
 
 
 class Fp8:
-    """Reads 8-bit floats, and rounds to them with a scale for each row.
+    """Reads and writes 8-bit floats, and rounds to them with a scale for each row.
 
     Args:
         config: its settings.
     """
 
-    def __init__(self, config: Fp8Config) -> None:
+    def __init__(self, config: Fp8Config | None = None) -> None:
+        config = config or Fp8Config()
         self._is_packed = config.packed
+        self._scales = config.scales
         self._is_dense = False
 
     def open(self, resources: QuantizerResources) -> None:
@@ -84,6 +87,34 @@ class Fp8:
             codes[some] = weight[some].div(scales[some])
         made = GroupedWeight(codes, scales, activations="e4m3")
         return _floats(made) if self._is_dense else made
+
+    def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
+        """See ``Writes``."""
+        blocks = {_BLOCKS: [writing.BLOCK] * 2} if self._scales == "block" else {}
+        return {
+            "quant_method": "fp8",
+            "fmt": "e4m3",
+            "activation_scheme": "dynamic",
+            "modules_to_not_convert": list(plain) or None,
+            **blocks,
+        }
+
+    def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
+        """See ``Writes``."""
+        rows, columns = {
+            "row": (1, matrix.columns),
+            "tensor": (matrix.rows, matrix.columns),
+            "block": (writing.BLOCK, writing.BLOCK),
+        }[self._scales]
+        return writing.nearest(weight, rows, columns)
+
+    def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
+        """See ``Writes``."""
+        if self._scales == "block":
+            scales = weight.scales[:: writing.BLOCK].contiguous()
+            return {"weight": weight.codes, "weight_scale_inv": scales}
+        scales = weight.scales if self._scales == "row" else weight.scales[0, 0]
+        return {"weight": weight.codes, "weight_scale": scales.clone()}
 
 
 @dataclass(frozen=True, slots=True)

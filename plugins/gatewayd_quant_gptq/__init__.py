@@ -1,4 +1,4 @@
-"""Reads checkpoints that AutoGPTQ, GPTQModel and their like have written."""
+"""Reads checkpoints that AutoGPTQ, GPTQModel and their like have written, and writes such."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 def _build(config: GptqConfig) -> QuantizerStrategy:
     from gatewayd_quant_gptq.strategy import Gptq
 
-    return Gptq()
+    return Gptq(config)
 
 
 @hookimpl
@@ -27,7 +27,7 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             name="gptq",
             config_type=GptqConfig,
             build=_build,
-            summary="Checkpoints of GPTQ: weights of 4 or 8 bits.",
-            requires_spec=">=1.10,<2",
+            summary="Checkpoints of GPTQ: weights of 4 or 8 bits, read and written.",
+            requires_spec=">=1.17,<2",
         )
     ]

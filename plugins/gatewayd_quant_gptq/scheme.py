@@ -11,6 +11,7 @@ import torch
 
 from gatewayd_hooks.quantization import GroupedWeight, Stored
 from gatewayd_hooks.quantized import divisible, finite
+from gatewayd_hooks.rounding import zeros_of
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix
@@ -131,3 +132,29 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
     """Words int32 ``[n, m]`` to codes uint8 ``[n, m * 32 / bits]``, of the low bits first."""
     some = words.flatten().view(torch.uint8).view(len(words), -1)
     return some if bits == 8 else torch.stack((some & 15, some >> 4), -1).flatten(1)
+
+
+def packed_tensors(
+    matrix: Matrix, weight: GroupedWeight, group_size: int
+) -> dict[str, torch.Tensor]:
+    """The tensors of a matrix in the first format, in which a zero of 1 is stored as 0.
+
+    ``g_idx`` is there in any case: some readers want it.
+    """
+    size = matrix.columns if group_size == -1 else group_size
+    group_of = weight.group_of
+    if group_of is None:
+        group_of = torch.arange(matrix.columns, dtype=torch.int32) // size
+    zeros = zeros_of(weight) - 1
+    return {
+        "qweight": _packed(weight.codes, weight.bits).t().contiguous(),
+        "qzeros": _packed(zeros.t(), weight.bits),
+        "scales": weight.scales.t().half().contiguous(),
+        "g_idx": group_of,
+    }
+
+
+def _packed(codes: torch.Tensor, bits: int) -> torch.Tensor:
+    """The reverse of ``_unpacked``."""
+    some = codes if bits == 8 else codes[:, ::2] | codes[:, 1::2] << 4
+    return some.flatten().view(torch.int32).view(len(codes), -1)

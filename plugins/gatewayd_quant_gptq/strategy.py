@@ -1,14 +1,24 @@
-"""What a GPTQ checkpoint announces."""
+"""What a GPTQ checkpoint announces, and what is made for one."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from gatewayd_hooks.quantized import Fields
-from gatewayd_quant_gptq.scheme import GptqScheme
+import torch
+
+from gatewayd_hooks.quantization import Fit, GroupedWeight
+from gatewayd_hooks.quantized import Fields, divisible
+from gatewayd_hooks.rounding import nearest
+from gatewayd_quant_gptq.config import GptqConfig
+from gatewayd_quant_gptq.fitting import Rounding
+from gatewayd_quant_gptq.scheme import GptqScheme, packed_tensors
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.quantization import Announcement, QuantizerResources
+    from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Site
+
+_log = logging.getLogger(__name__)
 
 _GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024, -1)
 _FORMATS = ("gptq", "gptq_v2")
@@ -21,7 +31,16 @@ _KNOWN = (
 
 
 class Gptq:
-    """Reads GPTQ."""
+    """Reads and writes GPTQ.
+
+    Args:
+        config: how it writes.
+    """
+
+    propagates = True
+
+    def __init__(self, config: GptqConfig | None = None) -> None:
+        self._config = config or GptqConfig()
 
     def open(self, resources: QuantizerResources) -> None:
         """The model does not matter here."""
@@ -51,6 +70,84 @@ class Gptq:
             has_head=fields.flag("lm_head", False),
             parts=_parts(fields),
         )
+
+    def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
+        """See ``Writes``.
+
+        Raises:
+            ValueError: a matrix stays as it is in some layers, and not in others.
+        """
+        config = self._config
+        inside, others = (dict.fromkeys(map(inside_layer, names)) for names in (packed, plain))
+        for name in inside.keys() & others.keys():
+            raise ValueError(
+                f"{name} would be of few bits in some layers and not in others, which GPTQ cannot"
+                " tell; skip it in all or in none"
+            )
+        return {
+            "quant_method": "gptq",
+            "checkpoint_format": "gptq",
+            "bits": config.bits,
+            "group_size": config.group_size,
+            "desc_act": config.act_order,
+            "sym": config.symmetric,
+            "damp_percent": config.damping,
+            "lm_head": False,
+            **({"modules_in_block_to_quantize": [list(inside)]} if others else {}),
+        }
+
+    def nearest(self, matrix: Matrix, weight: torch.Tensor) -> GroupedWeight:
+        """See ``Writes``."""
+        config = self._config
+        self._check(matrix)
+        return nearest(
+            weight,
+            config.group_size,
+            config.bits,
+            is_symmetric=config.symmetric,
+            least_zero=1,
+        )
+
+    def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
+        """See ``Writes``."""
+        return packed_tensors(matrix, weight, self._config.group_size)
+
+    def fit(self, site: Site) -> Fit:
+        """Round all matrices of a site at once; see ``Calibrates``."""
+        config = self._config
+        for matrix in site.matrices:
+            self._check(matrix)
+        rounding = Rounding(
+            config.bits, config.group_size, config.symmetric, config.act_order, config.damping
+        )
+        # Rows do not depend on each other.
+        whole = rounding.fit(torch.cat(site.weights), site.gram)
+        if whole is None or whole.offsets is None:
+            _log.warning(
+                "%s: its inputs say too little; it is rounded to the nearest", site.matrices[0].name
+            )
+            pairs = zip(site.matrices, site.weights, strict=True)
+            return Fit(tuple(self.nearest(matrix, weight) for matrix, weight in pairs))
+        sizes = [matrix.rows for matrix in site.matrices]
+        parts = zip(
+            *(torch.split(each, sizes) for each in (whole.codes, whole.scales, whole.offsets)),
+            strict=True,
+        )
+        return Fit(
+            tuple(
+                whole._replace(codes=codes, scales=scales, offsets=offsets)
+                for codes, scales, offsets in parts
+            )
+        )
+
+    def _check(self, matrix: Matrix) -> None:
+        if self._config.group_size != -1:
+            divisible(matrix.name, matrix.columns, self._config.group_size, "columns")
+
+
+def inside_layer(name: str) -> str:
+    """A matrix's name behind the number of its layer."""
+    return name.partition(".layers.")[2].partition(".")[2]
 
 
 def _parts(fields: Fields) -> tuple[str, ...]:

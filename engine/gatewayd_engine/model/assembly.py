@@ -61,7 +61,7 @@ def assemble(
     """
     table = weights.matrix(_EMBEDDING)
     embedding = dense(table).to(weights.dtype)
-    builder = _Builder(spec, weights, parts, quantize, embedding)
+    builder = LayerBuilder(spec, weights, parts, quantize, embedding.device)
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = builder.norm("model.norm")
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
@@ -75,13 +75,13 @@ def assemble(
         norm,
         head,
         weights.num_parameters,
-        builder.nbytes,
+        embedding.nbytes + builder.nbytes,
         builder.rounds_inputs,
     )
 
 
-class _Builder:
-    """Makes the layers of a decoder.
+class LayerBuilder:
+    """Makes the layers of a decoder; ``assemble`` says of what.
 
     Attributes:
         rotary: their rotations.
@@ -95,17 +95,17 @@ class _Builder:
         weights: Weights,
         parts: Parts,
         quantize: Quantize | None,
-        embedding: torch.Tensor,
+        device: torch.device,
     ) -> None:
-        self.rotary = Rotary(spec.rope, spec.max_model_len, embedding.device)
-        self.nbytes = embedding.nbytes
+        self.rotary = Rotary(spec.rope, spec.max_model_len, device)
+        self.nbytes = 0
         self.rounds_inputs = False
         self._spec = spec
         self._weights = weights
         self._parts = parts
         self._quantize = quantize
         self._buffers = HeadBuffers(spec, self.rotary)
-        self._order = _order(spec, embedding.device)
+        self._order = _order(spec, device)
 
     def layer(self, index: int) -> Layer:
         """One layer."""

@@ -1,0 +1,43 @@
+"""``python -m gatewayd_engine.quantize``: a job on stdin, what comes of it on stdout."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+
+import msgspec
+
+from gatewayd_engine.quantize.job import Event, Job
+from gatewayd_engine.threads import settle
+
+
+def main() -> int:
+    """Quantize what is asked for."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # What plugins print must not stand between the lines.
+    told = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=Job)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    threads = settle(job.threads)
+
+    import torch
+
+    from gatewayd_engine.quantize.running import quantize
+    from gatewayd_hooks.catalog import Catalog
+    from gatewayd_hooks.loading import PluginHost
+
+    torch.set_num_threads(threads)
+
+    def tell(event: Event) -> None:
+        told.write(msgspec.json.encode(event) + b"\n")
+        told.flush()
+
+    quantize(job, PluginHost(Catalog.installed()), tell)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,183 @@
+"""Quantizes a model layer by layer, and writes each down before it goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gatewayd_engine.config import ConfigError
+from gatewayd_engine.fingerprint import add_file
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.spec import SpecError, read_spec
+from gatewayd_engine.model.weights import dense
+from gatewayd_engine.quantize.checkpoint import assemble, layer_names
+from gatewayd_engine.quantize.files import WriteError
+from gatewayd_engine.quantize.fitting import FittedLayer, LayerFitting
+from gatewayd_engine.quantize.job import Advanced, Began, Event, Failed, Fitted, Job, Kept, Written
+from gatewayd_engine.quantize.layers import Layers
+from gatewayd_engine.quantize.places import places
+from gatewayd_engine.quantize.strategy import Writer
+from gatewayd_engine.quantize.work import Work
+from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.quantization import GroupedWeight, Matrix
+from gatewayd_hooks.version import SPEC_VERSION
+
+Tell = Callable[[Event], None]
+
+_SHORTEST = 2
+
+
+def quantize(job: Job, host: PluginHost, tell: Tell) -> None:
+    """Do a job, and tell what comes of it; what cannot be is told in a sentence."""
+    try:
+        _quantize(job, host, tell)
+    except (ConfigError, LoadError, SpecError, PluginError, WriteError) as error:
+        tell(Failed(" ".join(str(error).split())))
+
+
+@torch.inference_mode()
+def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
+    """See ``quantize``.
+
+    Raises:
+        ConfigError: the job asks for what cannot be.
+        SpecError, LoadError: the model cannot be read, or not quantized.
+        PluginError: the quantizer cannot be loaded.
+        WriteError: there is no room.
+    """
+    folder = Path(job.model)
+    samples = [torch.tensor(ids) for ids in job.samples if len(ids) >= _SHORTEST]
+    longest = max(map(len, samples), default=None)
+    spec = read_spec(folder, longest)
+    if spec.quantization is not None:
+        raise ConfigError(f"{spec.quantization.where}: the weights are quantized already")
+    for ids in samples:
+        if int(ids.max()) >= spec.vocab_size:
+            raise ConfigError(
+                f"a text has token {int(ids.max())}, but the vocabulary is of {spec.vocab_size}"
+            )
+    with ExitStack() as opened:
+        source = opened.enter_context(closing(Checkpoint.open(folder, spec)))
+        writer = opened.enter_context(closing(Writer(job.quantizer, host, source, job.skip)))
+        if writer.calibrates is None:
+            samples = []
+        origin = _origin(job, writer, samples)
+        out = Path(job.out).absolute()
+        work = Work(out, origin, resume=job.resume, force=job.force)
+        opened.callback(work.close)
+        tell(Began(work.done, spec.num_layers))
+        _fit_layers(source, writer, work, samples, tell)
+        told = work.told()
+        total = assemble(source, writer, work, _report(job, writer, origin, told))
+        work.finish()
+    source_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+    tell(Written(told, total, source_bytes))
+
+
+def _fit_layers(
+    source: Checkpoint, writer: Writer, work: Work, samples: list[torch.Tensor], tell: Tell
+) -> None:
+    """Fit all layers that are not done.
+
+    Raises:
+        LoadError: a matrix cannot be quantized.
+        WriteError: there is no room.
+    """
+    spec, layers = source.spec, Layers(source)
+    stream = work.stream([len(ids) for ids in samples]) if samples else []
+    if stream is None:
+        stream = [layers.embedded(ids) for ids in samples]
+    packed = set(writer.packed)
+    for index in range(work.done, spec.num_layers):
+
+        def advance(part: float, done: int = index) -> None:
+            tell(Advanced(done + part))
+
+        found = list(places(spec, source.shapes, index, packed))
+        fitted = LayerFitting(layers, writer, index, stream, advance).run(found)
+        stream = fitted.stream
+        work.keep(index, _stored(source, writer, index, fitted), fitted.told, stream)
+        tell(Kept(index, fitted.told))
+
+
+def _stored(
+    source: Checkpoint, writer: Writer, index: int, fitted: FittedLayer
+) -> dict[str, torch.Tensor]:
+    """The tensors of a layer as they are to be stored.
+
+    Raises:
+        LoadError: what is packed is not what its reader makes of it.
+    """
+    made: dict[str, torch.Tensor] = {}
+    for full in layer_names(source, index):
+        name = full.removesuffix(".weight")
+        if name in fitted.weights and full.endswith(".weight"):
+            matrix = Matrix(name, *source.shapes[full])
+            tensors = writer.strategy.pack(matrix, fitted.weights[name])
+            _check(writer, matrix, fitted.weights[name], tensors)
+            made |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
+        else:
+            made[full] = fitted.norms.get(full, source.tensor(full))
+    return made
+
+
+def _check(
+    writer: Writer, matrix: Matrix, weight: GroupedWeight, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    """Read a matrix back.
+
+    Raises:
+        LoadError: it is another.
+    """
+    try:
+        read = writer.scheme.weight(matrix, lambda suffix: tensors[suffix])
+    except (ValueError, KeyError) as error:
+        raise LoadError(f"{matrix.name}: what is packed cannot be read: {error}") from error
+    if not torch.equal(dense(read), dense(weight)):
+        raise LoadError(f"{matrix.name}: what is packed is read as other numbers")
+
+
+def _origin(job: Job, writer: Writer, samples: list[torch.Tensor]) -> dict[str, str]:
+    """Digests of all that the checkpoint depends on, by what they are of."""
+    model = hashlib.blake2b(digest_size=16)
+    folder = Path(job.model)
+    model.update((folder / "config.json").read_bytes())
+    for path in sorted(folder.glob("*.safetensors")):
+        add_file(model, path)
+    texts = [ids.tolist() for ids in samples]
+    settings = {"quantizer": writer.name, **writer.settings}
+    return {
+        "model": model.hexdigest(),
+        "text": _digest(texts),
+        "setting": _digest(settings),
+        "--skip": _digest(job.skip),
+        "version": f"{SPEC_VERSION} {torch.__version__}",
+    }
+
+
+def _digest(values: object) -> str:
+    text = json.dumps(values, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _report(
+    job: Job, writer: Writer, origin: Mapping[str, str], told: list[Fitted]
+) -> dict[str, Any]:
+    """What is told beside the weights; the same for the same work."""
+    samples = job.samples if writer.calibrates is not None else []
+    return {
+        "model": Path(job.model).resolve().name,
+        "quantizer": writer.name,
+        "settings": writer.settings,
+        "texts": {"sequences": len(samples), "tokens": sum(map(len, samples))},
+        "digests": dict(origin),
+        "matrices": {one.matrix: {"lost": one.lost, "nearest": one.nearest} for one in told},
+    }

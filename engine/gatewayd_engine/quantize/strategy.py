@@ -1,0 +1,127 @@
+"""The quantizer that writes a checkpoint, with what it announces and which matrices it is for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from gatewayd_engine.config import ConfigError, StrategyChoice
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.quantize.places import is_router, layer_matrices
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.quantization import (
+    Announcement,
+    Calibrates,
+    Matrix,
+    QuantizerResources,
+    QuantizerStrategy,
+    Reads,
+    Scheme,
+    Writes,
+)
+from gatewayd_hooks.strategy import Kind
+
+_CONFIG = "config.json"
+
+
+class Writer:
+    """A quantizer, open, for one checkpoint.
+
+    Args:
+        choice: the quantizer and its settings.
+        host: loads it.
+        checkpoint: of floats.
+        skip: globs of names of matrices that stay as they are.
+
+    Attributes:
+        name: of the quantizer.
+        settings: all of them.
+        strategy: that rounds and packs.
+        calibrates: the same, if it looks at inputs; None for one that does not.
+        announced: the ``quantization_config``.
+        scheme: how what is written will be read.
+        packed: names of the matrices that are to be of few bits.
+
+    Raises:
+        ConfigError: it writes no checkpoints, or none of this model.
+        PluginError: it cannot be loaded.
+    """
+
+    def __init__(
+        self, choice: StrategyChoice, host: PluginHost, checkpoint: Checkpoint, skip: Sequence[str]
+    ) -> None:
+        kind = Kind.QUANTIZER
+        opened: QuantizerStrategy = host.strategy(kind, choice.name, choice.settings)
+        strategy: object = opened
+        if not isinstance(strategy, Writes) or not isinstance(strategy, Reads):
+            raise ConfigError(f"--to {choice.name}: {kind}.{choice.name} writes no checkpoints")
+        self.name = choice.name
+        config = host.info(kind, choice.name).config_type(**choice.settings)
+        self.settings: dict[str, Any] = config.model_dump(mode="json")
+        self.strategy: Writes = strategy
+        self.calibrates = strategy if isinstance(strategy, Calibrates) else None
+        self._opened = opened
+        opened.open(QuantizerResources(str(checkpoint.folder), "cpu"))
+        try:
+            found = _matrices(checkpoint)
+            packed = _packed(found, skip)
+            self.packed = [matrix.name for matrix in packed]
+            plain = [matrix.name for matrix in found if matrix not in packed]
+            self.announced = dict(strategy.announce(self.packed, plain))
+            where = f"{_CONFIG}: quantization_config"
+            self.scheme: Scheme = strategy.scheme(Announcement(self.announced, where))
+            for matrix in found:
+                self._check(matrix, is_packed=matrix in packed)
+        except ValueError as error:
+            opened.close()
+            raise ConfigError(f"--to {choice.name}: {error}") from error
+        except BaseException:
+            opened.close()
+            raise
+
+    def close(self) -> None:
+        """Nothing more is written."""
+        self._opened.close()
+
+    def _check(self, matrix: Matrix, *, is_packed: bool) -> None:
+        """Whether it reads what it announces.
+
+        Raises:
+            ValueError: it does not, or the matrix is of a size that it cannot pack.
+        """
+        if (self.scheme.stored(matrix) is not None) != is_packed:
+            said = "stays as it is" if is_packed else "would be of few bits"
+            raise ValueError(f"{matrix.name} {said} by what it announces")
+
+
+def _matrices(checkpoint: Checkpoint) -> list[Matrix]:
+    """Those of all layers.
+
+    Raises:
+        ConfigError: the experts of a layer are one tensor.
+    """
+    return [
+        matrix
+        for index in range(checkpoint.spec.num_layers)
+        for matrix in layer_matrices(checkpoint.shapes, index)
+    ]
+
+
+def _packed(found: Sequence[Matrix], skip: Sequence[str]) -> list[Matrix]:
+    """Those that are to be of few bits.
+
+    Raises:
+        ConfigError: there are none, or a glob is of none.
+    """
+    for glob in skip:
+        if not any(fnmatchcase(matrix.name, glob) for matrix in found):
+            raise ConfigError(f"--skip {glob} is the name of no matrix, as {found[0].name}")
+    kept = [
+        matrix
+        for matrix in found
+        if not is_router(matrix) and not any(fnmatchcase(matrix.name, glob) for glob in skip)
+    ]
+    if not kept:
+        raise ConfigError("every matrix is skipped: nothing is left to be quantized")
+    return kept

@@ -1,0 +1,169 @@
+"""``gatewayd quantize``: a checkpoint of few bits, made of one of floats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+
+from gatewayd.bench.stages import Stages
+from gatewayd.cli.child import ChildFailed, told
+from gatewayd.cli.common import (
+    AsJson,
+    ConfigFile,
+    fail,
+    load_config,
+    named_folder,
+    print_json,
+    setting_value,
+)
+from gatewayd.cli.quality_texts import samples
+from gatewayd.launch import checked_context_len, model_folder
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.quantize.job import (
+    Advanced,
+    Began,
+    Event,
+    Failed,
+    Fitted,
+    Job,
+    Kept,
+    Written,
+)
+from gatewayd_engine.quantize.texts import bundled
+
+_INTERRUPTED = 130
+_MIB = 1 << 20
+
+
+def quantize(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="MODEL", help="A checkpoint's folder. Default: the configured one."),
+    ] = None,
+    to: Annotated[
+        str,
+        typer.Option("--to", metavar="NAME", help="The quantizer that writes: awq, gptq, fp8."),
+    ] = ...,  # type: ignore[assignment]
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="The folder to write. Default: MODEL-NAME, here."),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="A setting of the quantizer."),
+    ] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
+    ] = None,
+    tokens: Annotated[
+        int, typer.Option(min=0, help="Tokens to calibrate on; 0 rounds to the nearest.")
+    ] = 40_000,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GLOB", help="Matrices that stay as they are, by their names."),
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="Threads to compute with. Default: as an engine.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with what an earlier run has left.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Begin anew, and replace what was written before.")
+    ] = False,
+    config: ConfigFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Calibrate a model on text, layer by layer, and write it with weights of few bits.
+
+    The folder that is written is served as any other. Until it is complete it is called DIR.part,
+    and holds each layer that is done: after an end of any kind, --resume goes on there.
+
+    The bundled texts are of the corpus of gatewayd-nano; for other models take --text, from what
+    they are asked. What it costs then says gatewayd quality DIR --against MODEL.
+    """
+    settings = dict(_setting(one) for one in set_ or [])
+    flags = {"quantizer.strategy": to, "engine.device": "cpu"}
+    if model is not None:
+        flags["model.path"] = named_folder(model)
+    loaded = load_config(config, flags).config
+    folder = model_folder(loaded)
+    out = out or Path(f"{folder.resolve().name}-{to}")
+    try:
+        context = checked_context_len(loaded)
+        found = samples(folder, text, tokens, context, bundled) if tokens else []
+    except ValueError as error:
+        fail(str(error))
+    job = Job(
+        model=str(folder),
+        out=str(out),
+        quantizer=StrategyChoice(to, {**loaded.quantizer.settings(to), **settings}),
+        samples=[sample.ids for sample in found],
+        skip=skip or [],
+        threads=threads or loaded.engine.threads,
+        resume=resume,
+        force=force,
+    )
+    written = _run(job)
+    if as_json:
+        print_json({"folder": str(out), **msgspec.to_builtins(written)})
+        return
+    sizes = [size / _MIB for size in (written.weight_bytes, written.source_bytes)]
+    typer.echo(
+        f"{out}: {len(written.matrices)} matrices of few bits, {sizes[0]:,.1f} MiB instead of"
+        f" {sizes[1]:,.1f}; what it costs: gatewayd quality {out} --against {model or folder}"
+    )
+
+
+def _run(job: Job) -> Written:
+    """Let a process do the job, with a bar over the layers and a line for each."""
+    layers = 0
+    try:
+        with Stages() as stages:
+            for event in told("gatewayd_engine.quantize", "quantizes", job, Event):
+                match event:
+                    case Began(done, layers):
+                        if done:
+                            stages.say(f"goes on behind {done} of {layers} layers")
+                    case Advanced(done):
+                        stages.advance("layers", done, layers)
+                    case Kept(layer, matrices):
+                        stages.say(_line(layer + 1, layers, matrices))
+                    case Failed(reason):
+                        fail(reason)
+                    case Written():
+                        return event
+    except ChildFailed as error:
+        fail(f"{error}; {_resume(job)}")
+    except KeyboardInterrupt:
+        fail(f"interrupted; {_resume(job)}", _INTERRUPTED)
+    fail(f"the process that quantizes has ended early; {_resume(job)}")
+
+
+def _resume(job: Job) -> str:
+    return f"what is done stays in {job.out}.part, and --resume goes on with it"
+
+
+def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:
+    """A layer's losses: the mean of its matrices."""
+    if not matrices:
+        return f"layer {layer} of {layers}: as it was"
+    lost, nearest = (
+        sum(each) / len(matrices)
+        for each in zip(*((m.lost, m.nearest) for m in matrices), strict=True)
+    )
+    return (
+        f"layer {layer} of {layers}: of what its matrices make, {lost:.2%} is lost;"
+        f" {nearest:.2%} if rounded to the nearest"
+    )
+
+
+def _setting(given: str) -> tuple[str, Any]:
+    key, equals, text = given.partition("=")
+    if not equals or not key:
+        fail(f"--set {given} is not KEY=VALUE", 2)
+    return key, setting_value(text)

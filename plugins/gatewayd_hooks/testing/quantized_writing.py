@@ -1,0 +1,123 @@
+"""What tests of quantizers do with those that write checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+
+from gatewayd_hooks.quantization import (
+    Announcement,
+    Fit,
+    GroupedWeight,
+    Matrix,
+    Reads,
+    Scheme,
+    Site,
+    Weight,
+    Writes,
+)
+from gatewayd_hooks.testing.few_bits import check, dense
+
+_PREFIX = "model.layers.0.mlp."
+_ROWS, _COLUMNS = 128, 256
+
+
+class Writer(NamedTuple):
+    """A quantizer that writes, and how what it writes is read."""
+
+    strategy: Writes
+    scheme: Scheme
+    matrices: tuple[Matrix, ...]
+
+
+def writer_of(strategy: object) -> Writer | None:
+    """What a quantizer writes of matrices with its own settings; None of one that does not."""
+    if not isinstance(strategy, Writes):
+        return None
+    assert isinstance(strategy, Reads), "who writes a format reads it, too"
+    names = [f"{_PREFIX}{name}_proj" for name in ("gate", "up")]
+    scheme = strategy.scheme(Announcement(strategy.announce(names, []), "here"))
+    return Writer(strategy, scheme, tuple(Matrix(name, _ROWS, _COLUMNS) for name in names))
+
+
+def check_announcement(strategy: object) -> None:
+    """Look at whether the announcement tells what is packed from what is not."""
+    if not (isinstance(strategy, Writes) and isinstance(strategy, Reads)):
+        return
+    packed, plain = (Matrix(f"{_PREFIX}{name}_proj", 128, 128) for name in ("down", "up"))
+    try:
+        announced = strategy.announce([packed.name], [plain.name])
+    except ValueError:
+        return  # The format cannot say it.
+    scheme = strategy.scheme(Announcement(announced, "here"))
+    assert scheme.stored(packed) is not None
+    assert scheme.stored(plain) is None
+
+
+def check_read_back(writer: Writer, matrix: Matrix, weight: Weight) -> None:
+    """Look at whether what is packed has the forms of the scheme, and is read as it was."""
+    check(weight, matrix)
+    assert isinstance(weight, GroupedWeight)
+    tensors = writer.strategy.pack(matrix, weight)
+    needed = writer.scheme.stored(matrix)
+    assert needed
+    forms = {**needed, **writer.scheme.optional(matrix)}
+    assert needed.keys() <= tensors.keys() <= forms.keys()
+    for suffix, tensor in tensors.items():
+        assert tuple(tensor.shape) in {form.shape for form in forms[suffix]}, suffix
+    read = writer.scheme.weight(matrix, tensors.__getitem__)
+    assert torch.equal(dense(read), dense(weight))
+    if not isinstance(read, GroupedWeight):
+        return  # A reader may make floats of what it reads.
+    for one, other in ((read.codes, weight.codes), (read.scales, weight.scales)):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+def site(
+    writer: Writer,
+    *,
+    is_foldable: bool = False,
+    spare: int = 0,
+) -> Site:
+    """Two matrices, whose inputs depend on each other and are of several sizes.
+
+    Args:
+        writer: what is to fit it.
+        is_foldable: any factors can be kept.
+        spare: columns that are always 0.
+    """
+    generator = torch.Generator().manual_seed(11)
+    mixed = torch.randn(_COLUMNS, _COLUMNS, generator=generator) / _COLUMNS**0.5
+    inputs = torch.randn(600, _COLUMNS, generator=generator) @ mixed
+    inputs *= torch.logspace(-1.5, 0.5, _COLUMNS)[torch.randperm(_COLUMNS, generator=generator)]
+    inputs[:, :spare] = 0.0
+    weights = tuple(torch.randn(m.rows, m.columns, generator=generator) for m in writer.matrices)
+    gram = inputs.double().t() @ inputs.double() / len(inputs)
+
+    def loss(others: Sequence[torch.Tensor]) -> float:
+        return lost(weights, others, gram)
+
+    keep: Callable[[torch.Tensor], torch.Tensor] | None = torch.clone if is_foldable else None
+    return Site(writer.matrices, weights, inputs, gram, loss, keep)
+
+
+def fit_lost(one: Site, fit: Fit) -> float:
+    """How far what matrices make of the inputs of a site is from what it was."""
+    factors = 1.0 if fit.factors is None else fit.factors
+    return lost(one.weights, [dense(weight) / factors for weight in fit.weights], one.gram)
+
+
+def nearest_lost(writer: Writer, one: Site) -> float:
+    """The same of matrices that are rounded to the nearest."""
+    pairs = zip(one.matrices, one.weights, strict=True)
+    return lost(one.weights, [dense(writer.strategy.nearest(*pair)) for pair in pairs], one.gram)
+
+
+def lost(
+    weights: Sequence[torch.Tensor], others: Sequence[torch.Tensor], gram: torch.Tensor
+) -> float:
+    """The mean square of what other weights make of inputs, less what these do."""
+    errors = torch.cat([(o - w).double() for w, o in zip(weights, others, strict=True)])
+    return float(((errors @ gram) * errors).sum()) / len(errors)

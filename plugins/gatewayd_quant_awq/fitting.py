@@ -1,0 +1,136 @@
+"""AWQ (arXiv 2306.00978): columns that matter are made larger before they are rounded.
+
+Their inputs are made as much smaller, where these come from, so that what the model computes stays.
+Then each group's grid is made narrower as long as that helps: what matters is what the group makes
+of its inputs, not how far its largest number is moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from gatewayd_hooks.quantization import Fit, GroupedWeight, Site
+from gatewayd_hooks.rounding import Grid, grouped, nearest, rounded, spanning
+
+BITS = 4
+_STEPS = 20
+_LEAST = 1e-4
+_WIDTHS = tuple(1 - step / 20 for step in range(7))
+"""Of a grid on each side of zero, beside what spans the group's numbers."""
+_PASSES = 2
+
+
+def fit(site: Site, group_size: int) -> Fit:
+    """Round a site: factors first, then grids.
+
+    Raises:
+        ValueError: its numbers are too large, or not finite.
+    """
+    factors = _factors(site, group_size)
+    if factors is None:
+        made = (_narrowed(weight, site.gram.float(), group_size) for weight in site.weights)
+        return Fit(tuple(made))
+    gram = (site.gram / torch.outer(factors, factors)).float()
+    made = (_narrowed(weight * factors, gram, group_size) for weight in site.weights)
+    return Fit(tuple(made), factors)
+
+
+def _factors(site: Site, group_size: int) -> torch.Tensor | None:
+    """Those with which the layer stays nearest to what it was; None where none are any good."""
+    if site.foldable is None:
+        return None
+    inputs = site.inputs.abs().mean(0).clamp_(min=_LEAST)
+    weights = _importance(site.weights, group_size).clamp_(min=_LEAST)
+    best, least = None, site.loss([_dense(nearest(w, group_size, BITS)) for w in site.weights])
+    for step in range(_STEPS):
+        part = step / _STEPS
+        wanted = (inputs**part / weights ** (1 - part)).clamp_(min=_LEAST)
+        wanted /= (wanted.max() * wanted.min()).sqrt()
+        factors = site.foldable(wanted)
+        loss = site.loss(
+            [_dense(nearest(w * factors, group_size, BITS)) / factors for w in site.weights]
+        )
+        if loss < least:
+            best, least = factors, loss
+    return best
+
+
+def _importance(weights: Sequence[torch.Tensor], group_size: int) -> torch.Tensor:
+    """How large the numbers of each column are beside those of their groups, ``[columns]``."""
+    groups = grouped(torch.cat(tuple(weights)), group_size).abs()
+    return groups.div(groups.amax(-1, keepdim=True).clamp_(min=_LEAST**2)).flatten(1).mean(0)
+
+
+def _narrowed(weight: torch.Tensor, gram: torch.Tensor, group_size: int) -> GroupedWeight:
+    """Round to the grids, of several widths, that lose the least of what rows make of inputs.
+
+    One group after the other: what the others have lost counts, for a group can make up for it.
+    """
+    groups = grouped(weight, group_size)
+    low, high = groups.amin(-1), groups.amax(-1)
+    kept = spanning(low, high, BITS)
+    lost = _wide(kept).values(_wide(kept).codes(groups)) - groups
+    for _ in range(_PASSES):
+        for index in range(groups.shape[1]):
+            part = slice(index, index + 1)
+            columns = slice(index * groups.shape[2], (index + 1) * groups.shape[2])
+            lost[:, index] = 0.0
+            group = _Group(groups[:, index], gram[columns, columns], lost, gram[:, columns])
+            group.take(Grid(kept.scales[:, part], kept.zeros[:, part], BITS))
+            for one in _WIDTHS:
+                for other in _WIDTHS:
+                    group.take(spanning(low[:, part] * one, high[:, part] * other, BITS))
+            lost[:, index], kept.scales[:, part], kept.zeros[:, part] = group.best
+    return rounded(weight, kept)
+
+
+class _Group:
+    """The best grid for a group of each row.
+
+    Args:
+        numbers: of the group, shape ``[rows, size]``.
+        gram: of its inputs, shape ``[size, size]``.
+        others: what the other groups lose, shape ``[rows, groups, size]``.
+        across: the gram of all inputs with those of the group, shape ``[columns, size]``.
+
+    Attributes:
+        best: what is lost, scales and zeros.
+    """
+
+    def __init__(
+        self,
+        numbers: torch.Tensor,
+        gram: torch.Tensor,
+        others: torch.Tensor,
+        across: torch.Tensor,
+    ) -> None:
+        self._numbers = numbers
+        self._gram = gram
+        self._beside = 2 * (others.flatten(1) @ across)
+        self._least = numbers.new_full((len(numbers), 1), float("inf"))
+        self.best = (torch.empty_like(numbers), self._least, self._least)
+
+    def take(self, grid: Grid) -> None:
+        """Keep a grid, of shape ``[rows, 1]``, in the rows where it is better than any before."""
+        lost = grid.values(grid.codes(self._numbers)).sub_(self._numbers)
+        energy = ((lost @ self._gram).add_(self._beside)).mul_(lost).sum(1, keepdim=True)
+        is_better = energy < self._least
+        self._least = torch.where(is_better, energy, self._least)
+        pairs = zip((lost, grid.scales, grid.zeros), self.best, strict=True)
+        made, scales, zeros = (torch.where(is_better, new, old) for new, old in pairs)
+        self.best = (made, scales, zeros)
+
+
+def _wide(grid: Grid) -> Grid:
+    """For numbers of shape ``[rows, groups, size]``."""
+    return Grid(grid.scales.unsqueeze(-1), grid.zeros.unsqueeze(-1), grid.bits)
+
+
+def _dense(weight: GroupedWeight) -> torch.Tensor:
+    """The numbers of a weight whose groups are of neighbours."""
+    values = weight.codes.float().view(*weight.scales.shape, -1).mul_(weight.scales.unsqueeze(-1))
+    if weight.offsets is not None:
+        values += weight.offsets.unsqueeze(-1)
+    return values.view(weight.codes.shape)

@@ -1,0 +1,40 @@
+"""Floats rounded to 8 bits with a scale for each row, matrix or block."""
+
+from __future__ import annotations
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight
+
+BLOCK = 128
+LARGEST = 448.0
+
+
+def nearest(weight: torch.Tensor, rows: int, columns: int) -> GroupedWeight:
+    """Round a matrix so that the largest number of each block becomes the largest code.
+
+    Args:
+        weight: float32, shape ``[rows, columns]``; stays as it is.
+        rows: of a block.
+        columns: of a block.
+
+    Raises:
+        ValueError: a number is not finite.
+    """
+    height, width = weight.shape
+    tall, wide = -(-height // rows), -(-width // columns)
+    padded = weight.new_zeros(tall * rows, wide * columns)
+    padded[:height, :width] = weight
+    largest = padded.view(tall, rows, wide, columns).abs().amax((1, 3))
+    if not largest.isfinite().all():
+        raise ValueError("it has numbers that are not finite")
+    # Below the smallest normal number a scale would be too coarse to divide by.
+    scales = (largest / LARGEST).clamp_(min=torch.finfo(torch.float32).tiny)
+    scales = scales.repeat_interleave(rows, 0)[:height]
+    group_of = None
+    if width % columns and wide > 1:
+        group_of = torch.arange(width, dtype=torch.int32) // columns
+    spread = scales.repeat_interleave(columns, 1)[:, :width]
+    return GroupedWeight(
+        (weight / spread).to(torch.float8_e4m3fn), scales.contiguous(), group_of=group_of
+    )

@@ -1,0 +1,123 @@
+"""GPTQ (arXiv 2210.17323): columns are rounded one by one, the rest makes up for what each lost."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+import torch
+
+from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_hooks.rounding import Grid, made, spanning
+
+_log = logging.getLogger(__name__)
+
+_BLOCK = 128
+"""Columns after which what was lost is spread to all that follow; before, within the block."""
+_ATTEMPTS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Rounding:
+    """How columns are rounded.
+
+    Attributes:
+        bits: of a code.
+        group_size: columns that share a scale and a zero; -1 for all.
+        is_symmetric: zeros are in the middle.
+        is_ordered: columns with the largest inputs go first.
+        damping: the part of the mean that is added to the Hessian's diagonal.
+    """
+
+    bits: int
+    group_size: int
+    is_symmetric: bool
+    is_ordered: bool
+    damping: float
+
+    def fit(self, weight: torch.Tensor, gram: torch.Tensor) -> GroupedWeight | None:
+        """Round a matrix so that what it makes of its inputs stays.
+
+        Args:
+            weight: float32, shape ``[rows, columns]``; stays as it is.
+            gram: of the inputs, float64, shape ``[columns, columns]``; stays as it is.
+
+        Returns:
+            None if the inputs say too little, whatever is added to their diagonal.
+
+        Raises:
+            ValueError: its numbers are too large, or not finite.
+        """
+        columns = len(gram)
+        # Of a column that was always 0, nothing is known: it costs nothing and moves nothing.
+        gram = gram.clone()
+        dead = gram.diagonal() == 0
+        gram.diagonal()[dead] = 1.0
+        order = torch.arange(columns)
+        if self.is_ordered:
+            order = gram.diagonal().argsort(descending=True, stable=True)
+            gram = gram[order][:, order]
+        spread = _spread(gram, self.damping)
+        if spread is None:
+            return None
+        codes, grid = self._rounded(weight[:, order], spread.float())
+        if not self.is_ordered:
+            return made(codes, grid)
+        back = order.argsort()
+        group_of = torch.div(back, self._size(columns), rounding_mode="floor").to(torch.int32)
+        return made(codes[:, back], grid, group_of)
+
+    def _size(self, columns: int) -> int:
+        return columns if self.group_size == -1 else self.group_size
+
+    def _rounded(self, weight: torch.Tensor, spread: torch.Tensor) -> tuple[torch.Tensor, Grid]:
+        """Codes of columns in their order, and the grids of groups of neighbours."""
+        rest = weight.clone()
+        rows, columns = rest.shape
+        size = self._size(columns)
+        # No group is in two blocks: when it begins all that comes before it has been spread.
+        block = size if _BLOCK < size < columns else _BLOCK
+        codes = torch.empty_like(rest)
+        grids: list[Grid] = []
+        for begin in range(0, columns, block):
+            end = min(begin + block, columns)
+            lost = rest.new_empty((rows, end - begin))
+            for column in range(begin, end):
+                if column % size == 0:
+                    grids.append(self._grid(rest[:, column : column + size]))
+                here = rest[:, column : column + 1]
+                codes[:, column : column + 1] = code = grids[-1].codes(here)
+                error = (here - grids[-1].values(code)).div_(spread[column, column])
+                rest[:, column:end].addmm_(error, spread[column : column + 1, column:end], alpha=-1)
+                lost[:, column - begin] = error[:, 0]
+            rest[:, end:].addmm_(lost, spread[begin:end, end:], alpha=-1)
+        scales, zeros = (torch.cat(parts, 1) for parts in zip(*(g[:2] for g in grids), strict=True))
+        return codes, Grid(scales, zeros, self.bits)
+
+    def _grid(self, group: torch.Tensor) -> Grid:
+        return spanning(
+            group.amin(1, keepdim=True),
+            group.amax(1, keepdim=True),
+            self.bits,
+            is_symmetric=self.is_symmetric,
+            # What is stored is one less, and of all ones it is read three ways.
+            least_zero=1,
+        )
+
+
+def _spread(gram: torch.Tensor, damping: float) -> torch.Tensor | None:
+    """The upper Cholesky factor of the inverse; None if there is none."""
+    mean = gram.diagonal().mean()
+    for attempt in range(_ATTEMPTS):
+        damped = gram.clone()
+        damped.diagonal().add_(damping * 10**attempt * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if failed:
+            continue
+        upper: torch.Tensor
+        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not failed and upper.isfinite().all():
+            if attempt:
+                _log.info("the Hessian was damped by %g", damping * 10**attempt)
+            return upper
+    return None

@@ -12,6 +12,9 @@ import typer
 
 from gatewayd.bench.subject import Subject, subject
 from gatewayd.config_load import ConfigError
+from gatewayd.slots import configured
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginError, PluginHost
 
 
 class Dtype(StrEnum):
@@ -42,6 +45,13 @@ MaxModelLen = Annotated[
 ]
 KvMemory = Annotated[
     str | None, typer.Option(metavar="SIZE", help="Of the KV cache. Default on cuda: what is left.")
+]
+QuantizerOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Of the weights. Default: as they are made.")
+]
+KvCodec = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="Of the KV cache. Default: numbers of the arithmetic."),
 ]
 Only = Annotated[str | None, typer.Option(metavar="NAME[,NAME...]", help="These workloads alone.")]
 Scale = Annotated[
@@ -82,4 +92,17 @@ def measured(model: str | None, device: str, options: dict[str, Any]) -> Iterato
             raise typer.BadParameter(str(error)) from None
         except ValueError as error:
             raise typer.BadParameter(str(error), param_hint="--model") from None
+        _refuse_strangers(found)
         yield found
+
+
+def _refuse_strangers(found: Subject) -> None:
+    """Names that nothing is installed by need no engine to be refused."""
+    host = PluginHost(Catalog.installed())
+    for kind, name, _ in configured(found.config()):
+        if f"{kind}.strategy" in found.settings:
+            try:
+                host.info(kind, name)
+            except PluginError as error:
+                flag = f"--{kind.replace('_', '-')}"
+                raise typer.BadParameter(str(error), param_hint=flag) from None

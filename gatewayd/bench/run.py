@@ -16,10 +16,13 @@ from gatewayd.bench.h200 import FIGURES, Comparison, differences, reference
 from gatewayd.bench.machine import computes_on, processor
 from gatewayd.bench.subject import Subject
 from gatewayd.bench.tables import Rows, comparison_rows, number
+from gatewayd.launch import AUTO, NONE
 
 Form = Literal["table", "json", "markdown"]
 
 _WIDTH = 200
+_FORMS = {"quantizer.strategy": "weights", "kv_codec.strategy": "keys and values"}
+"""What goals do not know, and what it changes."""
 
 
 @dataclass(slots=True)
@@ -50,7 +53,12 @@ class Run:
     @property
     def differences(self) -> list[str]:
         """Why the goals do not bind this run; empty if they do."""
-        return differences(self.gpu, self.subject.name, self.dtype, self.scale)
+        found = differences(self.gpu, self.subject.name, self.dtype, self.scale)
+        given = self.subject.settings
+        for key, what in _FORMS.items():
+            if (name := given.get(key, NONE)) not in (NONE, AUTO):
+                found.append(f"{what} are in the form of {name}")
+        return found
 
     def as_document(self) -> dict[str, Any]:
         """Plain values."""

@@ -30,6 +30,8 @@ def offline(
     max_batch_tokens: options.MaxBatchTokens = None,
     max_model_len: options.MaxModelLen = None,
     kv_memory: options.KvMemory = None,
+    quantizer: options.QuantizerOption = None,
+    kv_codec: options.KvCodec = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
     as_markdown: options.AsMarkdown = False,
@@ -48,6 +50,8 @@ def offline(
         "engine.max_running": max_running,
         "engine.max_batch_tokens": max_batch_tokens,
         "engine.kv_memory": kv_memory,
+        "quantizer.strategy": quantizer,
+        "kv_codec.strategy": kv_codec,
         "log.level": "warning",
     }
     form: Form = "json" if as_json else "markdown" if as_markdown else "table"

@@ -126,6 +126,38 @@ def test_bad_options_name_themselves(
         assert word in done.output
 
 
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("--kv-codec", "int3"), "kv_codec.int3 is not installed"),
+        (("--quantizer", "int3"), "quantizer.int3 is not installed"),
+    ],
+)
+def test_forms_that_are_not_installed_are_refused_before_an_engine_starts(
+    arguments: tuple[str, str], sentence: str
+) -> None:
+    done = CliRunner().invoke(app, ["offline", *arguments], env={"COLUMNS": "300"})
+    assert done.exit_code == 2
+    assert arguments[0] in done.output
+    assert sentence in done.output
+
+
+def test_weights_and_keys_of_fewer_bits_are_measured() -> None:
+    done = run(
+        *("offline", "--only", "decode-1", "--scale", "0.02", "--json"),
+        *("--quantizer", "int8", "--kv-codec", "int4"),
+    )
+    assert done.returncode == 0, done.stderr
+    document = json.loads(done.stdout)
+    assert document["settings"]["quantizer.strategy"] == "int8"
+    assert document["settings"]["kv_codec.strategy"] == "int4"
+    assert document["differences"][-2:] == [
+        "weights are in the form of int8",
+        "keys and values are in the form of int4",
+    ]
+    assert document["workloads"][0]["output_tokens"] == 5
+
+
 def test_options_of_the_plain_command_do_not_get_lost_in_front_of_another() -> None:
     done = CliRunner().invoke(app, ["--concurrency", "4", "offline"], env={"COLUMNS": "200"})
     assert done.exit_code == 2
@@ -133,10 +165,17 @@ def test_options_of_the_plain_command_do_not_get_lost_in_front_of_another() -> N
     assert "offline has options of its own" in done.output
 
 
-def test_what_the_engine_refuses_is_one_sentence() -> None:
-    done = run("offline", "--only", "decode-1", "--max-model-len", "100000")
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [
+        (("--max-model-len", "100000"), "100000"),
+        (("--quantizer", "gguf"), "[quantizer] strategy is gguf, which reads quantized"),
+    ],
+)
+def test_what_the_engine_refuses_is_one_sentence(arguments: tuple[str, str], word: str) -> None:
+    done = run("offline", "--only", "decode-1", *arguments)
     assert done.returncode == 1
     assert done.stdout == ""
     assert done.stderr.startswith("gatewayd: ")
-    assert "100000" in done.stderr
+    assert word in done.stderr
     assert "Traceback" not in done.stderr

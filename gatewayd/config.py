@@ -98,6 +98,7 @@ class EngineTable(Table):
     threads: int | None = Field(default=None, ge=1, le=1024)
     page_size_tokens: int = Field(default=16, ge=1, le=128)
     kv_memory: ByteSize | None = Field(default=None, ge=MIB)
+    copy_memory: ByteSize | None = Field(default=None, ge=0)
     cascade_attention: bool = False
     gpu_memory_utilization: float = Field(default=0.9, gt=0, le=1)
     kv_pages: int | None = Field(default=None, ge=2)

@@ -118,6 +118,7 @@ def engine_config(config: Config) -> EngineConfig:
         page_size=engine.page_size_tokens,
         kv_pages=engine.kv_pages,
         kv_bytes=None if engine.kv_memory is None else int(engine.kv_memory),
+        copy_bytes=None if engine.copy_memory is None else int(engine.copy_memory),
         cascade_attention=engine.cascade_attention,
         gpu_memory_utilization=engine.gpu_memory_utilization,
         draft_bytes=None if engine.draft_memory is None else int(engine.draft_memory),

@@ -79,6 +79,7 @@ class CpuBackend:
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
         self._kv_bytes = config.kv_bytes
+        self._copy_bytes = config.copy_bytes
         self._make_pace = make_pace
         self.parts: Parts = PlainParts()
 
@@ -96,10 +97,12 @@ class CpuBackend:
     ) -> StepRunner:
         """See ``Backend``."""
         shape = decoder.spec.attention
-        # As much again for dense copies as for pages: it is taken only as it is used. They hold
-        # numbers, and those of a few records more: who has no copy is decoded in every step.
-        decoded = pool.decoded_bytes * (pool.num_pages + 1)
-        copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
+        copy_bytes = self._copy_bytes
+        if copy_bytes is None:
+            # As much again for dense copies as for pages: it is taken only as it is used. They hold
+            # numbers, and those of a few records more: who has no copy is decoded in every step.
+            decoded = pool.decoded_bytes * (pool.num_pages + 1)
+            copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
         selection = Selection(shape, seat, rows.exact_until)
         attention = SelectiveAttention(shape, pool, len(rows.seed), copy_bytes, selection)
         return Runner(decoder, attention, rows, processors, self._make_pace())

@@ -86,6 +86,9 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Pages of the pool; None takes ``kv_bytes``."""
     kv_bytes: int | None = None
     """None takes 1 GiB on a CPU, and on a GPU what is left of it."""
+    copy_bytes: int | None = None
+    """What the second copies of contexts that decode may take, on a CPU; None takes as much as the
+    pool has, and 1 GiB where that is less and their numbers take more."""
     gpu_memory_utilization: float = 0.9
     """The part of a GPU that the engine may have, where ``kv_bytes`` is None."""
     draft_bytes: int | None = None

@@ -73,15 +73,17 @@ def memory(config: Config) -> Finding:
     available = _available_bytes()
     weights = sum(file.stat().st_size for file in _weights(model_folder(config)))
     pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
+    given = config.engine.copy_memory
+    copies = pages if given is None else int(given)
     if sizes(config.engine).device != "cpu":
-        pages = 0  # they are in the GPU's memory
-    needed = config.engine.replicas * (weights + pages)
+        pages = copies = 0  # they are in the GPU's memory, and there is one of them
+    needed = config.engine.replicas * (weights + pages + copies)
     text = (
-        f"{available / _GIB:.1f} GiB free; about {needed / _GIB:.1f} GiB for "
+        f"{available / _GIB:.1f} GiB free; up to {needed / _GIB:.1f} GiB for "
         f"{config.engine.replicas} engine(s) with weights and a full KV cache"
     )
     if needed > available:
-        return Finding("memory", "warning", f"{text}; lower [engine] kv_memory")
+        return Finding("memory", "warning", f"{text}; lower [engine] kv_memory or copy_memory")
     return Finding("memory", "ok", text)
 
 

@@ -143,6 +143,12 @@ def test_memory_can_be_kept_for_a_draft_model(text: str | None, kept: int | None
     assert engine_config(load(environ=environ).config).draft_bytes == kept
 
 
+@pytest.mark.parametrize(("text", "bound"), [("1GiB", 1 << 30), ("0", 0), (None, None)])
+def test_copies_of_contexts_can_be_bounded(text: str | None, bound: int | None) -> None:
+    environ = {} if text is None else {"GATEWAYD_ENGINE__COPY_MEMORY": text}
+    assert engine_config(load(environ=environ).config).copy_bytes == bound
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import torch
 
-from gatewayd_engine.config import EngineConfig
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.settings import decode
+from gatewayd_hooks.strategy import Kind
 
 _FORM = b"kv/1"
 _SAMPLES, _SAMPLE_BYTES = 64, 1 << 16
@@ -44,6 +47,19 @@ def fingerprint(config: EngineConfig, *forms: str) -> bytes:
         for path in sorted((*folder.glob("*.safetensors"), *folder.glob("*.gguf"))):
             add_file(digest, path)
     return digest.digest()
+
+
+def form_name(host: PluginHost, kind: Kind, choice: StrategyChoice) -> str:
+    """What a strategy makes bytes in: its name, all its settings, and whose it is.
+
+    Settings are those that count: what nobody has set is in it, and what is set to that as well.
+
+    Raises:
+        PluginError: it is not installed, or refuses its settings.
+    """
+    name = f"{kind}.{choice.name}"
+    settings = decode(name, host.info(kind, choice.name).config_type, choice.settings)
+    return f"{name} {settings!r} of {host.owner(kind, choice.name)}"
 
 
 def add_file(digest: hashlib.blake2b, path: Path) -> None:

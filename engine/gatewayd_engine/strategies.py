@@ -10,7 +10,7 @@ from typing import Any
 from gatewayd_engine.chain import Chain
 from gatewayd_engine.config import FIXED_KINDS, EngineConfig, StrategyChoice
 from gatewayd_engine.faults import StrategyFault, tell_fault
-from gatewayd_engine.fingerprint import fingerprint
+from gatewayd_engine.fingerprint import fingerprint, form_name
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.guides.slot import Guides
 from gatewayd_engine.kv.codec import chosen_codec
@@ -108,7 +108,7 @@ class Strategies:
         self._codec = chosen_codec(config)
         self.codec: KvCodecStrategy | None = None
         forms = [
-            f"{choice!r} of {host.owner(kind, choice.name)} but {config.quantizer_skip}"
+            f"{form_name(host, kind, choice)} but {config.quantizer_skip}"
             for kind in fixed
             for choice in config.choices(kind)
         ]
@@ -116,7 +116,7 @@ class Strategies:
             kind = Kind.KV_CODEC
             strategy = self.opener.open(kind, self._codec)
             self.codec = self.ledger.watch(kind, self._codec.name, strategy)
-            forms.append(f"{self._codec!r} of {host.owner(kind, self._codec.name)}")
+            forms.append(form_name(host, kind, self._codec))
         self.identify = partial(fingerprint, config, *forms)
         kind = Kind.KV_TIER
         self.tiers = TierChain(

@@ -131,14 +131,14 @@ class ReferenceAttention:
         """Write keys and values to the pool; as attention sees them, ``[tokens, 2 * width]``."""
         if self._arrivals.pending:
             self._arrivals.wait_for(layer)
-        new = key_value.reshape(tokens, 2 * self._width).contiguous()
         if self._codec is None:
+            new = key_value.reshape(tokens, 2 * self._width).contiguous()
             self._by_token.index_copy_(0, self._write[layer], new.view(-1, self._width))
             return new
         # What is attended to is what was written, by those who write it too.
-        records = self._codec.encode(new.view(tokens, -1, self._shape.head_dim))
+        records, numbers = self._codec.round_trip(key_value)
         self._by_token.index_copy_(0, self._write[layer], records.view(2 * tokens, -1))
-        return self._codec.decode(records).view(tokens, -1)
+        return numbers.view(tokens, -1)
 
     def _attend_chunks(self, layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
         """Attend the chunks of prompts; ``out`` has shape ``[tokens, num_heads, head_dim]``."""

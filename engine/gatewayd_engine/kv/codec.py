@@ -41,7 +41,7 @@ class Codec:
         dtype: in which the engine computes.
     """
 
-    __slots__ = ("_decode", "_dtype", "_encode", "_head_dim", "record_bytes")
+    __slots__ = ("_decode", "_dtype", "_encode", "_head_dim", "_room", "record_bytes")
 
     def __init__(
         self, strategy: KvCodecStrategy, record_bytes: int, head_dim: int, dtype: torch.dtype
@@ -49,6 +49,24 @@ class Codec:
         self._encode, self._decode = strategy.encode, strategy.decode
         self._head_dim, self._dtype = head_dim, dtype
         self.record_bytes = record_bytes
+        none = torch.empty(0)
+        self._room = none, none
+
+    def round_trip(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Records of ``[n, heads, head_dim]``, and their numbers, until the next call.
+
+        Tensors of the last call serve again: steps that decode have the same shape in each layer.
+        """
+        records, numbers = self._room
+        if numbers.shape != values.shape:
+            shape, device = (*values.shape[:-1], self.record_bytes), values.device
+            records = torch.empty(shape, dtype=torch.uint8, device=device)
+            numbers = torch.empty(values.shape, dtype=self._dtype, device=device)
+            self._room = records, numbers
+        with blame(Kind.KV_CODEC):
+            self._encode(values, records)
+            self._decode(records, numbers)
+        return records, numbers
 
     def encode(self, values: torch.Tensor) -> torch.Tensor:
         """Records of ``[n, heads, head_dim]``, uint8, shape ``[n, heads, record_bytes]``."""

@@ -25,7 +25,8 @@ class KvCodecStrategy(Strategy, Protocol):
     bytes. Finite numbers are decoded to finite ones; others may become any. A record of zero bytes
     is decoded to zeros: a pool begins with them, and what failed is overwritten with them. Numbers
     of a tensor's last dimension lie side by side; between its records, or keys, or values, there
-    may be gaps.
+    may be gaps. Records of an even number of bytes begin at even bytes, and so may be looked at as
+    numbers of two (``records.view(torch.bfloat16)``).
 
     It is called in every step, once to encode and at least once to decode in each layer. What it
     raises ends the engine, for the pool is in its form and no default can read that; the next one

@@ -28,6 +28,6 @@ def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
             config_type=Fp8Config,
             build=_build,
             summary="Keys and values as e4m3, with a scale for each token and head.",
-            requires_spec=">=1.10,<2",
+            requires_spec=">=1.18,<2",
         )
     ]

@@ -1,8 +1,8 @@
-"""An e4m3 for each number, and behind them the scale of the token's head, a bfloat16."""
+"""A float of eight bits for each number, and behind them the scale of the token's head."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -10,19 +10,55 @@ if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
     from gatewayd_kv_fp8.config import Fp8Config
 
-_MOST = 448.0
-"""The largest e4m3."""
 _SCALE_BYTES = 2
 _LEAST_SCALE = 2.0**-126
-_TO_BFLOAT16 = 2.0**120
-"""The bias of a bfloat16's exponent, 127, less that of an e4m3's, 7, as a factor."""
+
+
+class _Format(NamedTuple):
+    """Floats of eight bits.
+
+    A float16 has its sign first and then the exponent, too: with the bits in place, and the
+    difference of the biases for a factor, all finite codes are exact. torch's own cast of e4m3
+    takes 28 times as long.
+
+    Attributes:
+        dtype: torch's.
+        most: the largest of them.
+        shift: to where a float16 has its exponent and mantissa.
+        factor: by how much that float16 is too small.
+    """
+
+    dtype: torch.dtype
+    most: float
+    shift: int
+    factor: float
+
+    def as_float16(self, codes: torch.Tensor) -> torch.Tensor:
+        """Numbers of codes, ``factor`` times too small."""
+        wide = codes.view(torch.int8).to(torch.int16).bitwise_left_shift_(self.shift)
+        if self.shift < 8:
+            wide.bitwise_and_(_BUT_THE_SIGN_TWICE)
+        return wide.view(torch.float16)
+
+
+_BUT_THE_SIGN_TWICE = ~(1 << 14)
+"""A code of int8 has its sign in all higher bits: that of the exponent's first must go."""
+_FORMATS = {
+    "e4m3": _Format(torch.float8_e4m3fn, 448.0, 7, 2.0**8),
+    "e5m2": _Format(torch.float8_e5m2, 57_344.0, 8, 1.0),
+}
 
 
 class Fp8:
-    """The largest number of a token's head becomes the largest e4m3."""
+    """The largest number of a token's head becomes the largest code, if there are scales.
+
+    The scale in a record is ``factor`` times what codes are to be multiplied by: it multiplies what
+    ``as_float16`` makes of them.
+    """
 
     def __init__(self, config: Fp8Config) -> None:
-        self._config = config
+        self._format = _FORMATS[config.format]
+        self._scales = config.scale == "token"
 
     def open(self, resources: EngineResources) -> None:
         """Nothing is needed."""
@@ -32,34 +68,37 @@ class Fp8:
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
+        if not self._scales:
+            return head_dim
+        if head_dim % _SCALE_BYTES:
+            raise ValueError(f"heads have {head_dim} numbers, and it takes an even number of them")
         return head_dim + _SCALE_BYTES
+
+    def element(self, dtype: torch.dtype) -> torch.dtype | None:
+        """See ``PlainRecords``."""
+        return None if self._scales else self._format.dtype
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim = values.shape[-1]
+        dim, form = values.shape[-1], self._format
+        codes = out[..., :dim].view(form.dtype)
+        if not self._scales:
+            # Beyond the largest is NaN, or infinity.
+            codes.copy_(values.float().clamp(-form.most, form.most))
+            return
         numbers = values.float()
-        scales = numbers.abs().amax(-1, keepdim=True).div_(_MOST)
-        kept = scales.clamp_min_(_LEAST_SCALE).bfloat16()
-        # Beyond the largest e4m3 is NaN, and the scale may have been rounded down.
-        codes = numbers.div(kept.float()).clamp_(-_MOST, _MOST).to(torch.float8_e4m3fn)
-        out[..., :dim].copy_(codes.view(torch.uint8))
-        out[..., dim:].copy_(kept.view(torch.uint8))
+        scales = numbers.abs().amax(-1, keepdim=True).mul_(form.factor / form.most)
+        kept = _scales(out, dim).copy_(scales.add_(_LEAST_SCALE))
+        # It may have been rounded down, but not so far that the largest is rounded up.
+        codes.copy_(torch.div(numbers, kept).mul_(form.factor))
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim = out.shape[-1]
-        # Two bytes wherever they lie: only a copy is sure to be aligned.
-        kept = records[..., dim:].clone(memory_format=torch.contiguous_format)
-        out.copy_(_to_bfloat16(records[..., :dim]))
-        # One after the other: the product of both factors may be too large for a number.
-        out.mul_(_TO_BFLOAT16).mul_(kept.view(torch.bfloat16))
+        dim, form = out.shape[-1], self._format
+        out.copy_(form.as_float16(records[..., :dim]))
+        out.mul_(_scales(records, dim) if self._scales else form.factor)
 
 
-def _to_bfloat16(codes: torch.Tensor) -> torch.Tensor:
-    """Numbers of e4m3 codes, ``_TO_BFLOAT16`` times too small.
-
-    Both have their sign first and then the exponent: with the bits in place, and the difference of
-    the biases for a factor, all finite codes are exact, 28 times as fast as torch's own cast.
-    """
-    wide = codes.view(torch.int8).to(torch.int16)
-    return wide.bitwise_left_shift_(4).bitwise_and_(-0x7801).view(torch.bfloat16)
+def _scales(records: torch.Tensor, dim: int) -> torch.Tensor:
+    """What is behind the codes of records, ``[..., 1]``."""
+    return records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]

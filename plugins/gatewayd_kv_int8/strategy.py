@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 _MOST = 127
 _SCALE_BYTES = 2
 _LEAST_SCALE = 2.0**-126
-"""The smallest normal number: zeros have a scale that can be divided by."""
+"""The smallest normal number: zeros have a scale that can be divided by, and no other changes.
+
+Sums and products are what a step's code has just done: other operations would take ten times as
+long here for being fetched as for being computed."""
 
 
 class Int8:
@@ -34,22 +37,26 @@ class Int8:
 
     def record_bytes(self, head_dim: int, dtype: torch.dtype) -> int:
         """See ``KvCodecStrategy``."""
+        if head_dim % _SCALE_BYTES:
+            raise ValueError(f"heads have {head_dim} numbers, and it takes an even number of them")
         return head_dim + _SCALE_BYTES
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
         dim = values.shape[-1]
         numbers = values.float()
-        scales = numbers.abs().amax(-1, keepdim=True).div_(_MOST)
-        kept = scales.clamp_min_(_LEAST_SCALE).bfloat16()
-        codes = numbers.div(kept.float()).round_().clamp_(-_MOST, _MOST)
+        scales = numbers.abs().amax(-1, keepdim=True).mul_(1 / _MOST).add_(_LEAST_SCALE)
+        kept = _scales(out, dim).copy_(scales)
+        # The scale may have been rounded down, but not so far that the largest is rounded up.
+        codes = torch.div(numbers, kept).round_()
         out[..., :dim].view(torch.int8).copy_(codes)
-        out[..., dim:].copy_(kept.view(torch.uint8))
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
         dim = out.shape[-1]
-        # Two bytes wherever they lie: only a copy is sure to be aligned.
-        kept = records[..., dim:].clone(memory_format=torch.contiguous_format)
-        out.copy_(records[..., :dim].view(torch.int8))
-        out.mul_(kept.view(torch.bfloat16))
+        out.copy_(records[..., :dim].view(torch.int8)).mul_(_scales(records, dim))
+
+
+def _scales(records: torch.Tensor, dim: int) -> torch.Tensor:
+    """What is behind the codes of records, ``[..., 1]``."""
+    return records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]

@@ -111,6 +111,15 @@ class KvCodecConformance:
                     bound = bound + values.abs() * 2.0**-7
                 assert bool(((found - values).abs() <= bound).all()), f"{name}: beyond the bound"
 
+    def test_very_large_numbers_stay_finite(self) -> None:
+        for dtype in _DTYPES:
+            most = 2.0**127
+            for values in (_normal(9).sign() * most, torch.full((1, 1, _DIM), most)):
+                with self.opened() as codec:
+                    given = values.to(dtype)
+                    found = self.decoded(codec, self.encoded(codec, given), dtype)
+                assert bool(found.isfinite().all()), "finite numbers became others"
+
     def test_equal_numbers_give_equal_bytes_whatever_was_there(self) -> None:
         for values in INPUTS.values():
             with self.opened() as codec:
@@ -150,14 +159,14 @@ class KvCodecConformance:
         with self.opened() as codec:
             records = self.encoded(codec, values)
             size = records.shape[-1]
-            room = torch.full((_TOKENS, _HEADS, size + 5), 9, dtype=torch.uint8)
-            codec.encode(wide[:, _HEADS:], room[..., 1 : 1 + size])
-            assert torch.equal(room[..., 1 : 1 + size], records)
-            assert bool((room[..., :1] == 9).all())
-            assert bool((room[..., 1 + size :] == 9).all())
+            room = torch.full((_TOKENS, _HEADS, size + 6), 9, dtype=torch.uint8)
+            codec.encode(wide[:, _HEADS:], room[..., 2 : 2 + size])
+            assert torch.equal(room[..., 2 : 2 + size], records)
+            assert bool((room[..., :2] == 9).all())
+            assert bool((room[..., 2 + size :] == 9).all())
             numbers = self.decoded(codec, records)
             out = torch.full((_TOKENS, _HEADS, _DIM + 2), 8.0)
-            codec.decode(room[..., 1 : 1 + size], out[..., 1:-1])
+            codec.decode(room[..., 2 : 2 + size], out[..., 1:-1])
             assert torch.equal(out[..., 1:-1], numbers)
             assert bool((out[..., 0] == 8).all())
             assert bool((out[..., -1] == 8).all())

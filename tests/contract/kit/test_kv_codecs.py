@@ -14,7 +14,7 @@ from gatewayd_hooks.testing.kv_codecs import KvCodecConformance
 Verdict = Callable[..., list[str]]
 
 
-@pytest.mark.parametrize("name", ["int8", "fp8"])
+@pytest.mark.parametrize("name", ["int8", "fp8", "bf16"])
 def test_a_sound_one_passes(verdict: Verdict, name: str) -> None:
     assert verdict(KvCodecConformance, Kind.KV_CODEC, name) == []
 
@@ -27,23 +27,23 @@ def has_one_scale_for_all(codec: Any) -> None:
 
     def broken(values: torch.Tensor, out: torch.Tensor) -> None:
         most = values.abs().max() if values.numel() else values.new_ones(())
-        encode(torch.cat([values, most.expand(*values.shape[:-1], 1)], -1), room := _room(out))
-        out[..., :-2] = room[..., :-3]
+        encode(torch.cat([values, most.expand(*values.shape[:-1], 2)], -1), room := _room(out))
+        out[..., :-2] = room[..., :-4]
         out[..., -2:] = room[..., -2:]
 
     codec.encode = broken
 
 
 def _room(out: torch.Tensor) -> torch.Tensor:
-    return out.new_empty(*out.shape[:-1], out.shape[-1] + 1)
+    return out.new_empty(*out.shape[:-1], out.shape[-1] + 2)
 
 
 def leaves_bytes_unwritten(codec: Any) -> None:
     record_bytes = codec.record_bytes
     encode, decode = codec.encode, codec.decode
-    codec.record_bytes = lambda head_dim, dtype: record_bytes(head_dim, dtype) + 1
-    codec.encode = lambda values, out: encode(values, out[..., :-1])
-    codec.decode = lambda records, out: decode(records[..., :-1], out)
+    codec.record_bytes = lambda head_dim, dtype: record_bytes(head_dim, dtype) + 2
+    codec.encode = lambda values, out: encode(values, out[..., :-2])
+    codec.decode = lambda records, out: decode(records[..., :-2], out)
 
 
 def begins_with_ones(codec: Any) -> None:
@@ -67,6 +67,16 @@ def overflows(codec: Any) -> None:
     def broken(records: torch.Tensor, out: torch.Tensor) -> None:
         decode(records, out)
         out[out.abs() > 65_504] = torch.inf
+
+    codec.decode = broken
+
+
+def overflows_far_out(codec: Any) -> None:
+    decode = codec.decode
+
+    def broken(records: torch.Tensor, out: torch.Tensor) -> None:
+        decode(records, out)
+        out.mul_(2.0**6).mul_(2.0**-6)
 
     codec.decode = broken
 
@@ -147,6 +157,7 @@ def grows_once_it_is_open(codec: Any) -> None:
         (begins_with_ones, "test_a_record_of_zero_bytes_is_zeros"),
         (cuts_small_numbers_off, "test_numbers_come_back_within_the_bound"),
         (overflows, "test_numbers_come_back_within_the_bound"),
+        (overflows_far_out, "test_very_large_numbers_stay_finite"),
         (throws_dice, "test_equal_numbers_give_equal_bytes_whatever_was_there"),
         (depends_on_its_place, "test_a_record_follows_from_its_own_token_and_head"),
         (changes_what_it_is_given, "test_what_it_is_given_stays_as_it_was"),

@@ -10,19 +10,30 @@ import torch
 from gatewayd_engine.attention import contexts
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.kv.codec import Codec
+from gatewayd_kv_bf16.config import Bf16Config
+from gatewayd_kv_bf16.strategy import Bf16
 from gatewayd_kv_fp8.config import Fp8Config
 from gatewayd_kv_fp8.strategy import Fp8
+from gatewayd_kv_int4.config import Int4Config
+from gatewayd_kv_int4.strategy import Int4
 from gatewayd_kv_int8.config import Int8Config
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.attention.test_reference import Twin, diverge, wander
 
-DIM = 8
-CODECS: dict[str, Any] = {"int8": Int8(Int8Config()), "fp8": Fp8(Fp8Config())}
+CODECS: dict[str, tuple[Any, int]] = {
+    "int8": (Int8(Int8Config()), 8),
+    "fp8": (Fp8(Fp8Config()), 8),
+    "fp8 e5m2 plain": (Fp8(Fp8Config(format="e5m2", scale="none")), 8),
+    "int4": (Int4(Int4Config()), 32),
+    "int4 as it is": (Int4(Int4Config(rotate=False)), 32),
+    "bf16": (Bf16(Bf16Config()), 8),
+}
+"""Codecs, and the smallest heads that they take here."""
 
 
 def codec(name: str) -> Codec:
-    strategy = CODECS[name]
-    return Codec(strategy, strategy.record_bytes(DIM, torch.float32), DIM, torch.float32)
+    strategy, dim = CODECS[name]
+    return Codec(strategy, strategy.record_bytes(dim, torch.float32), dim, torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -32,12 +43,16 @@ def codec(name: str) -> Codec:
         ("fp8", 3.0, (0, 9), 300_000),
         ("int8", None, (0, 9), 1 << 26),
         ("fp8", None, (0, 0), 1 << 26),
+        ("fp8 e5m2 plain", None, (0, 9), 300_000),
+        ("int4", 3.0, (0, 9), 0),
+        ("int4 as it is", None, (0, 0), 1 << 20),
+        ("bf16", None, (0, 9), 1 << 26),
     ],
 )
 def test_pages_give_what_dense_attention_gives(
     name: str, softcap: float | None, windows: tuple[int, ...], copy_bytes: int
 ) -> None:
-    shape = AttentionShape(2, 6, 2, DIM, 0.3, softcap, windows)
+    shape = AttentionShape(2, 6, 2, CODECS[name][1], 0.3, softcap, windows)
     wander(Twin(shape, copy_bytes, 1, codec(name)), 14)
 
 
@@ -45,5 +60,5 @@ def test_what_sequences_share_is_attended_as_if_it_were_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(contexts, "_LEAST_GAIN", 4096)
-    shape = AttentionShape(2, 6, 2, DIM, 0.3, None, (0, 0))
+    shape = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
     diverge(Twin(shape, 1 << 26, 3, codec("int8")), 30)

@@ -1,0 +1,33 @@
+"""Keeps keys and values in four bits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gatewayd_hooks.markers import hookimpl
+from gatewayd_hooks.strategy import StrategyInfo
+from gatewayd_kv_int4.config import Int4Config
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.kv_codecs import KvCodecStrategy
+
+
+def _build(config: Int4Config) -> KvCodecStrategy:
+    from gatewayd_kv_int4.strategy import Int4
+
+    return Int4(config)
+
+
+@hookimpl
+def gatewayd_kv_codecs() -> Sequence[StrategyInfo[KvCodecStrategy]]:
+    """Offer ``int4``."""
+    return [
+        StrategyInfo(
+            name="int4",
+            config_type=Int4Config,
+            build=_build,
+            summary="Keys and values in four bits, with a scale and a middle for each 32 of them.",
+            requires_spec=">=1.18,<2",
+        )
+    ]

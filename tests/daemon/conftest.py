@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,15 +19,16 @@ from typing import Any
 import httpx
 import pytest
 
-FAKE_DAEMON = Path(__file__).with_name("fake_daemon.py")
-NANO_DAEMON = ("-m", "gatewayd", "serve", "--port", "0")
+from tests.daemon.forking import FAKE_DAEMON, ROOT, SERVE, Forked, forker
+
+NANO_DAEMON = (*SERVE, "--port", "0")
 
 
 @dataclass
 class Running:
     """A daemon process and its log."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
     url: str = ""
 
@@ -81,34 +82,44 @@ class Running:
 StartDaemon = Callable[..., Running]
 
 
+def popen(
+    arguments: Sequence[str], env: Mapping[str, str], log: Path, pass_fds: Sequence[int] = ()
+) -> subprocess.Popen[bytes]:
+    """A Python that writes its standard error to a file."""
+    with log.open("wb") as stderr:
+        return subprocess.Popen(
+            [sys.executable, *arguments],
+            env=env,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            pass_fds=pass_fds,
+        )
+
+
 @pytest.fixture
 def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
     """Start daemons; settings as ``**{"server.port": 1}``, ``FAKE_*`` as ``env``."""
     started: list[Running] = []
 
     def start(
-        command: tuple[str, ...] = (str(FAKE_DAEMON),),
+        command: tuple[str, ...] = (FAKE_DAEMON,),
         env: dict[str, str] | None = None,
         wait: bool = True,
         pass_fds: tuple[int, ...] = (),
         **settings: object,
     ) -> Running:
         arguments = list(command)
-        if command == (str(FAKE_DAEMON),):
+        if command == (FAKE_DAEMON,):
             settings = {"server.port": 0, "test.backoff": 0.05, **settings}
             arguments += [f"{key}={value}" for key, value in settings.items()]
         log = tmp_path / f"daemon-{len(started)}.log"
         state = tmp_path / f"state-{len(started)}"
         shutil.copytree(fresh_store, state / "gatewayd")
-        with log.open("wb") as stderr:
-            process = subprocess.Popen(
-                [sys.executable, *arguments],
-                env={**os.environ, "XDG_STATE_HOME": str(state), **(env or {})},
-                stdout=subprocess.DEVNULL,
-                stderr=stderr,
-                pass_fds=pass_fds,
-            )
-        daemon = Running(process, log)
+        whole = {**os.environ, "XDG_STATE_HOME": str(state), **(env or {})}
+        if command == (FAKE_DAEMON,) or command[: len(SERVE)] == SERVE:
+            daemon = Running(forker().start(arguments, whole, log), log)
+        else:
+            daemon = Running(popen(arguments, whole, log, pass_fds), log)
         started.append(daemon)
         if wait:
             daemon.wait_ready()
@@ -125,14 +136,7 @@ def start_daemon(tmp_path: Path, fresh_store: Path) -> Iterator[StartDaemon]:
 def nano_daemon(folder: Path, **env: str) -> Iterator[Running]:
     """A daemon with the embedded model for several tests; it must end well."""
     log = folder / "log"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, *NANO_DAEMON],
-            env={**os.environ, **env},
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            cwd=Path(__file__).parents[2],
-        )
+    process = forker().start(NANO_DAEMON, {**os.environ, **env}, log, ROOT)
     running = Running(process, log)
     try:
         running.wait_ready()

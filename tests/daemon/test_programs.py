@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Iterator
 
 import httpx
@@ -24,7 +22,7 @@ from gatewayd.lang import (
     user,
 )
 from gatewayd_lang.loop import submit
-from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon
+from tests.daemon.conftest import NANO_DAEMON, Running, StartDaemon, nano_daemon
 
 FIELDS = {
     "module": r"[a-z]{2,12}(\.[a-z]{2,8})?",
@@ -45,19 +43,8 @@ SHORT = [" one", "; two", ". So", ", or"]
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """One daemon for all tests that count nothing."""
-    log = tmp_path_factory.mktemp("programs") / "daemon.log"
-    with log.open("wb") as stderr:
-        process = subprocess.Popen(
-            [sys.executable, *NANO_DAEMON], stdout=subprocess.DEVNULL, stderr=stderr
-        )
-    try:
-        daemon = Running(process, log)
-        daemon.wait_ready()
-        with Server(daemon.url) as server:
-            yield server
-    finally:
-        process.kill()
-        process.wait()
+    with nano_daemon(tmp_path_factory.mktemp("programs")) as daemon, Server(daemon.url) as server:
+        yield server
 
 
 @function

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,7 +11,7 @@ import openai
 import pytest
 
 from gatewayd_engine.recipe.chats import LOOKUP
-from tests.daemon.conftest import NANO_DAEMON, Running
+from tests.daemon.conftest import Running, nano_daemon
 
 QUESTION: Any = [{"role": "user", "content": "Look up shutil.copytree."}]
 TOOLS: Any = [LOOKUP]
@@ -41,17 +38,8 @@ SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in 
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """The embedded model, for all tests here."""
     folder = tmp_path_factory.mktemp("tools")
-    log = folder / "daemon.log"
-    env = {**os.environ, "XDG_STATE_HOME": str(folder)}
-    with log.open("wb") as stderr:
-        process = subprocess.Popen([sys.executable, *NANO_DAEMON], env=env, stderr=stderr)
-    running = Running(process, log)
-    try:
-        running.wait_ready()
+    with nano_daemon(folder, XDG_STATE_HOME=str(folder)) as running:
         yield running
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
@@ -12,10 +12,6 @@ from hypothesis import Phase, settings
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyInfo
-from gatewayd_hooks.testing.campaign import campaign
-
-# A failure is all that is wanted here, not the smallest example of it.
-HASTY = settings(parent=campaign, phases=[Phase.explicit, Phase.generate])
 
 
 @cache
@@ -28,7 +24,10 @@ def fails(case: Any, name: str) -> bool:
     test = getattr(case, name)
     with pytest.MonkeyPatch.context() as patch:
         if hasattr(test, "hypothesis"):
-            patch.setattr(test.__func__, "_hypothesis_internal_use_settings", HASTY)
+            # A failure is all that is wanted here, not the smallest example of it.
+            own = test.__func__._hypothesis_internal_use_settings
+            hasty = settings(own, phases=[Phase.explicit, Phase.generate])
+            patch.setattr(test.__func__, "_hypothesis_internal_use_settings", hasty)
         try:
             test()
         except (Exception, pytest.fail.Exception):  # noqa: BLE001 - whatever it raises, it failed
@@ -36,22 +35,30 @@ def fails(case: Any, name: str) -> bool:
     return False
 
 
-@pytest.fixture
-def verdict() -> Callable[..., list[str]]:
+def failing(
+    conformance: type[Any], kind: Kind, name: str, broken: Callable[[Any], None] | None = None
+) -> Iterator[str]:
     """Which tests of a conformance class a built-in fails, once something of it is broken."""
 
-    def judge(
-        conformance: type[Any], kind: Kind, name: str, broken: Callable[[Any], None] | None = None
-    ) -> list[str]:
-        def make(case: Any) -> Any:
-            offer = info(kind, name)
-            strategy = offer.build(offer.config_type())
-            if broken is not None:
-                broken(strategy)
-            return strategy
+    def make(case: Any) -> Any:
+        offer = info(kind, name)
+        strategy = offer.build(offer.config_type())
+        if broken is not None:
+            broken(strategy)
+        return strategy
 
-        case = type("Case", (conformance,), {"make": make})()
-        tests = [test for test in dir(conformance) if test.startswith("test_")]
-        return [test for test in tests if fails(case, test)]
+    case = type("Case", (conformance,), {"make": make})()
+    tests = [test for test in dir(conformance) if test.startswith("test_")]
+    return (test for test in tests if fails(case, test))
 
-    return judge
+
+@pytest.fixture
+def verdict() -> Callable[..., list[str]]:
+    """All that ``failing`` finds."""
+    return lambda *args: list(failing(*args))
+
+
+@pytest.fixture
+def catches() -> Callable[..., bool]:
+    """Whether it finds anything: no test is run after the first that fails."""
+    return lambda *args: any(True for _ in failing(*args))

@@ -371,10 +371,14 @@ async def test_what_a_stopping_daemon_cuts_is_on_record(nano: Any) -> None:
         )
         await until(lambda: nano.readyz()[1]["status"] == "unloaded")
         nano.process.send_signal(signal.SIGTERM)
+        await asyncio.to_thread(nano._wait, "finishing requests", 10)
+        nano.process.send_signal(signal.SIGTERM)  # at once
         assert await asyncio.to_thread(nano.process.wait, 20) == 0
         told = await asyncio.gather(asked, return_exceptions=True)
         assert "the daemon made a mistake" not in str(told)
         await one.task
+        assert one.error is not None
+        assert one.error["code"] == "server_shutdown"
     with opened(nano.path.parent / "state-0" / "gatewayd") as durable:
         action, params = action_of("GET", "/admin/audit")
         shown = await durable.tenancy.act(action, params, Nothing(), "a test")

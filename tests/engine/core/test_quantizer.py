@@ -210,6 +210,8 @@ def test_routers_of_experts_are_not_rounded(
     engine: Make, make_checkpoint: Callable[..., Path], tmp_path: Path
 ) -> None:
     folder = make_checkpoint(tmp_path, "mixtral", max_shard_size="1GB")
+    packed = engine(folder, StrategyChoice("int4", {"group_size": 32}))
+    assert packed.generate(PROMPT, max_tokens=4, ignore_eos=True)
     ours = engine(folder, INT8)
     (row,) = [row for row in ours.core.strategies.report() if row.kind == "quantizer"]
     layers = json.loads((folder / "config.json").read_text())["num_hidden_layers"]

@@ -104,7 +104,9 @@ class CpuBackend:
             decoded = pool.decoded_bytes * (pool.num_pages + 1)
             copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
         selection = Selection(shape, seat, rows.exact_until)
-        attention = SelectiveAttention(shape, pool, len(rows.seed), copy_bytes, selection)
+        attention = SelectiveAttention(
+            shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
+        )
         return Runner(decoder, attention, rows, processors, self._make_pace())
 
 

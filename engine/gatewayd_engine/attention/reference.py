@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.contexts import Prefix
+from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
 from gatewayd_engine.attention.groups import Group, Groups
+from gatewayd_engine.attention.steady import SteadyAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.result import Tokens, moves
@@ -50,10 +50,17 @@ class ReferenceAttention:
         pool: where keys and values are.
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
+        is_steady: whether they are rounded from float64, for a model that rounds them further.
     """
 
     def __init__(
-        self, shape: AttentionShape, pool: KvPool, max_running: int, copy_bytes: int
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        max_running: int,
+        copy_bytes: int,
+        *,
+        is_steady: bool = False,
     ) -> None:
         self._shape = shape
         self._page_size = pool.page_size
@@ -69,7 +76,11 @@ class ReferenceAttention:
         self._by_half = pool.data.flatten(0, 2).flatten(1)
         self._layer_offsets = np.arange(shape.num_layers)[:, None] * (2 * pool.page_size)
         self._planner = Groups(shape, pool, max_running, copy_bytes)
-        self._zero = torch.zeros(1, 1, 1, dtype=self._dtype, device=self._device)
+        self._dense = (
+            SteadyAttention(shape, self._device)
+            if is_steady
+            else DenseAttention(shape, self._dtype, self._device)
+        )
         self._write: Sequence[torch.Tensor] = ()
         self._groups: list[Group] = []
         self._chunks: list[_Chunk] = []
@@ -180,106 +191,25 @@ class ReferenceAttention:
         else:
             self._append(group, layer, new)
             k, v = group.keys[layer], group.values[layer]
-        # The query heads that share a key head stand where queries do: nothing is repeated.
-        mask = group.masks[self._shape.windows[layer]]
         if width == 1:
             q = query.reshape(count * kv_heads, self._per_group, dim)
-            scores = self._scores(q, k, mask)
         else:
             query = query.reshape(count, width, kv_heads, self._per_group, dim).transpose(1, 2)
             q = query.reshape(count * kv_heads, width * self._per_group, dim)
-            scores = self._scores(q, k, None)
-            if mask is not None:
-                scores.view(count, kv_heads, width, self._per_group, -1).add_(mask)
-        if group.prefix is None:
-            weights = torch.softmax(scores, -1)
-            answer = torch.bmm(weights, v)
-            if seen is not None:
-                seen.append(weights.view(count, -1, weights.shape[-1]))
-        else:
-            answer = self._with_prefix(group, group.prefix, layer, q, scores, v, seen)
+        shared = None
+        if group.prefix is not None:
+            shared = Shared(group.prefix.keys[layer], group.prefix.values[layer])
+        mask = group.masks[self._shape.windows[layer]]
+        answer = self._dense.lines(q, k, v, mask, shared, seen)
         if width == 1:
             return answer.view(count, -1)
         by_token = answer.view(count, kv_heads, width, -1).transpose(1, 2)
         return by_token.reshape(count * width, -1)
 
-    def _with_prefix(
-        self,
-        group: Group,
-        prefix: Prefix,
-        layer: int,
-        query: torch.Tensor,
-        scores: torch.Tensor,
-        values: torch.Tensor,
-        seen: list[torch.Tensor] | None,
-    ) -> torch.Tensor:
-        """Attend to what all lines begin with as well, all of them at once.
-
-        Args:
-            group: the lines.
-            prefix: what they begin with.
-            layer: which layer.
-            query: shape ``[count * kv_heads, queries, head_dim]``.
-            scores: of what follows the prefix, shape ``[count * kv_heads, queries, length]``.
-            values: of what follows, shape ``[count * kv_heads, length, head_dim]``.
-            seen: see ``_attend_group``.
-
-        Returns:
-            Shape ``[count, kv_heads, queries, head_dim]``.
-        """
-        count, kv_heads, dim = group.count, self._shape.num_kv_heads, self._shape.head_dim
-        by_head = (kv_heads, count * query.shape[1], -1)
-        by_line = (count, kv_heads, query.shape[1], -1)
-        q = query.view(by_line).transpose(0, 1).reshape(by_head)
-        own = scores.view(by_line).transpose(0, 1).reshape(by_head)
-        both = torch.cat((self._scores(q, prefix.keys[layer], None), own), -1)
-        weights = torch.softmax(both, -1)
-        if seen is not None:
-            both = torch.unflatten(weights, 1, (count, -1)).transpose(0, 1)
-            seen.append(both.reshape(count, -1, weights.shape[-1]))
-        answer = torch.bmm(weights[..., : prefix.num_tokens], prefix.values[layer])
-        own = torch.unflatten(weights[..., prefix.num_tokens :], 1, (count, -1)).transpose(0, 1)
-        follows = torch.bmm(own.reshape(scores.shape), values).view(by_line)
-        return follows.add_(answer.view(kv_heads, count, -1, dim).transpose(0, 1))
-
-    def _scores(
-        self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Scaled, capped and masked; shapes ``[b, q, dim]``, ``[b, dim, k]``, ``[b, 1, k]``."""
-        if self._shape.softcap is not None:
-            scores = self._cap(torch.bmm(query, keys))
-            return scores if mask is None else scores.add_(mask)
-        if mask is None:
-            return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._shape.scale)
-        return torch.baddbmm(mask, query, keys, alpha=self._shape.scale)
-
     def _attend_chunk(self, chunk: _Chunk, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend several tokens of a sequence; shape ``[tokens, num_heads, head_dim]``."""
-        count, kv_heads, dim = len(query), self._shape.num_kv_heads, self._shape.head_dim
         k, v = self._read(chunk.pages, layer, 1, chunk.length)
-        q = query.reshape(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
-        shared = (kv_heads, self._per_group, chunk.length, dim)
-        k, v = k.transpose(0, 1).expand(shared), v.transpose(0, 1).expand(shared)
-        answer = self._attend(q, k, v, chunk.masks[self._shape.windows[layer]])
-        return answer.permute(2, 0, 1, 3).reshape(count, -1, dim)
-
-    def _attend(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
-    ) -> torch.Tensor:
-        """Softmax attention; ``mask`` None is causal. Shapes ``[b, heads, tokens, dim]``."""
-        if self._shape.softcap is None:
-            return F.scaled_dot_product_attention(
-                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self._shape.scale
-            )
-        scores = self._cap(torch.matmul(q, k.transpose(-1, -2)))
-        if mask is None:
-            mask = self._causal(q.shape[2], k.shape[2], 0)
-        return torch.matmul(torch.softmax(scores.add_(mask), -1), v)
-
-    def _cap(self, scores: torch.Tensor) -> torch.Tensor:
-        """Scale raw scores and bound them by the softcap, in place."""
-        softcap = self._shape.softcap or 1.0
-        return scores.mul_(self._shape.scale / softcap).tanh_().mul_(softcap)
+        return self._dense.chunk(query, k[0], v[0], chunk.masks[self._shape.windows[layer]])
 
     def _read(
         self, pages: torch.Tensor, layer: int, lines: int, length: int
@@ -301,22 +231,11 @@ class ReferenceAttention:
         masks: dict[int, torch.Tensor | None] = {
             window: None
             if start == 0 and (not window or window >= length)
-            else self._causal(count, length, window)
+            else causal(count, length, window, self._dtype, self._device)
             for window in self._windows
         }
         pages = self._tensor(table * (self._shape.num_layers * 2))
         return _Chunk(end - count, end, pages, length, masks)
-
-    def _causal(self, queries: int, length: int, window: int) -> torch.Tensor:
-        """Mask of the last ``queries`` positions of a context, shape ``[queries, length]``."""
-        device = self._device
-        at = torch.arange(length, device=device)
-        now = torch.arange(length - queries, length, device=device).unsqueeze(-1)
-        hidden = at > now
-        if window:
-            hidden |= at <= now - window
-        mask = torch.zeros(queries, length, dtype=self._dtype, device=device)
-        return mask.masked_fill_(hidden, -torch.inf)
 
     def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

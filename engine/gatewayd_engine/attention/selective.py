@@ -27,6 +27,7 @@ class SelectiveAttention(ReferenceAttention):
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
         selection: asks the strategy, if there is one.
+        is_steady: see ``ReferenceAttention``.
     """
 
     def __init__(
@@ -36,8 +37,10 @@ class SelectiveAttention(ReferenceAttention):
         max_running: int,
         copy_bytes: int,
         selection: Selection,
+        *,
+        is_steady: bool = False,
     ) -> None:
-        super().__init__(shape, pool, max_running, copy_bytes)
+        super().__init__(shape, pool, max_running, copy_bytes, is_steady=is_steady)
         self._selection = selection
         self._asked: Asked | None = None
         self._by_record = pool.data.flatten(0, 4)
@@ -136,10 +139,11 @@ class SelectiveAttention(ReferenceAttention):
             mask = torch.zeros(missing.shape, dtype=self._dtype)
             mask = mask.masked_fill_(missing, -torch.inf).view(count * kv_heads, 1, k)
         q = query.reshape(count * kv_heads, self._per_group, -1)
-        weights = torch.softmax(self._scores(q, keys.transpose(1, 2), mask), -1)
+        seen: list[torch.Tensor] = []
+        answer = self._dense.lines(q, keys.transpose(1, 2), values, mask, None, seen)
         rows, lengths = asked.rows[asked.sparse], asked.lengths[asked.sparse]
-        self._selection.show(layer, rows, lengths, weights.view(count, -1, k), places)
-        return torch.bmm(weights, values).view(count, -1)
+        self._selection.show(layer, rows, lengths, seen[0], places)
+        return answer.view(count, -1)
 
     def _records(self, index: torch.Tensor) -> torch.Tensor:
         """Numbers of records ``[m, kv_heads, k]``; shape ``[m * kv_heads, k, head_dim]``."""

@@ -13,9 +13,10 @@ from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.linears.device import Apart
 from gatewayd_engine.model.moe import MixtureOfExperts
-from gatewayd_engine.model.parts import Norm, Parts
+from gatewayd_engine.model.parts import Gate, Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.steady import Unsteady
 from gatewayd_engine.model.weights import dense, joined, placed, rows
 from gatewayd_hooks.quantization import Matrix, SparseWeight, Weight
 
@@ -67,6 +68,8 @@ def assemble(
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
     if isinstance(head, Apart) and head.is_of(embedding):
         builder.nbytes -= embedding.nbytes
+    # Kernels of a device add in whatever order is fastest there; nothing is promised of their bits.
+    rounds_inputs = embedding.device.type == "cpu" and builder.steady(head)
     return Decoder(
         spec,
         embedding,
@@ -76,7 +79,7 @@ def assemble(
         head,
         weights.num_parameters,
         embedding.nbytes + builder.nbytes,
-        builder.rounds_inputs,
+        rounds_inputs=rounds_inputs,
     )
 
 
@@ -86,7 +89,6 @@ class LayerBuilder:
     Attributes:
         rotary: their rotations.
         nbytes: that the weights made so far take.
-        rounds_inputs: whether any matrix made so far does.
     """
 
     def __init__(
@@ -99,13 +101,14 @@ class LayerBuilder:
     ) -> None:
         self.rotary = Rotary(spec.rope, spec.max_model_len, device)
         self.nbytes = 0
-        self.rounds_inputs = False
         self._spec = spec
         self._weights = weights
         self._parts = parts
         self._quantize = quantize
         self._buffers = HeadBuffers(spec, self.rotary)
         self._order = _order(spec, device)
+        self._linears: list[LinearOp] = []
+        self._gates: list[Gate] = []
 
     def layer(self, index: int) -> Layer:
         """One layer."""
@@ -149,8 +152,19 @@ class LayerBuilder:
             weight = SparseWeight(weight.values.to(dtype))
         made = self._parts.linear(weight, bias, dtype)
         self.nbytes += made.nbytes
-        self.rounds_inputs |= made.rounds_inputs
+        self._linears.append(made)
         return made
+
+    def steady(self, head: LinearOp) -> bool:
+        """Whether a product rounds what it is given; all that is before one is steady then."""
+        if not any(linear.rounds_inputs for linear in self._linears):
+            return False
+        # What a head of floats makes is rounded by nobody.
+        linears = [linear for linear in self._linears if linear is not head]
+        for part in (self.rotary, *self._gates, *linears):
+            if isinstance(part, Unsteady):
+                part.is_steady = True
+        return True
 
     def _attention(self, index: int, prefix: str) -> Attention:
         spec = self._spec
@@ -178,7 +192,9 @@ class LayerBuilder:
         return self._gated(gate_up, self.linear(f"{prefix}.{down}"))
 
     def _gated(self, gate_up: LinearOp, down: LinearOp) -> FeedForward:
-        return FeedForward(gate_up, down, self._parts.gate(self._spec.activation, down))
+        gate = self._parts.gate(self._spec.activation, down)
+        self._gates.append(gate)
+        return FeedForward(gate_up, down, gate)
 
     def _experts(self, moe: MoeSpec, prefix: str) -> MixtureOfExperts:
         """Experts one by one as released, or stacked as transformers 5 holds them."""

@@ -142,7 +142,8 @@ class Decoder:
     """A model with its weights; stateless between calls.
 
     Attributes:
-        rounds_inputs: whether any of its matrices does.
+        rounds_inputs: whether a product rounds what it is given, so that whoever attends for it
+            has to be steady.
     """
 
     def __init__(
@@ -155,6 +156,7 @@ class Decoder:
         head: LinearOp,
         num_parameters: int,
         weight_bytes: int,
+        *,
         rounds_inputs: bool = False,
     ) -> None:
         self.spec = spec

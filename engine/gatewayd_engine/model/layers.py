@@ -13,9 +13,13 @@ from typing import Protocol
 import torch
 from torch.nn import functional
 
+from gatewayd_engine.model.steady import Unsteady, pieces
+
 _PADDING = 16
 """Spare columns of a packed weight. Rows a power of two apart share cache sets, and a matrix
 product over 2,048 columns takes half as long again without them."""
+_WIDENED = 3 << 18
+"""Numbers of a weight that are made float64 at once: they stay in the cache."""
 
 
 class LinearOp(Protocol):
@@ -43,18 +47,18 @@ class LinearOp(Protocol):
         """
 
 
-class Linear:
-    """``x @ weight.T + bias``, weight of shape ``[out, in]``.
+class Linear(Unsteady):
+    """``x @ weight.T + bias``, weight of shape ``[out, in]``; in float64 if it is to be steady.
 
     On a CPU the weight is kept transposed, its rows a little apart: measured on two-core AVX-512
     machines that is the fastest form from 1 to 64 rows, and twice as fast at 8 as the stored one.
     """
 
     __slots__ = ("_bias", "_weight")
-
     rounds_inputs = False
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
         self._bias = bias
         self._weight = _pack(weight) if weight.device.type == "cpu" else weight.t()
 
@@ -65,12 +69,26 @@ class Linear:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
+        if self.is_steady:
+            return self._steadily(x, out)
         if self._bias is None:
             return torch.mm(x, self._weight, out=out)
         return torch.addmm(self._bias, x, self._weight, out=out)
 
+    def _steadily(self, x: torch.Tensor, out: torch.Tensor | None) -> torch.Tensor:
+        if out is None:
+            out = x.new_empty(len(x), self._weight.shape[1])
+        wide, step = x.double(), max(1, _WIDENED // self._weight.shape[0])
+        for begin in range(0, self._weight.shape[1], step):
+            some = slice(begin, begin + step)
+            out[:, some] = torch.mm(wide, self._weight[:, some].double())
+        return out if self._bias is None else out.add_(self._bias)
+
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
+        if self.is_steady:
+            onto.add_(self(x))
+            return None
         onto.addmm_(x, self._weight)
         if self._bias is not None:
             onto.add_(self._bias)
@@ -126,6 +144,32 @@ def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
         case "gelu_tanh":
             return lambda x: functional.gelu(x, approximate="tanh")
     raise ValueError(f"no activation is called {name!r}")
+
+
+class Gated(Unsteady):
+    """``act(gate) * up``.
+
+    Args:
+        name: the function of the gate, as ``ModelSpec`` calls it.
+    """
+
+    __slots__ = ("_act", "_is_copied")
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self._act = activation(name)
+        # Torch has two of these, and takes the other one for numbers that lie in one piece.
+        self._is_copied = name == "gelu"
+
+    def __call__(self, joined: torch.Tensor) -> torch.Tensor:
+        """Map gates and what they gate, ``[n, 2 * size]``, to a new ``[n, size]``."""
+        gate, up = joined.chunk(2, -1)
+        if not self.is_steady:
+            return self._act(gate).mul_(up)
+        gated = [
+            self._act(some.contiguous() if self._is_copied else some) for (some,) in pieces(gate)
+        ]
+        return (gated[0] if len(gated) == 1 else torch.cat(gated)).mul_(up)
 
 
 class FeedForward:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
-from gatewayd_engine.model.layers import LinearOp, RMSNorm, activation
+from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
@@ -68,13 +68,7 @@ class PlainParts:
 
     def gate(self, name: str, entry: LinearOp) -> Gate:
         """See ``Parts``."""
-        act = activation(name)
-
-        def gated(joined: torch.Tensor) -> torch.Tensor:
-            gate, up = joined.chunk(2, -1)
-            return act(gate).mul_(up)
-
-        return gated
+        return Gated(name)
 
 
 class FusedParts:

@@ -13,14 +13,16 @@ import math
 import torch
 
 from gatewayd_engine.model.rope import RopeSpec
+from gatewayd_engine.model.steady import Unsteady, pieces
 
 
-class Rotary:
+class Rotary(Unsteady):
     """Rotates the first ``rotary_dim`` dimensions of each head, neighbours paired."""
 
     __slots__ = ("_rotary_dim", "_table")
 
     def __init__(self, spec: RopeSpec, max_len: int, device: torch.device | str) -> None:
+        super().__init__()
         angles = torch.outer(torch.arange(max_len, dtype=torch.float32), frequencies(spec))
         self._table = torch.polar(torch.full_like(angles, spec.magnitude), angles).to(device)
         self._rotary_dim = spec.rotary_dim
@@ -51,11 +53,19 @@ class Rotary:
 
     def rotate(self, view: torch.Tensor, rotation: torch.Tensor) -> None:
         """Rotate what ``view`` gave in place, in float32."""
-        if view.is_complex():
-            view.mul_(rotation)
+        if not self.is_steady:
+            _rotate(view, rotation)
             return
-        pairs = torch.view_as_complex(torch.unflatten(view.float(), -1, (-1, 2)))
-        view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
+        for some, by in pieces(view, rotation):
+            _rotate(some, by)
+
+
+def _rotate(view: torch.Tensor, rotation: torch.Tensor) -> None:
+    if view.is_complex():
+        view.mul_(rotation)
+        return
+    pairs = torch.view_as_complex(torch.unflatten(view.float(), -1, (-1, 2)))
+    view.copy_(torch.view_as_real(pairs.mul_(rotation)).flatten(-2))
 
 
 def side_by_side(rows: torch.Tensor, rotary_dim: int) -> torch.Tensor:

@@ -73,7 +73,9 @@ class Opened:
             codec = _open_codec(config, host, spec, dtype, opened)
             pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
             copy_bytes = pool.decoded_bytes * len(pool.data)
-            self._attention = ReferenceAttention(spec.attention, pool, 1, copy_bytes)
+            self._attention = ReferenceAttention(
+                spec.attention, pool, 1, copy_bytes, is_steady=self._decoder.rounds_inputs
+            )
             self._opened = opened.pop_all()
         self._pace = Pace(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]

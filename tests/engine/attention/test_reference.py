@@ -25,7 +25,13 @@ class Twin:
     """Sequences whose keys and values are known, in pages and densely."""
 
     def __init__(
-        self, shape: AttentionShape, copy_bytes: int, seed: int, codec: Codec | None = None
+        self,
+        shape: AttentionShape,
+        copy_bytes: int,
+        seed: int,
+        codec: Codec | None = None,
+        *,
+        is_steady: bool = False,
     ) -> None:
         self.shape = shape
         self.codec = codec
@@ -43,7 +49,7 @@ class Twin:
         per_row = self.rows.block_table.shape[1]
         for row in range(rows):
             self.rows.block_table[row] = pages[row * per_row : (row + 1) * per_row]
-        self.attention = ReferenceAttention(shape, self.pool, rows, copy_bytes)
+        self.attention = ReferenceAttention(shape, self.pool, rows, copy_bytes, is_steady=is_steady)
         self.known: list[torch.Tensor] = [self.empty() for _ in range(rows)]
         self.ids = list(range(rows))
         self.next_id = rows

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from gatewayd_engine.model.steady import Unsteady
 from gatewayd_engine.model.weights import dense, some_rows
 from gatewayd_hooks.quantization import GroupedWeight
 
@@ -11,14 +12,17 @@ _BLOCK = 1 << 19
 """Numbers that are dense at once: they stay in the cache until they are multiplied."""
 
 
-class DequantizedLinear:
-    """``x @ dense(weight).T + bias`` in float32: exact for every kind of codes, and slow."""
+class DequantizedLinear(Unsteady):
+    """``x @ dense(weight).T + bias``: exact for every kind of codes, and slow.
+
+    In float32, or its input's type if that is wider, or in float64 if it is to be steady.
+    """
 
     __slots__ = ("_bias", "_weight")
-
     rounds_inputs = False
 
     def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
+        super().__init__()
         self._bias = bias
         self._weight = weight
 
@@ -30,13 +34,15 @@ class DequantizedLinear:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
-        wide = x.float()
+        kind = torch.float64 if self.is_steady else torch.promote_types(x.dtype, torch.float32)
+        wide = x.to(kind)
         rows, columns = self._weight.codes.shape
         made = wide.new_empty(len(x), rows)
         step = max(1, _BLOCK // columns)
         for begin in range(0, rows, step):
             some = slice(begin, begin + step)
-            torch.mm(wide, dense(some_rows(self._weight, some)).t(), out=made[:, some])
+            weight = dense(some_rows(self._weight, some)).to(kind)
+            torch.mm(wide, weight.t(), out=made[:, some])
         if self._bias is not None:
             made.add_(self._bias)
         return made.to(x.dtype) if out is None else out.copy_(made)

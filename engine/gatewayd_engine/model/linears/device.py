@@ -77,7 +77,6 @@ class Apart:
     """
 
     __slots__ = ("_bias", "_weight")
-
     rounds_inputs = False
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:

@@ -27,7 +27,6 @@ class GroupedLinear:
     """
 
     __slots__ = ("_at_once", "_bias", "_kernels", "_room", "_weight")
-
     rounds_inputs = False
 
     def __init__(

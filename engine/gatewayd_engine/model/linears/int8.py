@@ -1,8 +1,7 @@
 """Products of bytes: 8-bit weights with a scale for each row, and 8-bit activations likewise.
 
 Sums are integers, so they are the same in whatever order they are made, and a row of the batch is
-rounded by itself: a product does not depend on who else is computed. Its input may, in its last
-bit, where attention in floats has made it, and a number between two codes is rounded either way.
+rounded by itself: a product does not depend on who else is computed, if its input does not.
 """
 
 from __future__ import annotations

@@ -32,7 +32,6 @@ class RoundedLinear:
     """
 
     __slots__ = ("_bias", "_codes", "_dtype", "_kernels", "_scales", "takes")
-
     rounds_inputs = True
 
     def __init__(

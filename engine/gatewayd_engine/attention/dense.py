@@ -1,0 +1,172 @@
+"""Softmax attention over keys and values that lie side by side."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+
+from gatewayd_engine.attention.base import AttentionShape
+
+
+class Shared(NamedTuple):
+    """What several lines begin with.
+
+    Attributes:
+        keys: transposed, shape ``[kv_heads, head_dim, num_tokens]``.
+        values: shape ``[kv_heads, num_tokens, head_dim]``.
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+
+
+class DenseAttention:
+    """In the type of its numbers.
+
+    Args:
+        shape: the model's attention.
+        dtype: of queries, keys and values.
+        device: theirs.
+    """
+
+    def __init__(self, shape: AttentionShape, dtype: torch.dtype, device: torch.device) -> None:
+        self._shape = shape
+        self._per_group = shape.num_heads // shape.num_kv_heads
+        self._zero = torch.zeros(1, 1, 1, dtype=dtype, device=device)
+
+    def lines(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+        shared: Shared | None,
+        seen: list[torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Attend a few tokens of each of several sequences.
+
+        The query heads that share a key head stand where queries do: nothing is repeated.
+
+        Args:
+            query: shape ``[count * kv_heads, queries, head_dim]``.
+            keys: transposed, shape ``[count * kv_heads, head_dim, length]``.
+            values: shape ``[count * kv_heads, length, head_dim]``.
+            mask: of a ``Group``; None where all see all.
+            shared: what comes before these keys and values, if anything does.
+            seen: gets what was attended to, shape ``[count, num_heads, context]``, of lines with
+                one token each.
+
+        Returns:
+            As many numbers as the query has, in its order.
+        """
+        if mask is None or mask.dim() == 3:
+            scores = self._scores(query, keys, mask)
+        else:
+            scores = self._scores(query, keys, None)
+            by_token = (len(mask), self._shape.num_kv_heads, -1, self._per_group, scores.shape[-1])
+            scores.view(by_token).add_(mask)
+        if shared is not None:
+            return self._with_shared(shared, query, scores, values, seen)
+        weights = torch.softmax(scores, -1)
+        if seen is not None:
+            seen.append(weights.view(-1, self._shape.num_heads, weights.shape[-1]))
+        return torch.bmm(weights, values)
+
+    def chunk(
+        self,
+        query: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        mask: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """Attend the last tokens of a sequence.
+
+        Args:
+            query: shape ``[tokens, num_heads, head_dim]``.
+            keys: shape ``[kv_heads, length, head_dim]``.
+            values: of the same shape.
+            mask: shape ``[tokens, length]``; None for all tokens of a sequence, each of which
+                sees those before it.
+
+        Returns:
+            Shape ``[tokens, num_heads, head_dim]``.
+        """
+        count, kv_heads, dim = len(query), len(keys), query.shape[-1]
+        q = query.reshape(count, kv_heads, -1, dim).permute(1, 2, 0, 3)
+        each = (kv_heads, self._per_group, keys.shape[1], dim)
+        k, v = keys.unsqueeze(1).expand(each), values.unsqueeze(1).expand(each)
+        answer = self._attend(q, k, v, mask)
+        return answer.permute(2, 0, 1, 3).reshape(count, -1, dim)
+
+    def _attend(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Softmax attention; ``mask`` None is causal. Shapes ``[b, heads, tokens, dim]``."""
+        if self._shape.softcap is None:
+            return F.scaled_dot_product_attention(
+                q, k, v, attn_mask=mask, is_causal=mask is None, scale=self._shape.scale
+            )
+        scores = self._cap(torch.matmul(q, k.transpose(-1, -2)))
+        if mask is None:
+            mask = causal(q.shape[2], k.shape[2], 0, q.dtype, q.device)
+        return torch.matmul(torch.softmax(scores.add_(mask), -1), v)
+
+    def _with_shared(
+        self,
+        shared: Shared,
+        query: torch.Tensor,
+        scores: torch.Tensor,
+        values: torch.Tensor,
+        seen: list[torch.Tensor] | None,
+    ) -> torch.Tensor:
+        """Attend to what all lines begin with as well, all of them at once.
+
+        ``scores`` are of what follows it, shape ``[count * kv_heads, queries, length]``; the
+        answer has the shape ``[count, kv_heads, queries, head_dim]``.
+        """
+        kv_heads, queries, dim = self._shape.num_kv_heads, query.shape[1], query.shape[2]
+        count, num_shared = len(query) // kv_heads, shared.values.shape[1]
+        by_head = (kv_heads, count * queries, -1)
+        by_line = (count, kv_heads, queries, -1)
+        q = query.view(by_line).transpose(0, 1).reshape(by_head)
+        own = scores.view(by_line).transpose(0, 1).reshape(by_head)
+        both = torch.cat((self._scores(q, shared.keys, None), own), -1)
+        weights = torch.softmax(both, -1)
+        if seen is not None:
+            by_own = torch.unflatten(weights, 1, (count, -1)).transpose(0, 1)
+            seen.append(by_own.reshape(count, -1, weights.shape[-1]))
+        answer = torch.bmm(weights[..., :num_shared], shared.values)
+        own = torch.unflatten(weights[..., num_shared:], 1, (count, -1)).transpose(0, 1)
+        follows = torch.bmm(own.reshape(scores.shape), values).view(by_line)
+        return follows.add_(answer.view(kv_heads, count, -1, dim).transpose(0, 1))
+
+    def _scores(
+        self, query: torch.Tensor, keys: torch.Tensor, mask: torch.Tensor | None
+    ) -> torch.Tensor:
+        """Scaled, capped and masked; shapes ``[b, q, dim]``, ``[b, dim, k]``, ``[b, 1, k]``."""
+        if self._shape.softcap is not None:
+            scores = self._cap(torch.bmm(query, keys))
+            return scores if mask is None else scores.add_(mask)
+        if mask is None:
+            return torch.baddbmm(self._zero, query, keys, beta=0, alpha=self._shape.scale)
+        return torch.baddbmm(mask, query, keys, alpha=self._shape.scale)
+
+    def _cap(self, scores: torch.Tensor) -> torch.Tensor:
+        """Scale raw scores and bound them by the softcap, in place."""
+        softcap = self._shape.softcap or 1.0
+        return scores.mul_(self._shape.scale / softcap).tanh_().mul_(softcap)
+
+
+def causal(
+    queries: int, length: int, window: int, dtype: torch.dtype, device: torch.device
+) -> torch.Tensor:
+    """Mask of the last ``queries`` positions of a context, shape ``[queries, length]``."""
+    at = torch.arange(length, device=device)
+    now = torch.arange(length - queries, length, device=device).unsqueeze(-1)
+    hidden = at > now
+    if window:
+        hidden |= at <= now - window
+    mask = torch.zeros(queries, length, dtype=dtype, device=device)
+    return mask.masked_fill_(hidden, -torch.inf)

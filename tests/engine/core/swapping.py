@@ -51,3 +51,8 @@ def swap(engine: Any, kind: Kind, *choices: StrategyChoice) -> bool:
     if answer.error:
         raise SwapRefused(answer.error)
     return bool(answer.has_state)
+
+
+def settle(engine: Any) -> None:
+    """End swaps that have been opened; none may be refused."""
+    assert [answer.error for answer in engine.core.swaps.settle() if answer.error] == []

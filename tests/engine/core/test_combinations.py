@@ -8,22 +8,27 @@ its first day.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.flight import InFlight
 from gatewayd_engine.kv import arrivals
+from gatewayd_engine.messages import Swap
 from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.conftest import build
+from tests.engine.core.swapping import settle
+from tests.engine.core.test_swapped import kv_of
 from tests.engine.core.tiering import disk, evict_all, host
 
 Make = Callable[..., Any]
@@ -62,10 +67,22 @@ class Expected:
     Attributes:
         greedy: by prompt.
         seeded: by way of sampling, and by choice.
+        kv: keys and values of greedy ones bit for bit, by prompt, shape ``[tokens, ...]``; empty
+            where the last digits of numbers may differ.
     """
 
     greedy: list[list[int]]
     seeded: list[list[list[int]]]
+    kv: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
+
+    def compare_kv(self, engine: Any, sequence: int, said: list[int]) -> None:
+        """Keys and values that a sequence has now, if it says one of the greedy answers."""
+        of = next((k for k, tokens in enumerate(self.greedy) if tokens is said), None)
+        # A second answer to a request begins with the first one's tokens.
+        if of in self.kv and engine.core._queue.find(sequence) is not None:
+            _, found = kv_of(engine, sequence)
+            known = self.kv[of][: len(found)]
+            assert np.array_equal(found[: len(known)], known)
 
 
 @dataclass(frozen=True)
@@ -80,6 +97,7 @@ class Combination:
         has_doomed: requests come in between on which a logits processor raises, until it is out
             of service; those are refused.
         overlaps: steps are launched before the one before has landed.
+        offers: what takes the place of strategies while they run, by kind; None for nothing.
     """
 
     fields: dict[str, Any]
@@ -88,6 +106,7 @@ class Combination:
     inline_bytes: int = 1 << 20
     has_doomed: bool = False
     overlaps: bool = False
+    offers: Mapping[Kind, list[list[StrategyChoice]]] | None = None
 
     @classmethod
     def drawn(cls, seed: int, path: Path, *, overlaps: bool = False) -> Combination:
@@ -150,6 +169,10 @@ class Combination:
             bias = engine.core.strategies.processors._processors[1]
             patch.setattr(bias, "apply", _raises)
             asked = self._ask(engine, dice, expected, each)
+            while expected.kv and engine.core.has_work:
+                engine.step()
+                one = dice.choice(list(asked))
+                expected.compare_kv(engine, one, asked[one])
             done = engine.run()
             assert engine.core.stats.faults == 0 or self.has_doomed
             engine.core.check()
@@ -184,8 +207,19 @@ class Combination:
             for _ in range(dice.randrange(4)):
                 if self.is_shaken and dice.random() < 0.3:
                     self._shake(engine, dice)
+                if self.offers is not None:
+                    self._swap(engine, dice, self.offers)
                 engine.step()
+        while engine.core.swaps.is_busy:
+            settle(engine)
         return asked
+
+    @staticmethod
+    def _swap(engine: Any, dice: random.Random, offers: Mapping[Kind, Any]) -> None:
+        settle(engine)
+        if not engine.core.swaps.is_busy:
+            kind = dice.choice(list(offers))
+            engine.core.swaps.begin(Swap(1, kind.value, list(dice.choice(offers[kind]))))
 
     @staticmethod
     def _shake(engine: Any, dice: random.Random) -> None:

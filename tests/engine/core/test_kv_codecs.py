@@ -14,7 +14,7 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
-from gatewayd_engine import assembly, embedded
+from gatewayd_engine import embedded
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.messages import Swap
@@ -35,6 +35,7 @@ from tests.engine.core.test_swapped import kv_of as computed_kv
 from tests.engine.core.test_swapped import preempt, write_over_all
 from tests.engine.core.test_tiers import kv_of
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
+from tests.engine.core.wide import compute_in_float64
 
 Make = Callable[..., Any]
 CODECS = names(Kind.KV_CODEC)
@@ -64,20 +65,8 @@ def test_every_codec_is_tried_here() -> None:
 
 @pytest.fixture
 def exact(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines that compute in float64 if they are asked to.
-
-    The last digits of a float32 depend on what else is in the batch. Without a codec that hardly
-    ever matters; with one, a number between two codes may be rounded to either. No number of
-    float64 is as near to the middle.
-    """
-    norm = torch.linalg.vector_norm
-
-    def without_narrowing(*args: Any, dtype: object = None, **options: Any) -> torch.Tensor:
-        found: torch.Tensor = norm(*args, **options)
-        return found
-
-    monkeypatch.setitem(assembly._DTYPES, "float64", torch.float64)
-    monkeypatch.setattr(torch.linalg, "vector_norm", without_narrowing)
+    """Engines that compute in float64 if they are asked to."""
+    compute_in_float64(monkeypatch)
     monkeypatch.setattr(test_combinations, "SAMPLED", SAMPLED)
 
 

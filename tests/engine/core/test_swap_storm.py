@@ -17,7 +17,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import SetLimits, Swap
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.core.swapping import OFFERS, TIGHT, swap
+from tests.engine.core.swapping import OFFERS, TIGHT, settle, swap
 
 Make = Callable[..., Any]
 MAX_RUNNING = 12
@@ -82,11 +82,6 @@ def change(engine: Any, rng: random.Random) -> None:
         engine.core.swaps.limit(SetLimits(rng.choice([24, 48, 96]), rng.choice([50.0, 500.0])))
     else:
         engine.core.swaps.begin(Swap(1, kind.value, list(rng.choice(OFFERS[kind]))))
-
-
-def settle(engine: Any) -> None:
-    """End what has been opened."""
-    assert [answer.error for answer in engine.core.swaps.settle() if answer.error] == []
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Reads heads that were trained on a model for drafters, and refuses those of another model."""
+"""Reads small networks that were trained on a model, and refuses those of another model."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from safetensors.torch import load_file
 from gatewayd_engine.drafting import Target
 from gatewayd_hooks.speculation import Heads
 
+PREDICTOR = "predictor"
+"""The kind that foresees attention; the others are for drafters."""
 _TOLERANCE = 0.01  # other types of numbers round otherwise
 
 
@@ -22,7 +24,7 @@ def read_heads(
 
     Args:
         setting: the folder; empty for the one beside the model's.
-        kind: the drafter that they are for.
+        kind: the drafter that they are for, or ``PREDICTOR``.
         model: the served checkpoint.
         target: the same, as drafters see it.
         vocab_size: of the model.
@@ -33,10 +35,12 @@ def read_heads(
     """
     folder = Path(setting) if setting else model.with_name(f"{model.name}-{kind}")
     if not (folder / "heads.json").is_file():
+        how, where = f"heads --kind {kind}", f"[drafter.{kind}] heads"
+        if kind == PREDICTOR:
+            how, where = "predictor", "[kv_compression.predictor] network"
         raise ValueError(
             f"there are no {kind} heads in {folder}: train some with `python -m"
-            f" gatewayd_engine.recipe heads --kind {kind}` and name their folder in"
-            f" [drafter.{kind}] heads"
+            f" gatewayd_engine.recipe {how}` and name their folder in {where}"
         )
     try:
         facts = json.loads((folder / "heads.json").read_text("utf-8"))
@@ -48,9 +52,7 @@ def read_heads(
     except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
         raise ValueError(f"the heads in {folder} cannot be read: {error!r}") from error
     if its_kind != kind:
-        raise ValueError(
-            f"the heads in {folder} are for the drafter {its_kind!r}, not for {kind!r}"
-        )
+        raise ValueError(f"the heads in {folder} are for {its_kind!r}, not for {kind!r}")
     if (hidden_size, its_vocab_size) != (target.hidden_size, vocab_size):
         raise ValueError(
             f"the heads in {folder} are for hidden states of {hidden_size} and {its_vocab_size}"

@@ -1,4 +1,4 @@
-"""``python -m gatewayd_engine.recipe``: make the embedded models and their heads, from Python."""
+"""``python -m gatewayd_engine.recipe``: make the embedded models, their heads and predictor."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from gatewayd_engine.recipe.corpus import Corpus, build
 from gatewayd_engine.recipe.heads_stage import make_heads
 from gatewayd_engine.recipe.heads_training import KINDS
 from gatewayd_engine.recipe.model import NANO, NANO_DRAFT
+from gatewayd_engine.recipe.predictor_stage import EPOCHS, TEXTS, make_predictor
 from gatewayd_engine.recipe.rows import pack
 from gatewayd_engine.recipe.symbols import library_root, source_files
 from gatewayd_engine.recipe.tokenizer import train_tokenizer
@@ -24,7 +25,7 @@ from gatewayd_engine.recipe.training import Schedule, Trained, train
 MODELS = {"nano": (NANO, 230.0), "nano-draft": (NANO_DRAFT, 70.0)}
 """Size, and seconds of training on one H200."""
 ROW_LEN = 1024
-STAGES = ("corpus", "tokenizer", "train", "all", "heads")
+STAGES = ("corpus", "tokenizer", "train", "all", "heads", "predictor")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -40,6 +41,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         make_models(options, console)
     if "heads" in stages:
         make_heads(options, console)
+    if "predictor" in stages:
+        make_predictor(options, console)
 
 
 def make_corpus(options: argparse.Namespace, console: Console) -> None:
@@ -123,6 +126,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--answers", type=int, default=5700, help="texts that it writes for its heads to learn"
     )
+    parser.add_argument("--texts", type=int, default=TEXTS, help="that a predictor learns from")
+    parser.add_argument("--epochs", type=int, default=EPOCHS, help="of a predictor's training")
     parser.add_argument("--seconds", type=float, help="of training; default 230, 70; 800 for heads")
     parser.add_argument("--steps", type=int, help="in place of seconds; repeats exactly")
     parser.add_argument("--batch-rows", type=int, default=64, help=f"of {ROW_LEN} tokens")

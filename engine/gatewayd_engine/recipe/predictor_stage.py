@@ -1,0 +1,152 @@
+"""The stage ``predictor``: what a model attends to, and a network that foresees it, as a folder."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from tokenizers import Tokenizer
+
+from gatewayd_engine import embedded
+from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.quality.texts import bundled
+from gatewayd_engine.recipe.answers import held_out
+from gatewayd_engine.recipe.chats import chats
+from gatewayd_engine.recipe.checkpoint import write_tensors
+from gatewayd_engine.recipe.heads_checkpoint import PROBE
+from gatewayd_engine.recipe.predictor import CHANNELS, ROWS, Trace, TrainedNetwork, train_network
+from gatewayd_engine.recipe.symbols import library_root, source_files, symbols
+from gatewayd_engine.recipe.tokenizer import END_OF_TEXT
+from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
+
+LENGTHS = (512, 1024, 1536, 2048)
+TEXTS = 48
+"""Texts to learn from, as many of each length."""
+BLOCK = 4
+DECODED = 192
+"""Tokens of a text, its last, that are looked at."""
+EPOCHS = 3
+_RATE = 2e-3
+_AT_ONCE = 4
+_FIRST_LAYER = 1
+"""The first layer of small models looks at everything: nobody foresees that."""
+
+
+def make_predictor(options: argparse.Namespace, console: Console) -> None:
+    """Train a network for a model's attention and write it."""
+    name = (options.model or ["nano"])[0]
+    base: Path = options.base or embedded.folder(name)
+    decoder = open_decoder(base)
+    tokenizer = Tokenizer.from_file(str(base / "tokenizer.json"))
+    options.out.mkdir(parents=True, exist_ok=True)
+    longest = decoder.spec.max_model_len
+    lengths = [min(LENGTHS[i % len(LENGTHS)], longest) for i in range(options.texts)]
+    texts = compose(tokenizer, lengths, options.seed)
+    with _bar(console) as bar:
+        traces = make_traces(decoder, texts, _told(bar, "attention", "texts"))
+    with _bar(console) as bar:
+        told = _told(bar, "predictor", "steps")
+        trained = train_network(traces, options.epochs, _RATE, options.seed, told)
+    folder = options.out / f"{name}-predictor"
+    write_network(folder, trained, name, decoder)
+    console.print(
+        f"{folder}: {trained.steps:,} steps, loss {trained.first_loss:.3f} at first,"
+        f" {trained.last_loss:.3f} in the end"
+    )
+
+
+def compose(tokenizer: Tokenizer, lengths: list[int], seed: int) -> list[list[int]]:
+    """Texts of these lengths, of chats and source by turns; none of what quality is measured on."""
+    files = source_files(library_root())
+    found = symbols(files)
+    kept = {symbol.qualified for symbol in held_out(found)}
+    written = chats(
+        [symbol for symbol in found if symbol.qualified not in kept], Random(seed), num_greetings=0
+    )
+    measured = {text.text[:200] for text in bundled() if text.kind == "code"}
+    code = [f"{END_OF_TEXT}# {file.path.as_posix()}\n{file.text}" for file in files]
+    code = [text for text in code if text[:200] not in measured]
+    dice = Random(seed)
+    dice.shuffle(written)
+    dice.shuffle(code)
+    texts = []
+    for i, length in enumerate(lengths):
+        ids: list[int] = []
+        source = code if i // len(LENGTHS) % 2 else written
+        while len(ids) < length:
+            ids += tokenizer.encode(source.pop()).ids
+        texts.append(ids[:length])
+    return texts
+
+
+def make_traces(
+    decoder: Decoder, texts: list[list[int]], tell: Callable[[float, int], None]
+) -> list[Trace]:
+    """What the last tokens of texts attend to, by key head; a few texts of one length together."""
+    shape = decoder.spec.attention
+    by_length: dict[int, list[torch.Tensor]] = {}
+    for i, ids in enumerate(texts):
+        found: list[torch.Tensor] = []
+
+        def look(seen: Seen, found: list[torch.Tensor] = found) -> None:
+            if seen.layer < _FIRST_LAYER:
+                return
+            by_head = torch.unflatten(seen.weights, 0, (shape.num_kv_heads, -1)).mean(1)
+            blocks = torch.nn.functional.pad(by_head, (0, -by_head.shape[-1] % BLOCK))
+            found.append(torch.unflatten(blocks, -1, (-1, BLOCK)).sum(-1))
+
+        trace(decoder, ids, DECODED, look)
+        by_length.setdefault(len(ids), []).append(torch.cat(found))
+        tell((i + 1) / len(texts), i + 1)
+    return [
+        Trace(torch.cat(masses[at : at + _AT_ONCE]).clone(), length - DECODED, BLOCK)
+        for length, masses in by_length.items()
+        for at in range(0, len(masses), _AT_ONCE)
+    ]
+
+
+def write_network(folder: Path, trained: TrainedNetwork, base: str, decoder: Decoder) -> None:
+    """Write a network in float16, with what tells its model from others; see ``read_heads``."""
+    facts = {
+        "kind": "predictor",
+        "base": base,
+        "hidden_size": decoder.spec.hidden_size,
+        "vocab_size": decoder.spec.vocab_size,
+        "rows": ROWS,
+        "channels": CHANNELS,
+        "block": BLOCK,
+        "loss": round(trained.last_loss, 4),
+    }
+    state = trained.network.state_dict()
+    tensors = {name: tensor.detach().half() for name, tensor in state.items()}
+    tensors["embedding"] = decoder.embed(torch.arange(PROBE)).detach().half()
+    folder.mkdir(parents=True, exist_ok=True)
+    write_tensors(folder / "heads.safetensors", tensors)
+    (folder / "heads.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
+
+
+def _bar(console: Console) -> Progress:
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TaskProgressColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[count]:,} {task.fields[unit]}{task.fields[loss]}"),
+        console=console,
+    )
+
+
+def _told(bar: Progress, name: str, unit: str) -> Callable[..., None]:
+    task = bar.add_task(name, total=1.0, count=0, unit=unit, loss="")
+
+    def tell(done: float, count: int, loss: float | None = None) -> None:
+        shown = "" if loss is None else f"  loss {loss:.3f}"
+        bar.update(task, completed=done, count=count, loss=shown)
+
+    return tell

@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from gatewayd_engine import embedded
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.messages import LENGTH, Swap
@@ -144,6 +145,21 @@ def test_one_that_raises_is_fenced_and_the_answer_is_exact(
     (row,) = [row for row in engine.core.strategies.report() if row.kind == "kv_compression"]
     assert (row.state, row.faults) == ("quarantined", 3)
     assert "kv_compression" not in engine.core.strategies.names
+
+
+def test_the_predictor_serves_the_model_that_it_was_trained_for(make_engine: Make) -> None:
+    network = embedded.folder("nano").with_name("nano-predictor")
+    soon = {**SOON, "dense_layers": 1, "network": str(network)}
+    plain = answers(make_engine())
+    whole = StrategyChoice("predictor", {**soon, "budget": 1.0})
+    assert answers(make_engine(kv_compression=whole)) == plain
+    engine = make_engine(kv_compression=StrategyChoice("predictor", {**soon, "budget": 0.2}))
+    assert answers(engine) != plain
+    (row,) = [row for row in engine.core.strategies.report() if row.kind == "kv_compression"]
+    assert (row.name, row.state, row.faults) == ("predictor", "active", 0)
+    missing = StrategyChoice("predictor", {"network": "/nowhere"})
+    with pytest.raises(ValueError, match=r"no predictor heads in /nowhere"):
+        make_engine(kv_compression=missing)
 
 
 def test_it_may_come_and_go_while_the_engine_runs(make_engine: Make, few: list[int]) -> None:

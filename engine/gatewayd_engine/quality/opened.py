@@ -5,15 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 import numpy as np
 import torch
 
 from gatewayd_engine.attention.reference import ReferenceAttention
+from gatewayd_engine.attention.selection import Selection
+from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.config import ConfigError, EngineConfig
+from gatewayd_engine.drafting import Target
+from gatewayd_engine.heads import read_heads
 from gatewayd_engine.kv.codec import Codec, chosen_codec, form_of
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
@@ -22,11 +28,13 @@ from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.quantizing import open_quantizer
+from gatewayd_engine.sequence import ALL_EXACT
 from gatewayd_engine.threads import choose
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.kv_compression import Selects
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.resources import EngineResources
+from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.strategy import Kind
 
 CHUNK = 512
@@ -73,9 +81,15 @@ class Opened:
             codec = _open_codec(config, host, spec, dtype, opened)
             pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
             copy_bytes = pool.decoded_bytes * len(pool.data)
-            self._attention = ReferenceAttention(
-                spec.attention, pool, 1, copy_bytes, is_steady=self._decoder.rounds_inputs
-            )
+            compression = _open_compression(config, host, spec, opened)
+            shape, is_steady = spec.attention, self._decoder.rounds_inputs
+            self._attention = ReferenceAttention(shape, pool, 1, copy_bytes, is_steady=is_steady)
+            if compression is not None:
+                exact_until = np.full(1, ALL_EXACT, np.int32)
+                selection = Selection(shape, _Seat(compression), exact_until)
+                self._attention = SelectiveAttention(
+                    shape, pool, 1, copy_bytes, selection, is_steady=is_steady
+                )
             self._opened = opened.pop_all()
         self._pace = Pace(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
@@ -103,6 +117,19 @@ class Opened:
         self._sequence += 1
         for start in range(0, len(ids), CHUNK):
             yield self._computed(start, ids[start : start + CHUNK])
+
+    @torch.inference_mode()
+    def decoded(self, ids: list[int], begin: int) -> Iterator[torch.Tensor]:
+        """The same, but the tokens from ``begin`` on are computed one by one, as answers are.
+
+        Returns:
+            Logits of those, float32 ``[1, vocab]`` each.
+        """
+        self._sequence += 1
+        for start in range(0, begin, CHUNK):
+            self._computed(start, ids[start : min(start + CHUNK, begin)])
+        for place in range(begin, len(ids)):
+            yield self._computed(place, [ids[place]])
 
     @torch.inference_mode()
     def decode_rate(self, ids: list[int]) -> float:
@@ -147,6 +174,50 @@ class Opened:
         return logits
 
 
+class _Seat:
+    """A KV compression that is measured: its faults are told, not made up for."""
+
+    def __init__(self, strategy: Any) -> None:  # noqa: ANN401 - of the kind
+        self.selecting: Any | None = strategy
+
+    def fail(self, error: BaseException) -> None:
+        raise error
+
+
+def _open_compression(
+    config: EngineConfig, host: PluginHost, spec: ModelSpec, opened: ExitStack
+) -> Any | None:  # noqa: ANN401 - of the kind
+    """What selects places; closed with the rest. None for attention to all.
+
+    Raises:
+        ConfigError: it does not suit the model, or does not select.
+        PluginError: it cannot be loaded.
+    """
+    choice, kind = config.kv_compression, Kind.KV_COMPRESSION
+    if choice is None:
+        return None
+    strategy = host.strategy(kind, choice.name, choice.settings)
+    target = Target(spec.hidden_size, torch.float32)
+    try:
+        strategy.open(
+            replace(
+                _resources(config, spec),
+                kv_shape=KvShape(**asdict(spec.attention)),
+                read_heads=lambda setting, name: read_heads(
+                    setting, name, Path(config.model), target, spec.vocab_size, config.device
+                ),
+            )
+        )
+    except ValueError as error:
+        raise ConfigError(
+            f"kv_compression {choice.name} cannot serve this model: {error}"
+        ) from error
+    opened.callback(strategy.close)
+    if not isinstance(strategy, Selects):
+        raise ConfigError(f"kv_compression {choice.name} selects nothing; no other is measured")
+    return strategy
+
+
 def _open_codec(
     config: EngineConfig,
     host: PluginHost,
@@ -165,19 +236,21 @@ def _open_codec(
     if form is None or choice is None:
         return None
     strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
-    strategy.open(
-        EngineResources(
-            num_pages=-(-spec.max_model_len // config.page_size),
-            page_size=config.page_size,
-            max_running=1,
-            max_batch_tokens=CHUNK,
-            max_model_len=spec.max_model_len,
-            vocab_size=spec.vocab_size,
-            eos_token_ids=spec.eos_token_ids,
-            device=config.device,
-            slots=1,
-            folder=config.model,
-        )
-    )
+    strategy.open(_resources(config, spec))
     opened.callback(strategy.close)
     return Codec(strategy, form.record_bytes, head_dim, dtype)
+
+
+def _resources(config: EngineConfig, spec: ModelSpec) -> EngineResources:
+    return EngineResources(
+        num_pages=-(-spec.max_model_len // config.page_size),
+        page_size=config.page_size,
+        max_running=1,
+        max_batch_tokens=CHUNK,
+        max_model_len=spec.max_model_len,
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        device=config.device,
+        slots=1,
+        folder=config.model,
+    )

@@ -25,7 +25,7 @@ class PredictorConfig(StrategyConfig):
         16, ge=1, reload="restart", doc="Each so many tokens one attends to all; 1 is all of them."
     )
     block: int = setting(
-        4, ge=1, le=256, reload="restart", doc="Neighbouring places that are chosen together."
+        2, ge=1, le=256, reload="restart", doc="Neighbouring places that are chosen together."
     )
     network: str = setting(
         "", reload="restart", doc="Folder of the network; empty for the one beside the model."

@@ -39,7 +39,7 @@ from gatewayd_hooks.testing.resources import engine_resources
 NANO = embedded.folder("nano")
 LENGTHS, DECODED = (1024, 2048), 256
 BUDGETS = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
-FIRST_LAYER, BLOCK, PAGE = 1, 4, 16
+FIRST_LAYER, BLOCK, PAGE = 1, 2, 16
 STRATEGIES = ("predictor", "heavy")
 HOST = PluginHost(Catalog.installed())
 
@@ -218,7 +218,7 @@ def recall_of(by_kind: Texts) -> Iterator[dict[str, Any]]:
                 held.setdefault((budget, name), []).append(one)
             for name, choose in (
                 ("oracle, tokens", best_tokens(text)),
-                ("oracle, blocks of 4", best_blocks(text)),
+                ("oracle, blocks of 2", best_blocks(text)),
                 ("page bounds of 16", page_bounds(text)),
             ):
                 held.setdefault((budget, name), []).append(known(text, budget, choose))

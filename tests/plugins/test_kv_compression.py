@@ -55,7 +55,7 @@ def test_the_network_is_the_one_that_was_trained() -> None:
 def test_it_selects_what_the_trained_one_selects() -> None:
     """A sequence is served by the strategy as the recipe serves it in training."""
     generator = torch.Generator().manual_seed(3)
-    begin, steps, block = 300, 70, 4
+    begin, steps, block = 300, 70, 2
     weights = torch.zeros(2, steps, begin + steps + 6)
     for i in range(steps):
         # What is attended to wanders, so that it can be foreseen in part.

@@ -25,10 +25,10 @@ from gatewayd_engine.recipe.symbols import library_root, source_files, symbols
 from gatewayd_engine.recipe.tokenizer import END_OF_TEXT
 from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
 
-LENGTHS = (512, 1024, 1536, 2048)
+LENGTHS = (512, 768, 1024, 1536)
 TEXTS = 48
 """Texts to learn from, as many of each length."""
-BLOCK = 4
+BLOCK = 2
 DECODED = 192
 """Tokens of a text, its last, that are looked at."""
 EPOCHS = 3

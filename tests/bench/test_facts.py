@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
+from gatewayd_engine.config import EngineConfig
 from tests.bench.batching import run as run_batching
 from tests.bench.batching import trace
 from tests.bench.plugin_cost import STEPS, calls_in_steps, counter_works
@@ -13,9 +16,10 @@ from tests.engine.core.small import small
 
 
 @pytest.fixture(autouse=True)
-def _of_a_small_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is counted is the same."""
+def _in_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is counted is the same of a small model, in one thread."""
     monkeypatch.setattr("tests.bench.inprocess.folder", small)
+    monkeypatch.setattr("tests.bench.inprocess.EngineConfig", partial(EngineConfig, threads=1))
 
 
 def test_a_thousand_engine_steps_call_no_hook() -> None:

@@ -193,8 +193,9 @@ MakeFleet = Callable[..., Awaitable[Setup]]
 
 
 @pytest.fixture
-async def make_fleet() -> AsyncIterator[MakeFleet]:
-    """Start fleets of fake engines; environment variables as keywords."""
+async def make_fleet(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[MakeFleet]:
+    """Start fleets of fake engines, soon again; environment variables as keywords."""
+    monkeypatch.setattr("gatewayd.engines.starting._BACKOFF_SECONDS", (0.05, 0.1))
     running: list[Setup] = []
 
     async def make(

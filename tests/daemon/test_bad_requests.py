@@ -33,7 +33,7 @@ HARMLESS_BUT_ODD: list[dict[str, Any]] = [
 
 
 async def test_bad_requests_do_not_reach_the_engine(start_daemon: Callable[..., Any]) -> None:
-    daemon = start_daemon(NANO, env={"OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO, env={"GATEWAYD_ENGINE__THREADS": "1"})
     pid = daemon.readyz()[1]["replicas"][0]["pid"]
     rng = random.Random(3)
     bodies = [

@@ -97,7 +97,8 @@ def good_body(path: str) -> dict[str, Any]:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A daemon for all, whose engine must be the same one at the end."""
     folder = tmp_path_factory.mktemp("fuzz")
-    with nano_daemon(folder, GATEWAYD_STORE__PATH=str(folder / "store")) as running:
+    env = {"GATEWAYD_STORE__PATH": str(folder / "store"), "GATEWAYD_ENGINE__THREADS": "1"}
+    with nano_daemon(folder, **env) as running:
         pid = running.engine_pid
         yield running
         assert running.engine_pid == pid

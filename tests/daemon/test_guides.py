@@ -86,7 +86,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
 
 
 async def test_every_spelling(start_daemon: Callable[..., Any]) -> None:
-    daemon = start_daemon(NANO_DAEMON, env={"OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO_DAEMON, env={"GATEWAYD_ENGINE__THREADS": "1"})
     pid = daemon.engine_pid
     chat = {"model": "nano", "messages": [{"role": "user", "content": "Give JSON of asyncio."}]}
     async with httpx.AsyncClient(base_url=daemon.url, timeout=60) as http:

@@ -29,7 +29,7 @@ SYSTEM = "Answer in one word."
 @pytest.fixture(scope="module")
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     folder = tmp_path_factory.mktemp("kept")
-    env = {"GATEWAYD_STORE__PATH": str(folder / "store"), "OMP_NUM_THREADS": "1"}
+    env = {"GATEWAYD_STORE__PATH": str(folder / "store"), "GATEWAYD_ENGINE__THREADS": "1"}
     with nano_daemon(folder, **env) as running:
         yield running
 

@@ -77,7 +77,7 @@ async def _campaign(daemon: Any, client: Any, kills: int) -> Tally:
 
 
 async def _run(start_daemon: Callable[..., Any], client: Any, kills: int) -> None:
-    daemon = start_daemon(NANO, env={"OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO, env={"GATEWAYD_ENGINE__THREADS": "1"})
     tally = await _campaign(daemon, client, kills)
     recovery = (
         f"median {statistics.median(tally.recoveries):.2f} s, most {max(tally.recoveries):.2f} s"

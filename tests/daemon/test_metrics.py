@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
 SMALL = {
-    "OMP_NUM_THREADS": "1",
+    "GATEWAYD_ENGINE__THREADS": "1",
     "GATEWAYD_MODEL__MAX_MODEL_LEN": "512",
     "GATEWAYD_ENGINE__KV_PAGES": "40",
 }

@@ -35,7 +35,7 @@ def nano(start_daemon: Start, tmp_path: Path) -> Any:
         f'[admin]\nsocket = "{path}"\n[engine]\nthreads = 1\n[eviction]\nstrategy = "retention"\n'
         "[server]\ndrain_seconds = 20\n"
     )
-    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "GATEWAYD_ENGINE__THREADS": "1"})
     daemon.path, daemon.file = path, file
     return daemon
 

@@ -24,7 +24,7 @@ def test_changes_outlive_the_daemon(start_daemon: StartDaemon, tmp_path: Path) -
     Path(file).write_text(text)
 
     def life() -> tuple[Any, Any]:
-        daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": file, "OMP_NUM_THREADS": "1"})
+        daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": file, "GATEWAYD_ENGINE__THREADS": "1"})
         return daemon, call(socket, "GET", "/admin/strategies")
 
     daemon, _ = life()

@@ -27,7 +27,7 @@ def nano(start_daemon: Start, tmp_path: Path) -> Any:
         f'[admin]\nsocket = "{path}"\n[engine]\nthreads = 1\nkv_pages = 24\n'
         '[eviction]\nstrategy = "retention"\n'
     )
-    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "GATEWAYD_ENGINE__THREADS": "1"})
     daemon.path = path
     daemon.file = file
     return daemon

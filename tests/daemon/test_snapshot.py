@@ -32,7 +32,7 @@ def daemon(start_daemon: Start, tmp_path: Path) -> Any:
         f'[admin]\nsocket = "{path}"\n[engine]\nthreads = 1\nkv_pages = {PAGES}\n'
         'max_running = 2\n[eviction]\nstrategy = "retention"\n'
     )
-    found = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "OMP_NUM_THREADS": "1"})
+    found = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "GATEWAYD_ENGINE__THREADS": "1"})
     found.path = str(path)
     return found
 

@@ -64,7 +64,7 @@ def nano(start_daemon: Start, tmp_path: Path) -> Any:
     path = tmp_path / "admin.sock"
     file = tmp_path / "g.toml"
     file.write_text(f'[admin]\nsocket = "{path}"\n[engine]\nthreads = 1\n')
-    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "OMP_NUM_THREADS": "1"})
+    daemon = start_daemon(NANO, env={"GATEWAYD_CONFIG": str(file), "GATEWAYD_ENGINE__THREADS": "1"})
     daemon.path = path
     daemon.file = file
     return daemon

@@ -34,7 +34,7 @@ SETTINGS = {
     "GATEWAYD_LOG__LEVEL": "debug",
     "GATEWAYD_LOGITS_PROCESSOR__STRATEGIES": '["penalties", "bias", "min_tokens", "watermark"]',
     "GATEWAYD_LOGITS_PROCESSOR__WATERMARK__SECRET": MARK,
-    "OMP_NUM_THREADS": "1",
+    "GATEWAYD_ENGINE__THREADS": "1",
 }
 
 

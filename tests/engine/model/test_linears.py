@@ -179,7 +179,7 @@ def test_zeros_are_multiplied_as_any_number() -> None:
 def test_what_they_take_is_told() -> None:
     weight, bias = drawn(40, 64), torch.randn(40)
     assert choose(weight, bias).nbytes == 40 * 64 + 40 * 4 + 40 * 4
-    coarse = weight._replace(activations="float", offsets=torch.ones(40, 1))
+    coarse = weight._replace(offsets=torch.ones(40, 1))
     assert choose(coarse).nbytes == 40 * 64 + 2 * 40 * 4
     floats = choose(torch.randn(40, 64))
     assert isinstance(floats, Linear)

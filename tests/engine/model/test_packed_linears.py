@@ -11,6 +11,7 @@ import torch
 
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.halves import HalvesLinear
 from gatewayd_engine.model.linears.int4 import Int4Linear
 from gatewayd_engine.model.linears.packed import ByteLinear
 from gatewayd_engine.model.weights import dense
@@ -42,6 +43,16 @@ def of_bytes(rows: int, columns: int, groups: int) -> GroupedWeight:
     return GroupedWeight(codes, torch.rand(rows, 1) + 0.5)
 
 
+def in_halves(rows: int, columns: int, groups: int, *, is_signed: bool = False) -> GroupedWeight:
+    """Of bytes in groups; where their steps lie is a number of bfloat16, too."""
+    codes = torch.randint(0, 256, (rows, columns), dtype=torch.uint8)
+    scales = (torch.rand(rows, groups) + 0.5).bfloat16().float()
+    middles = torch.randn(rows, groups).bfloat16().float()
+    if is_signed:
+        return GroupedWeight(codes.view(torch.int8), scales, middles - 8 * scales)
+    return GroupedWeight(codes, scales, middles - 136 * scales)
+
+
 Draw = Callable[[int, int, int], GroupedWeight]
 KINDS: dict[str, tuple[Draw, type]] = {
     "nibbles from 0": (drawn, Int4Linear),
@@ -49,6 +60,8 @@ KINDS: dict[str, tuple[Draw, type]] = {
     "nibbles around 0": (partial(drawn, is_signed=True, has_offsets=False), Int4Linear),
     "nibbles around 0 with offsets": (partial(drawn, is_signed=True), Int4Linear),
     "bytes": (of_bytes, ByteLinear),
+    "halves from 0": (in_halves, HalvesLinear),
+    "halves around 0": (partial(in_halves, is_signed=True), HalvesLinear),
 }
 
 
@@ -57,7 +70,13 @@ def check(made: torch.Tensor, x: torch.Tensor, weight: GroupedWeight, bias: Any)
     numbers, rounded = dense(weight).double(), x.bfloat16().double()
     wanted = rounded @ numbers.t()
     noise = 1e-6 * (rounded.abs() @ numbers.abs().t())
-    bound = wanted.abs() * HALF_AN_ULP * 1.01 + noise + 1e-30
+    low = torch.zeros_like(numbers)
+    if weight.bits == 8 and weight.offsets is not None:
+        # Halves are multiplied apart, and each product is rounded.
+        codes = (weight.codes & 15).view(torch.int8) - 8
+        low = dense(weight._replace(codes=codes, offsets=None)).double()
+    sizes = (rounded @ (numbers - low).t()).abs() + (rounded @ low.t()).abs()
+    bound = sizes * HALF_AN_ULP * 1.01 + noise + 1e-30
     found = made.double() - (0 if bias is None else bias.double())
     assert ((found - wanted).abs() <= bound + 1e-6 * made.abs()).all()
 
@@ -85,7 +104,7 @@ def test_codes_are_multiplied_as_their_numbers(shape: tuple[int, int, int], kind
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("draw", [drawn, of_bytes])
+@pytest.mark.parametrize("draw", [drawn, of_bytes, in_halves])
 def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int, int], draw: Draw) -> None:
     linear, x = choose(draw(*shape)), torch.randn(64, shape[1])
     whole = linear(x)
@@ -94,14 +113,14 @@ def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int, int], draw: D
         assert torch.equal(linear(x[some]), whole[some])
 
 
-def test_columns_in_any_order_are_those_of_their_groups() -> None:
+@pytest.mark.parametrize(("draw", "times"), [(drawn, 1), (in_halves, 2)])
+def test_columns_in_any_order_are_those_of_their_groups(draw: Draw, times: int) -> None:
     order = torch.randperm(384)
     group_of = (torch.arange(384) // 128).to(torch.int32)[order]
-    weight = drawn(40, 384, 3)._replace(group_of=group_of)
+    weight = draw(40, 384, 3)._replace(group_of=group_of)
     linear, x = choose(weight), torch.randn(5, 384)
-    assert isinstance(linear, Int4Linear)
     check(linear(x), x, weight, None)
-    assert linear.nbytes == 48 * 384 // 2 + 3 * 48 * 4 + 384 * 8
+    assert linear.nbytes == times * (48 * 384 // 2 + 3 * 48 * 4 + 384 * 8)
 
 
 @pytest.mark.parametrize("draw", [drawn, of_bytes])
@@ -140,7 +159,6 @@ OTHERS: dict[str, dict[str, Any]] = {
         "scales": torch.ones(40, 1),
         "offsets": None,
     },
-    "8 bits": {"bits": 8},
     "inputs of 8 bits": {"activations": "int8"},
     "groups of 16": {"scales": torch.rand(40, 24), "offsets": None},
     "uneven groups": {"group_of": torch.tensor([0] * 32 + [1] * 300 + [2] * 52, dtype=torch.int32)},

@@ -6,6 +6,7 @@ import torch
 
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.halves import HalvesLinear, is_for_halves
 from gatewayd_engine.model.linears.int4 import Int4Linear, is_for_nibbles
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
 from gatewayd_engine.model.linears.packed import ByteLinear, is_for_bytes
@@ -24,6 +25,8 @@ def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
         return Int4Linear(weight, bias)
     if is_for_bytes(weight):
         return ByteLinear(weight, bias)
+    if is_for_halves(weight):
+        return HalvesLinear(weight, bias)
     return DequantizedLinear(weight, bias)
 
 

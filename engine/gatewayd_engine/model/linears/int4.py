@@ -61,11 +61,15 @@ class Int4Linear(PackedLinear):
 
 def is_for_nibbles(weight: GroupedWeight) -> bool:
     """Whether the kernel can hold a weight: 4 bits, in groups that it knows or can cut finer."""
+    return weight.bits == 4 and has_groups_for_nibbles(weight)
+
+
+def has_groups_for_nibbles(weight: GroupedWeight) -> bool:
+    """The same, whatever the bits of its integers."""
     columns = weight.codes.shape[1]
     groups = weight.scales.shape[1]
     return (
-        weight.bits == 4
-        and weight.activations == "float"
+        weight.activations == "float"
         and weight.codes.dtype in (torch.uint8, torch.int8)
         and columns % (groups * _SIZES[-1]) == 0
         and (weight.group_of is None or _are_even(weight.group_of, groups))

@@ -17,6 +17,7 @@ from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.gguf.header import read_header
 from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.linears import choose
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.rotary import frequencies
 from gatewayd_engine.model.spec import SpecError, read_spec
@@ -103,11 +104,23 @@ def rewritten(folder: Path, more: Sequence[Put] = (), drop: str = "", **changes:
     ],
 )
 def test_logits_are_those_of_transformers_with_the_same_numbers(
-    name: str, architecture: str, converted: Any, our_logits: Any, their_logits: Any
+    name: str,
+    architecture: str,
+    converted: Any,
+    our_logits: Any,
+    their_logits: Any,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     folder, plain = converted(name, architecture)
+    theirs = their_logits(plain, IDS)
+    if name == "qwen3":
+        kept = our_logits(loaded(folder, is_packed=True), IDS)
+        # Kernels of codes round what they multiply: by as much as bfloat16 does.
+        assert (kept - theirs).abs().max() < 2.0**-6 * theirs.abs().max()
+        for kernel in ("is_for_nibbles", "is_for_halves"):
+            monkeypatch.setattr(choose, kernel, lambda weight: False)
     ours = our_logits(loaded(folder, is_packed=name == "qwen3"), IDS)
-    torch.testing.assert_close(ours, their_logits(plain, IDS), atol=2e-4, rtol=2e-4)
+    torch.testing.assert_close(ours, theirs, atol=2e-4, rtol=2e-4)
 
 
 @pytest.mark.parametrize(

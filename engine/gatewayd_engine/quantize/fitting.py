@@ -224,3 +224,5 @@ def _named(matrix: Matrix) -> Iterator[None]:
         raise
     except ValueError as error:
         raise LoadError(f"{matrix.name}: {error}") from error
+    except Exception as error:
+        raise LoadError(f"{matrix.name}: {type(error).__name__}: {error}") from error

@@ -11,6 +11,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import torch
@@ -48,6 +49,10 @@ class Work:
         self.folder = out.with_name(out.name + SUFFIX)
         self._out = out
         self._force = force
+        if resume and self.folder.is_dir() and _origin_of(out) == dict(origin):
+            # It ended between the last two things that it does.
+            files.remove(self.folder)
+            raise ConfigError(f"{out} was complete already; what was left beside it is removed")
         self._check_out()
         files.make(self.folder)
         self._lock = _locked(self.folder)
@@ -196,9 +201,14 @@ def _locked(folder: Path) -> int:
     return handle
 
 
-def _read(state: Path) -> dict[str, str]:
+def _origin_of(out: Path) -> object:
+    """What a complete checkpoint was made of; None if it does not say."""
+    return _read(out / REPORT).get("digests")
+
+
+def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(state.read_bytes())
-    except ValueError:
+        found = json.loads(file.read_bytes())
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -52,7 +52,7 @@ SETTINGS: dict[str, dict[str, Any]] = {"awq": {"group_size": 64}, "gptq": {"act_
 @pytest.fixture(scope="module")
 def samples() -> list[list[int]]:
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
-    return [tokenizer.encode(text.text).ids[:128] for text in bundled()[:6]]
+    return [tokenizer.encode(text.text).ids[:128] for text in bundled()[:4]]
 
 
 def job(out: Path, to: str, samples: list[list[int]], **changes: Any) -> Job:
@@ -150,11 +150,10 @@ def dequantized(folder: Path, to: Path) -> None:
     save_file(numbers, to / "model.safetensors", metadata={"format": "pt"})
 
 
-@pytest.mark.parametrize("to", ["awq", "gptq"])
 def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
-    to: str, samples: list[list[int]], tmp_path: Path
+    samples: list[list[int]], tmp_path: Path
 ) -> None:
-    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    whole, cut, to = tmp_path / "whole", tmp_path / "cut", "gptq"
     run(job(whole, to, samples))
     killed = run(job(cut, to, samples), until=Kept)
     assert not any(isinstance(event, Written) for event in killed)
@@ -162,8 +161,8 @@ def test_a_run_that_was_killed_goes_on_to_the_same_bytes(
     assert (tmp_path / "cut.part").is_dir()
     # What a kill in the middle of a file would leave.
     (tmp_path / "cut.part" / "layer-00001.safetensors.unfinished").write_bytes(b"x")
-    events = run(job(cut, to, samples, resume=True))
-    assert events[0] == Began(1, NUM_LAYERS)
+    resumed = job(cut, to, samples, resume=True)
+    assert run(resumed)[0] == Began(1, NUM_LAYERS)
     assert files(cut) == files(whole)
     assert not (tmp_path / "cut.part").exists()
 
@@ -262,7 +261,7 @@ def test_nothing_is_overwritten_unasked(samples: list[list[int]], tmp_path: Path
 
 def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    one = job(out, "gptq", samples)
+    one = job(out, "gptq", samples[:2])
     run(one, until=Kept)
     assert "holds 1 layers of an earlier run; --resume goes on" in reason(one)
     for changes, differs in (
@@ -274,6 +273,23 @@ def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: 
         assert f"was begun with another {differs};" in reason(other)
     first = told(msgspec.structs.replace(one, force=True))
     assert first[0] == Began(0, NUM_LAYERS)
+
+
+def test_what_ended_at_its_very_end_is_complete(tmp_path: Path) -> None:
+    one = job(tmp_path / "out", "fp8", [], resume=True)
+    assert isinstance(told(one)[-1], Written)
+    (tmp_path / "out.part").mkdir()
+    (tmp_path / "out.part" / "lock").touch()
+    assert "was complete already" in reason(one)
+    assert os.listdir(tmp_path) == ["out"]
+
+
+def test_a_quantizer_that_breaks_is_named(
+    samples: list[list[int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gatewayd_quant_gptq.fitting._BLOCK", "128")
+    said = reason(job(tmp_path / "out", "gptq", samples))
+    assert said.startswith("model.layers.0.self_attn.q_proj: TypeError: ")
 
 
 def test_two_do_not_write_the_same(samples: list[list[int]], tmp_path: Path) -> None:

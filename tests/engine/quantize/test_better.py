@@ -1,0 +1,66 @@
+"""What calibration is for: with the same groups it loses less than rounding to the nearest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatewayd.cli.quality_texts import samples
+from gatewayd_engine import embedded
+from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.quality.job import Figures, Measured, Scheme
+from gatewayd_engine.quality.job import Job as Measuring
+from gatewayd_engine.quality.measuring import measure
+from gatewayd_engine.quantize.job import Event, Job, Written
+from gatewayd_engine.quantize.running import quantize
+from gatewayd_engine.quantize.texts import bundled
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+
+HOST = PluginHost(Catalog.installed())
+
+
+def written(out: Path, model: Path, to: str, ids: list[list[int]]) -> Path:
+    events: list[Event] = []
+    quantize(Job(str(model), str(out), StrategyChoice(to), ids), HOST, events.append)
+    assert isinstance(events[-1], Written), events[-1]
+    return out
+
+
+def config(model: Path) -> EngineConfig:
+    return EngineConfig(
+        model=str(model),
+        scheduler=StrategyChoice("fcfs"),
+        prefix_cache=None,
+        eviction=StrategyChoice("lru"),
+        preemption=StrategyChoice("recompute"),
+        quantizer=StrategyChoice("auto"),
+    )
+
+
+def figures(whole: Path, folders: list[Path], tokens: int) -> list[dict[str, Figures]]:
+    """What each folder loses beside the whole model, by kinds of texts that no one has seen."""
+    found: list[Any] = []
+    schemes = [Scheme(folder.name, config(folder)) for folder in folders]
+    texts = samples(whole, None, tokens, 1024)
+    measure(Measuring(Scheme("whole", config(whole)), schemes, texts), HOST, found.append)
+    return [one.kinds for one in found if isinstance(one, Measured)]
+
+
+@pytest.mark.slow
+def test_awq_and_gptq_beat_the_nearest_on_the_embedded_model(tmp_path: Path) -> None:
+    """By perplexity and by divergence, of chats and of code."""
+    nano = embedded.folder()
+    ids = [sample.ids for sample in samples(nano, None, 40_000, 2048, bundled)]
+    folders = [
+        written(tmp_path / "nearest", nano, "awq", []),
+        written(tmp_path / "awq", nano, "awq", ids),
+        written(tmp_path / "gptq", nano, "gptq", ids),
+    ]
+    nearest, awq, gptq = figures(nano, folders, 30_000)
+    for kind, before in nearest.items():
+        for after, most in ((awq[kind], 0.9), (gptq[kind], 0.75)):
+            assert after.perplexity < before.perplexity
+            assert (after.kl_mean or 1) < most * (before.kl_mean or 0)

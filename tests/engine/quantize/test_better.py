@@ -61,6 +61,6 @@ def test_awq_and_gptq_beat_the_nearest_on_the_embedded_model(tmp_path: Path) -> 
     ]
     nearest, awq, gptq = figures(nano, folders, 30_000)
     for kind, before in nearest.items():
-        for after, most in ((awq[kind], 0.9), (gptq[kind], 0.75)):
+        for after, most in ((awq[kind], 0.8), (gptq[kind], 0.85)):
             assert after.perplexity < before.perplexity
             assert (after.kl_mean or 1) < most * (before.kl_mean or 0)

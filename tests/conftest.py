@@ -43,9 +43,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
-def pytest_sessionfinish() -> None:
-    """Extensions look for what was never freed."""
-    gc.unfreeze()
+# Extensions look for what was never freed, after pytest has looked for what tests have left.
+atexit.register(gc.unfreeze)
 
 
 _WAIT = tuple(

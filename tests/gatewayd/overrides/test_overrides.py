@@ -14,7 +14,7 @@ from gatewayd.cli.store import app
 from gatewayd.config import Config
 from gatewayd.durable import Durable
 from gatewayd.overrides import records
-from gatewayd.overrides.records import KEPT, Change
+from gatewayd.overrides.records import Change
 from gatewayd.overrides.sections import said, saying
 from gatewayd.store.database import connect
 from tests.gatewayd.durables import opened
@@ -144,11 +144,12 @@ def test_what_this_program_cannot_use_is_left_out(tmp_path: Path) -> None:
     assert found.model_copy(update={"engine": file.engine}) == file
 
 
-def test_history_is_bounded_by_section(tmp_path: Path) -> None:
+def test_history_is_bounded_by_section(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(records, "KEPT", 10)
     file = file_of()
     with opened(tmp_path) as durable:
         changed(durable, "slo", {"realtime": {"ttft_ms": 5.0}}, file)
-        for budget in range(1, KEPT + 30):
+        for budget in range(1, 25):
             changed(durable, "engine.strategy_budget_ms", float(budget), file)
     engine = connect(tmp_path / "gatewayd.db")
     with engine.connect() as connection:
@@ -156,7 +157,7 @@ def test_history_is_bounded_by_section(tmp_path: Path) -> None:
     engine.dispose()
     assert [row.section for row in rows].count("slo") == 1
     assert [row.value for row in rows if row.section != "slo"] == [
-        float(budget) for budget in range(30, KEPT + 30)
+        float(budget) for budget in range(15, 25)
     ]
 
 

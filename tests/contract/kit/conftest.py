@@ -36,9 +36,16 @@ def fails(case: Any, name: str) -> bool:
 
 
 def failing(
-    conformance: type[Any], kind: Kind, name: str, broken: Callable[[Any], None] | None = None
+    conformance: type[Any],
+    kind: Kind,
+    name: str,
+    broken: Callable[[Any], None] | None = None,
+    words: str = "",
 ) -> Iterator[str]:
-    """Which tests of a conformance class a built-in fails, once something of it is broken."""
+    """Which tests of a conformance class a built-in fails, once something of it is broken.
+
+    Of those alone that have some words in their name, or of the one that is called so.
+    """
 
     def make(case: Any) -> Any:
         offer = info(kind, name)
@@ -48,7 +55,9 @@ def failing(
         return strategy
 
     case = type("Case", (conformance,), {"make": make})()
-    tests = [test for test in dir(conformance) if test.startswith("test_")]
+    tests = [test for test in dir(conformance) if test.startswith("test_") and words in test]
+    if words in tests:
+        tests = [words]
     return (test for test in tests if fails(case, test))
 
 

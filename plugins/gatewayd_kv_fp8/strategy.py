@@ -49,6 +49,20 @@ _FORMATS = {
 }
 
 
+class _Parts(NamedTuple):
+    """What records are made of.
+
+    Attributes:
+        records: they, shape ``[..., record_bytes]``.
+        codes: of the format's type, shape ``[..., head_dim]``.
+        scales: bfloat16, shape ``[..., 1]``; None without any.
+    """
+
+    records: torch.Tensor
+    codes: torch.Tensor
+    scales: torch.Tensor | None
+
+
 class Fp8:
     """The largest number of a token's head becomes the largest code, if there are scales.
 
@@ -59,6 +73,7 @@ class Fp8:
     def __init__(self, config: Fp8Config) -> None:
         self._format = _FORMATS[config.format]
         self._scales = config.scale == "token"
+        self._written: _Parts | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Nothing is needed."""
@@ -80,25 +95,30 @@ class Fp8:
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim, form = values.shape[-1], self._format
-        codes = out[..., :dim].view(form.dtype)
-        if not self._scales:
-            # Beyond the largest is NaN, or infinity.
-            codes.copy_(values.float().clamp(-form.most, form.most))
-            return
+        form = self._format
+        parts = self._written = self._parts(out)
         numbers = values.float()
+        if parts.scales is None:
+            # Beyond the largest is NaN, or infinity.
+            parts.codes.copy_(numbers.clamp(-form.most, form.most))
+            return
         scales = numbers.abs().amax(-1, keepdim=True).mul_(form.factor / form.most)
-        kept = _scales(out, dim).copy_(scales.add_(_LEAST_SCALE))
+        kept = parts.scales.copy_(scales.add_(_LEAST_SCALE))
         # It may have been rounded down, but not so far that the largest is rounded up.
-        codes.copy_(torch.div(numbers, kept).mul_(form.factor))
+        parts.codes.copy_(torch.div(numbers, kept).mul_(form.factor))
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim, form = out.shape[-1], self._format
-        out.copy_(form.as_float16(records[..., :dim]))
-        out.mul_(_scales(records, dim) if self._scales else form.factor)
+        form, parts = self._format, self._parts(records)
+        out.copy_(form.as_float16(parts.codes))
+        out.mul_(form.factor if parts.scales is None else parts.scales)
 
-
-def _scales(records: torch.Tensor, dim: int) -> torch.Tensor:
-    """What is behind the codes of records, ``[..., 1]``."""
-    return records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]
+    def _parts(self, records: torch.Tensor) -> _Parts:
+        """Look at records; those of a step are written to, and read, in each layer."""
+        if self._written is not None and self._written.records is records:
+            return self._written
+        if not self._scales:
+            return _Parts(records, records.view(self._format.dtype), None)
+        dim = records.shape[-1] - _SCALE_BYTES
+        scales = records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]
+        return _Parts(records, records[..., :dim].view(self._format.dtype), scales)

@@ -6,7 +6,7 @@ for its size, and codes are made with the scale as it was rounded, so its few di
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
@@ -23,11 +23,26 @@ Sums and products are what a step's code has just done: other operations would t
 long here for being fetched as for being computed."""
 
 
+class _Parts(NamedTuple):
+    """What records are made of.
+
+    Attributes:
+        records: they, shape ``[..., record_bytes]``.
+        codes: int8, shape ``[..., head_dim]``.
+        scales: bfloat16, shape ``[..., 1]``.
+    """
+
+    records: torch.Tensor
+    codes: torch.Tensor
+    scales: torch.Tensor
+
+
 class Int8:
     """Symmetric codes from -127 to 127."""
 
     def __init__(self, config: Int8Config) -> None:
         self._config = config
+        self._written: _Parts | None = None
 
     def open(self, resources: EngineResources) -> None:
         """Nothing is needed."""
@@ -43,20 +58,22 @@ class Int8:
 
     def encode(self, values: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim = values.shape[-1]
+        parts = self._written = self._parts(out)
         numbers = values.float()
         scales = numbers.abs().amax(-1, keepdim=True).mul_(1 / _MOST).add_(_LEAST_SCALE)
-        kept = _scales(out, dim).copy_(scales)
+        kept = parts.scales.copy_(scales)
         # The scale may have been rounded down, but not so far that the largest is rounded up.
-        codes = torch.div(numbers, kept).round_()
-        out[..., :dim].view(torch.int8).copy_(codes)
+        parts.codes.copy_(torch.div(numbers, kept).round_())
 
     def decode(self, records: torch.Tensor, out: torch.Tensor) -> None:
         """See ``KvCodecStrategy``."""
-        dim = out.shape[-1]
-        out.copy_(records[..., :dim].view(torch.int8)).mul_(_scales(records, dim))
+        parts = self._parts(records)
+        out.copy_(parts.codes).mul_(parts.scales)
 
-
-def _scales(records: torch.Tensor, dim: int) -> torch.Tensor:
-    """What is behind the codes of records, ``[..., 1]``."""
-    return records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]
+    def _parts(self, records: torch.Tensor) -> _Parts:
+        """Look at records; those of a step are written to, and read, in each layer."""
+        if self._written is not None and self._written.records is records:
+            return self._written
+        dim = records.shape[-1] - _SCALE_BYTES
+        scales = records.view(torch.bfloat16)[..., dim // _SCALE_BYTES :]
+        return _Parts(records, records[..., :dim].view(torch.int8), scales)

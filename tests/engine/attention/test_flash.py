@@ -32,8 +32,14 @@ def test_steps_give_what_the_definition_gives(
         sequences.check(attention, some_counts(sequences))
 
 
-@pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float8_e5m2])
-@pytest.mark.parametrize("name", ["FlashAttention", "CascadeAttention", "PagedAttention"])
+@pytest.mark.parametrize(
+    ("name", "element"),
+    [
+        ("FlashAttention", torch.float8_e4m3fn),
+        ("CascadeAttention", torch.float8_e5m2),
+        ("PagedAttention", torch.float8_e4m3fn),
+    ],
+)
 def test_pages_of_floats_of_8_bits_are_read_as_what_they_hold(
     flashinfer: SimpleNamespace, name: str, element: torch.dtype
 ) -> None:
@@ -42,8 +48,8 @@ def test_pages_of_floats_of_8_bits_are_read_as_what_they_hold(
     make = getattr(flashinfer, name, PagedAttention)
     attention = make(sequences.shape, sequences.pool, sequences.append)
     for row in range(5):
-        sequences.fill(row, [1, 4, 5, 33, 80][row])
-    for _ in range(6):
+        sequences.fill(row, [1, 4, 5, 13, 30][row])
+    for _ in range(3):
         sequences.check(attention, some_counts(sequences))
 
 

@@ -50,7 +50,7 @@ def test_pages_have_the_bytes_of_their_records(
     assert data.float().abs().amax() > 0
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "lookahead"])
+@pytest.mark.parametrize("drafter", ["ngram"])
 def test_drafts_are_verified_over_them(
     make_device_engine: Make, make_engine: Make, drafter: str
 ) -> None:

@@ -30,7 +30,8 @@ Make = Callable[..., Any]
 AUTO = StrategyChoice("auto")
 PACKED = StrategyChoice("auto", {"fp8": {"packed": True}})
 """The device of these tests is a CPU, too, where fp8 would be made floats."""
-FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits", "fp8 in blocks")
+FORMATS = ("awq", "gptq_v2 with an order", "fp8 in blocks")
+MORE = ("packed with zeros", "floats of 4 bits")
 CLOSE = 0.5
 """How far apart two logits may be and still change places: one of 108 tokens did, 0.21 apart."""
 LONG = [*range(20, 20 + 3 * MOST_LINES)]
@@ -58,7 +59,9 @@ def both(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     return ways
 
 
-@pytest.mark.parametrize("name", FORMATS)
+@pytest.mark.parametrize(
+    "name", [*FORMATS, *(pytest.param(name, marks=pytest.mark.slow) for name in MORE)]
+)
 def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     name: str,
     make_engine: Make,

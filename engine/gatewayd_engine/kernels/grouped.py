@@ -49,7 +49,7 @@ def grouped_mm(
         rows,
         weight.columns,
         weight.scales.shape[0],
-        weight.words.shape[0] // 16,
+        weight.words.shape[0],
         x.stride(0),
         out.stride(0),
         BITS=weight.bits,
@@ -143,7 +143,7 @@ def _given(
     source = column
     if HAS_ORDER:
         source = tl.load(order + column, mask=inside, other=0)
-    place = x + line[:, None].to(tl.int64) * stride + source[None, :]
+    place = x + line[:, None] * stride + source[None, :]
     return tl.load(place, mask=(line < m)[:, None] & inside[None, :], other=0.0)
 
 
@@ -186,7 +186,7 @@ def _grouped_mm(
     each = (blocks + SPLITS - 1) // SPLITS
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for block in range(split * each, tl.minimum(split * each + each, blocks)):
-        at = (block * 16 + lane)[:, None].to(tl.int64) * rows + row[None, :]
+        at = (block * rows + row)[None, :] * 16 + lane[:, None]
         packed = tl.load(words + at, mask=is_row[None, :], other=0)
         if RUN == PER_WORD:
             # All of the words' codes are of one group.
@@ -195,10 +195,10 @@ def _grouped_mm(
             code = _block(packed, BITS, ZERO, IS_FLOAT, given.dtype)
             part = tl.dot(given, code, input_precision="ieee")
             group = tl.minimum(block * PER_WORD * 16 // GROUP, groups - 1)
-            scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+            scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
             acc += part * scale.to(tl.float32)[None, :]
             if HAS_OFFSETS:
-                offset = tl.load(offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+                offset = tl.load(offsets + group * rows + row, mask=is_row, other=0.0)
                 total = tl.sum(given.to(tl.float32), 1)
                 acc += total[:, None] * offset.to(tl.float32)[None, :]
         else:
@@ -209,33 +209,31 @@ def _grouped_mm(
                 part = tl.dot(given, code, input_precision="ieee")
                 # Places behind the last column are multiplied by zeros, whatever their group.
                 group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
-                scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+                scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
                 acc += part * scale.to(tl.float32)[None, :]
                 if HAS_OFFSETS:
-                    offset = tl.load(
-                        offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0
-                    )
+                    offset = tl.load(offsets + group * rows + row, mask=is_row, other=0.0)
                     total = tl.sum(given.to(tl.float32), 1)
                     acc += total[:, None] * offset.to(tl.float32)[None, :]
 
     writes = is_line[:, None] & is_row[None, :]
-    target = out + line[:, None].to(tl.int64) * out_stride + row[None, :]
+    target = out + line[:, None] * out_stride + row[None, :]
     added = tl.zeros((BLOCK_N,), tl.float32)
     if HAS_BIAS:
         added = tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
     if SPLITS == 1:
         tl.store(target, (acc + added[None, :]).to(out.dtype.element_ty), mask=writes)
     else:
-        mine = line[:, None].to(tl.int64) * rows + row[None, :]
+        mine = line[:, None] * rows + row[None, :]
         size = BLOCK_M * rows
-        tl.store(partial + split.to(tl.int64) * size + mine, acc, mask=writes)
+        tl.store(partial + split * size + mine, acc, mask=writes)
         # All threads have written before one of them says so.
         tl.debug_barrier()
         before = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel")
         if before == SPLITS - 1:
             whole = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
             for other in tl.static_range(SPLITS):
-                left = partial + tl.full((), other, tl.int64) * size + mine
+                left = partial + other * size + mine
                 # Not from this multiprocessor's cache, which others do not write to.
                 whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
             tl.store(target, (whole + added[None, :]).to(out.dtype.element_ty), mask=writes)
@@ -245,7 +243,7 @@ def _grouped_mm(
 def expand(weight: Packed, first: int, out: torch.Tensor) -> None:
     """See ``Kernels``."""
     count = out.shape[1]
-    _expand[(triton.cdiv(count, ROWS), weight.words.shape[0] // 16)](
+    _expand[(triton.cdiv(count, ROWS), weight.words.shape[0])](
         weight.words,
         weight.scales,
         weight.scales if weight.offsets is None else weight.offsets,
@@ -295,23 +293,23 @@ def _expand(
     place_in_out = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     is_row = place_in_out < count
     row = first + place_in_out
-    at = (block * 16 + lane)[:, None].to(tl.int64) * rows + row[None, :]
+    at = (block * rows + row)[None, :] * 16 + lane[:, None]
     packed = tl.load(words + at, mask=is_row[None, :], other=0)
     for place in tl.static_range(PER_WORD):
         column = (block * PER_WORD + place) * 16 + lane
         inside = column < columns
         group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
-        scale = tl.load(scales + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+        scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
         code = _code(packed, place, BITS, ZERO, IS_FLOAT)
         value = code * scale.to(tl.float32)[None, :]
         if HAS_OFFSETS:
-            offset = tl.load(offsets + group.to(tl.int64) * rows + row, mask=is_row, other=0.0)
+            offset = tl.load(offsets + group * rows + row, mask=is_row, other=0.0)
             value += offset.to(tl.float32)[None, :]
         target = column
         if HAS_ORDER:
             target = tl.load(order + column, mask=inside, other=0)
         tl.store(
-            out + target[:, None].to(tl.int64) * out_stride + place_in_out[None, :],
+            out + target[:, None] * out_stride + place_in_out[None, :],
             value.to(out.dtype.element_ty),
             mask=inside[:, None] & is_row[None, :],
         )

@@ -1,9 +1,9 @@
-"""The form in which kernels read matrices of few bits: words of neighbours in the output.
+"""The form in which kernels read matrices of few bits: words, in the order in which they are read.
 
 A word of 32 bits has codes of one row of the matrix, sixteen columns apart. Sixteen words then hold
 sixteen columns side by side for each place in a word, which is what a step of a matrix unit takes,
 and they are of one group where groups have a multiple of sixteen columns. What is loaded together,
-words of neighbouring rows, lies together.
+the words of neighbouring rows for the same columns, lies together.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ class Packed(NamedTuple):
     """A matrix ``[rows, columns]`` of few bits, ``(code - zero) * scale + offset``.
 
     Attributes:
-        words: int32, shape ``[16 * blocks, rows]``: bits ``bits * i`` and up of word ``16 * b + j``
-            are the code of column ``16 * (32 / bits) * b + 16 * i + j``. Places behind the last
-            column are 0.
+        words: int32, shape ``[blocks, rows, 16]``: bits ``bits * i`` and up of word ``j`` of block
+            ``b`` are the code of column ``16 * (32 / bits) * b + 16 * i + j``. Places behind the
+            last column are 0.
         scales: float16 where that is exact, else float32; shape ``[groups, rows]``.
         offsets: likewise; None for zeros.
         order: where each column of the words is in the input, int32, shape ``[columns]``; None for
@@ -132,7 +132,7 @@ def _words(codes: torch.Tensor, bits: int) -> torch.Tensor:
     words = torch.zeros((rows, blocks, LANES), dtype=torch.int32, device=codes.device)
     for place in range(per_word):
         words |= apart[:, :, place].int() << bits * place
-    return words.view(rows, -1).t().contiguous()
+    return words.transpose(0, 1).contiguous()
 
 
 def _by_group(numbers: torch.Tensor) -> torch.Tensor:
@@ -145,10 +145,10 @@ def _by_group(numbers: torch.Tensor) -> torch.Tensor:
 def unpack(packed: Packed) -> torch.Tensor:
     """The numbers, float32, shape ``[columns, rows]``, columns as in the input."""
     per_word, bits = packed.per_word, packed.bits
-    words = packed.words.view(-1, 1, LANES, packed.rows)
+    words = packed.words.transpose(1, 2).unsqueeze(1)  # [blocks, 1, 16, rows]
     places = torch.arange(per_word, dtype=torch.int32, device=words.device).view(1, -1, 1, 1)
     codes = (words >> places * bits) & ((1 << bits) - 1)
-    codes = codes.view(-1, packed.rows)[: packed.columns]
+    codes = codes.reshape(-1, packed.rows)[: packed.columns]
     if packed.is_float:
         values = codes.to(torch.uint8).view(_E4M3).float()
     else:

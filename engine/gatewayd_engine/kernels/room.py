@@ -60,7 +60,7 @@ class Room:
 def splits(weight: Packed) -> int:
     """Among how many programs each sum of a product is split; the same for any number of lines."""
     programs = -(-weight.rows // ROWS)
-    blocks = weight.words.shape[0] // 16
+    blocks = weight.words.shape[0]
     return max(1, min(-(-_PROGRAMS // programs), blocks // _LEAST_BLOCKS, _MOST_SPLITS))
 
 

@@ -34,12 +34,12 @@ def test_a_code_is_where_kernels_look_for_it() -> None:
     codes = torch.zeros(3, 300, dtype=torch.uint8)
     codes[1, 128 + 5 * 16 + 7] = 9
     made = packed(GroupedWeight(codes, torch.ones(3, 1), bits=4))
-    assert made.words.shape == (3 * 16, 3)
-    assert made.words[16 + 7, 1] == 9 << 4 * 5
+    assert made.words.shape == (3, 3, 16)
+    assert made.words[1, 1, 7] == 9 << 4 * 5
     assert made.words.count_nonzero() == 1
     wide = packed(GroupedWeight(codes, torch.ones(3, 1)))
-    assert wide.words.shape == (5 * 16, 3)
-    assert wide.words[(128 + 80) // 64 * 16 + 7, 1] == 9 << 8 * (80 % 64 // 16)
+    assert wide.words.shape == (5, 3, 16)
+    assert wide.words[(128 + 80) // 64, 1, 7] == 9 << 8 * (80 % 64 // 16)
 
 
 def test_four_bits_take_half_a_byte() -> None:

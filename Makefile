@@ -80,6 +80,10 @@ gpu: ## the kernels' parity, the engine and the benchmarks on a GPU; figures in 
 	  $(GPU_PYTHON) -m gatewayd bench $$kind --model llama-8b --device cuda --markdown \
 	    --out $(OUT)/$$kind.json || status=1; \
 	done; \
+	$(GPU_PYTHON) -m gatewayd bench offline --model llama-8b --device cuda --markdown \
+	  --only even,decode-1 --quantizer fp8 --kv-codec fp8 --set kv_codec.fp8.scale=none \
+	  --out $(OUT)/fp8.json || status=1; \
+	$(GPU_PYTHON) tests/bench/gemm.py --json $(OUT)/gemm.json || status=1; \
 	exit $$status
 
 wheel: install ## sdist and wheel in dist/

@@ -53,6 +53,12 @@ KvCodec = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="Of the KV cache. Default: numbers of the arithmetic."),
 ]
+Set = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Of the configuration: kv_codec.fp8.scale=none."
+    ),
+]
 Only = Annotated[str | None, typer.Option(metavar="NAME[,NAME...]", help="These workloads alone.")]
 Scale = Annotated[
     float,
@@ -80,6 +86,17 @@ def chosen(only: str | None, names: Sequence[str]) -> list[str]:
                 f"{name!r} is no workload; there are {', '.join(names)}", param_hint="--only"
             )
     return [name for name in names if name in wanted]
+
+
+def pairs(given: Sequence[str] | None) -> dict[str, Any]:
+    """What ``--set`` says of the configuration, by dotted key."""
+    made = {}
+    for pair in given or ():
+        key, equals, value = pair.partition("=")
+        if not equals or not key:
+            raise typer.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--set")
+        made[key] = value
+    return made
 
 
 @contextmanager

@@ -192,6 +192,22 @@ def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     assert len(gaps) <= 24 * 24 // 12
 
 
+@pytest.mark.parametrize("element", ["e4m3", "e5m2"])
+def test_tokens_over_keys_and_values_of_8_bits_are_the_cpus(make: Make, element: str) -> None:
+    """Nano's heads of 64 numbers are FlashInfer's; what it reads is what the kernel has written."""
+    codec = StrategyChoice("fp8", {"scale": "none", "format": element})
+    prompts = mixed_prompts(24, NANO_VOCAB, 300, seed=5)
+    reference = greedy(build(dtype="float32", threads=None, kv_codec=codec), prompts, 24)
+    gaps = follow(make(kv_codec=codec), prompts, reference, CLOSE)
+    assert len(gaps) <= 24 * 24 // 12
+
+
+@pytest.mark.parametrize("element", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_keys_and_values_of_8_bits_are_appended(kernels: Kernels, element: torch.dtype) -> None:
+    for n in (1, 64):
+        checks.rope_append(kernels, CUDA, torch.bfloat16, n, 32, 8, 128, 128, 16, element)
+
+
 @pytest.mark.parametrize("quantizer", ["int8", "fp8", "int4", "awq"])
 def test_launching_a_step_waits_for_nothing(
     make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, quantizer: str
@@ -201,6 +217,8 @@ def test_launching_a_step_waits_for_nothing(
     if quantizer == "awq":
         written(folder, tmp_path / "made", WRITERS[quantizer])
         folder, fields = tmp_path / "made", {"catalog": catalog(), "quantizer": AUTO}
+    if quantizer == "fp8":
+        fields["kv_codec"] = StrategyChoice("fp8", {"scale": "none"})
     engine = make(folder, max_batch_tokens=128, **fields)
     prompts = mixed_prompts(12, NANO_VOCAB, 200, seed=7)
 

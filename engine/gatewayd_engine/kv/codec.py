@@ -125,8 +125,8 @@ def form_of(
     if element not in _ELEMENTS:
         raise ConfigError(
             f"kv_codec is {choice.name!r} and device {config.device!r}, whose kernels read plain "
-            "floats of 8 bits alone; take a codec, or settings, that write such, set [kv_codec] "
-            'strategy to "none", or [engine] device to "cpu"'
+            'floats of 8 bits alone: fp8 writes such with [kv_codec.fp8] scale = "none"; or set '
+            '[kv_codec] strategy to "none", or [engine] device to "cpu"'
         )
     if size != head_dim:
         raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")

@@ -10,7 +10,7 @@ from gatewayd.bench.h200 import compare, reference
 from gatewayd.bench.offline.engine import EngineError, running
 from gatewayd.bench.offline.measure import Outcome, measure, warm_start
 from gatewayd.bench.offline.report import comparisons, engine_rows
-from gatewayd.bench.offline.workloads import WORKLOADS
+from gatewayd.bench.offline.workloads import ON_REQUEST, WORKLOADS
 from gatewayd.bench.run import Form, Run, progress_line
 from gatewayd.bench.stages import Stages
 from gatewayd.cli.common import fail
@@ -32,6 +32,7 @@ def offline(
     kv_memory: options.KvMemory = None,
     quantizer: options.QuantizerOption = None,
     kv_codec: options.KvCodec = None,
+    others: options.Set = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
     as_markdown: options.AsMarkdown = False,
@@ -44,6 +45,8 @@ def offline(
     The figures stand beside vLLM's of one H200.
     """
     names = options.chosen(only, [*WORKLOADS, _START])
+    if only is None:
+        names = [name for name in names if name not in ON_REQUEST]
     settings = {
         "model.dtype": dtype.value,
         "model.max_model_len": max_model_len,
@@ -53,6 +56,7 @@ def offline(
         "quantizer.strategy": quantizer,
         "kv_codec.strategy": kv_codec,
         "log.level": "warning",
+        **options.pairs(others),
     }
     form: Form = "json" if as_json else "markdown" if as_markdown else "table"
     with options.measured(model, device, settings) as found, Stages() as stages:

@@ -107,6 +107,9 @@ WORKLOADS: Mapping[str, Callable[[int], Workload]] = MappingProxyType(
         "chat": lambda offset: _chat(8 + offset),
         "shared": lambda offset: _shared(9 + offset),
         "long": lambda offset: _plain("long_16x16384_out128", 10 + offset, 16, 16_384, 128),
+        "even": lambda offset: _plain("even_512x1000_out1000", 11 + offset, 512, 1000, 1000),
     }
 )
 """By the name that is typed; each takes what is added to its seed, 0 for the stored figures'."""
+ON_REQUEST = frozenset({"even"})
+"""Run only if they are named: their goals are those of weights and keys of 8 bits."""

@@ -9,18 +9,15 @@ import pytest
 import torch
 
 from gatewayd_engine.config import ConfigError, StrategyChoice
-from gatewayd_hooks.kv_codecs import KvCodecStrategy
-from gatewayd_hooks.strategy import StrategyConfig
-from gatewayd_hooks.testing.kv_codecs import KvCodecConformance
+from gatewayd_kv_fp8.strategy import Fp8
 from tests.engine.core.conftest import build
 from tests.engine.core.prompts import PROMPTS
-from tests.engine.device.plain8 import Plain8, Wide8, catalog
 from tests.gpu.engines import follow, greedy
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
-PLAIN = StrategyChoice("plain8")
+PLAIN = StrategyChoice("fp8", {"scale": "none"})
 CLOSE = 0.5
 """How far apart two logits may be and still change places, where a number was between two codes."""
 
@@ -30,8 +27,8 @@ def test_tokens_are_those_of_the_codec_on_a_cpu(
     make_device_engine: Make, make_engine: Make, more: dict[str, Any]
 ) -> None:
     """Alone, with prefixes that are shared, and where sequences are preempted."""
-    engine = make_device_engine(catalog=catalog(), kv_codec=PLAIN, **more)
-    reference = greedy(make_engine(catalog=catalog(), kv_codec=PLAIN), PROMPTS, 12)
+    engine = make_device_engine(kv_codec=PLAIN, **more)
+    reference = greedy(make_engine(kv_codec=PLAIN), PROMPTS, 12)
     gaps = follow(engine, PROMPTS, reference, CLOSE)
     assert len(gaps) <= 3
 
@@ -39,11 +36,11 @@ def test_tokens_are_those_of_the_codec_on_a_cpu(
 def test_pages_have_the_bytes_of_their_records(
     make_device_engine: Make, device_runner: Callable[[Any], Any]
 ) -> None:
-    engine = make_device_engine(catalog=catalog(), kv_codec=PLAIN)
+    engine = make_device_engine(kv_codec=PLAIN)
     floats = make_device_engine()
     assert engine.info.page_bytes * 4 == floats.info.page_bytes
     assert engine.info.kv_record_bytes * 4 == floats.info.kv_record_bytes
-    assert engine.info.strategies["kv_codec"] == "plain8"
+    assert engine.info.strategies["kv_codec"] == "fp8"
     data = device_runner(engine)._drafted._pool.data
     assert data.dtype == torch.float8_e4m3fn
     engine.generate(PROMPTS[0], max_tokens=3, ignore_eos=True)
@@ -56,37 +53,33 @@ def test_drafts_are_verified_over_them(
 ) -> None:
     prompts = [2 * prompt for prompt in PROMPTS]
     engine = make_device_engine(
-        catalog=catalog(),
         kv_codec=PLAIN,
         drafter=StrategyChoice(drafter),
         spec_controller=StrategyChoice("fixed"),
     )
-    reference = greedy(make_engine(catalog=catalog(), kv_codec=PLAIN), prompts, 12)
+    reference = greedy(make_engine(kv_codec=PLAIN), prompts, 12)
     follow(engine, prompts, reference, CLOSE)
     assert engine.core.stats.draft_tokens > 0
 
 
-def test_records_that_are_no_numbers_are_refused_in_a_sentence(make_device_engine: Make) -> None:
-    with pytest.raises(ConfigError, match=r"^kv_codec is 'int8' and device .*plain floats of 8"):
-        make_device_engine(kv_codec=StrategyChoice("int8"))
-    with pytest.raises(ConfigError, match=r"^kv_codec wide8 says that \d+ bytes are \d+"):
-        make_device_engine(catalog=catalog(), kv_codec=StrategyChoice("wide8"))
+def test_e5m2_is_read_as_that(
+    make_device_engine: Make, make_engine: Make, device_runner: Callable[[Any], Any]
+) -> None:
+    choice = StrategyChoice("fp8", {"scale": "none", "format": "e5m2"})
+    engine = make_device_engine(kv_codec=choice)
+    assert device_runner(engine)._drafted._pool.data.dtype == torch.float8_e5m2
+    reference = greedy(make_engine(kv_codec=choice), PROMPTS[:3], 12)
+    assert len(follow(engine, PROMPTS[:3], reference, CLOSE)) <= 2
+
+
+def test_records_that_are_no_numbers_are_refused_in_a_sentence(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("int8", "fp8"):
+        with pytest.raises(ConfigError, match=rf"^kv_codec is '{name}' and device .* scale = "):
+            make_device_engine(kv_codec=StrategyChoice(name))
     # A CPU asks nobody what they are.
-    build(catalog=catalog(), kv_codec=StrategyChoice("int8")).core.strategies.close()
-
-
-class TestPlain8(KvCodecConformance):
-    def make(self) -> KvCodecStrategy:
-        return Plain8(StrategyConfig())
-
-    def bound(self, values: torch.Tensor) -> torch.Tensor:
-        # Steps of a sixteenth, of a 512th where numbers are small; what is large is cut off.
-        steps = values.abs() / 16 + 2.0**-9
-        return torch.where(values.abs() > 448, values.abs(), steps)
-
-
-def test_the_kit_tells_records_that_are_longer_than_their_numbers() -> None:
-    kit = TestPlain8()
-    kit.make = lambda: Wide8(StrategyConfig())  # type: ignore[method-assign]
-    with pytest.raises((AssertionError, RuntimeError)):
-        kit.test_records_that_are_said_to_be_plain_numbers_are()
+    build(kv_codec=StrategyChoice("int8")).core.strategies.close()
+    monkeypatch.setattr(Fp8, "record_bytes", lambda self, head_dim, dtype: head_dim + 2)
+    with pytest.raises(ConfigError, match=r"^kv_codec fp8 says that 64 bytes are 66"):
+        make_device_engine(kv_codec=PLAIN)

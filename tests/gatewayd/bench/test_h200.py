@@ -18,6 +18,9 @@ def test_stored_offline_figures_are_of_these_workloads() -> None:
     assert known.keys() == made.keys()
     for name, workload in made.items():
         rival = known[name].rival
+        if not rival:
+            assert name == "even_512x1000_out1000", "nobody has measured just this"
+            continue
         seconds = rival["seconds"]
         assert rival["requests_per_second"] * seconds == pytest.approx(len(workload.own))
         assert rival["input_tokens_per_second"] * seconds == pytest.approx(

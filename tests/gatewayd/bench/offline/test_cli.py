@@ -130,6 +130,7 @@ def test_bad_options_name_themselves(
     ("arguments", "sentence"),
     [
         (("--kv-codec", "int3"), "kv_codec.int3 is not installed"),
+        (("--set", "kv_codec.fp8.scale"), "'kv_codec.fp8.scale' is not KEY=VALUE"),
         (("--quantizer", "int3"), "quantizer.int3 is not installed"),
     ],
 )

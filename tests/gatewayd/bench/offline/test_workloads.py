@@ -21,6 +21,7 @@ DIGESTS = {
     "chatlike_1000": "705bf9bcaec6ad96",
     "sharedprefix_1000x(1000+50)_out32": "7c7e15c3e78a2ef6",
     "long_16x16384_out128": "c10bed96d50f5118",
+    "even_512x1000_out1000": "b195b6c24e4ff822",
 }
 
 

@@ -49,6 +49,9 @@ def test_every_goal_is_beyond_what_the_other_engine_does_and_within_the_limit() 
     known = reference()
     for name, one in {**known.offline, **known.served}.items():
         assert one.goals, name
+        if not one.rival:
+            assert name == "even_512x1000_out1000", "nobody has measured just this"
+            continue
         assert one.goals.keys() <= one.rival.keys() <= FIGURES.keys()
         assert one.limits.keys() <= one.goals.keys() & one.rival.keys()
         for figure, goal in one.goals.items():

@@ -11,6 +11,7 @@ import numpy as np
 
 from gatewayd_engine.about import about
 from gatewayd_engine.faults import STRATEGY_ERROR, OutOfService, RequestFault
+from gatewayd_engine.fronts import only_pages
 from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.pages import Pages
@@ -100,7 +101,8 @@ class Admission:
                 self._seat(sequence, beginning.shared, computed)
             if beginning.continued is not None:
                 computed = self._bring(sequence, beginning.continued, num_tokens)
-            count = min(grant, num_tokens - computed)
+            whole = sequence.whole(num_tokens)
+            count = min(grant, (whole if computed < whole else num_tokens) - computed)
             while len(sequence.pages) * size < computed + count:
                 self._take(sequence)
         except BaseException:
@@ -207,6 +209,10 @@ class Admission:
     def _bring(self, sequence: Sequence, match: Match, num_tokens: int) -> int:
         """Let pages come back behind those that a sequence has; returns its computed tokens."""
         computed = self._outside.bring(sequence, match, num_tokens, partial(self._take, sequence))
+        kept = sequence.kept
+        if kept is not None and kept.front is not None:
+            front = kept.front
+            self._holdings.set_front(sequence, front.covered, front.kept, sequence.pages)
         self._queue.view.num_computed[sequence.slot] = computed
         return computed
 
@@ -296,7 +302,8 @@ class Admission:
         """A running sequence gives back its row and its pages, and keeps so many tokens."""
         self._outside.settle()
         self._holdings.forked.discard(sequence.slot)
-        held, sequence.pages = sequence.pages, []
+        held, sequence.pages = only_pages(sequence.pages), []
+        sequence.front = None
         row = sequence.row
         self._rows.give_back(sequence, num_tokens)
         try:

@@ -107,7 +107,7 @@ class CpuBackend:
         attention = SelectiveAttention(
             shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
         )
-        return Runner(decoder, attention, rows, processors, self._make_pace())
+        return Runner(decoder, attention, pool, rows, processors, self._make_pace())
 
 
 class DeviceBackend:

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.fronts import Fronts
 from gatewayd_engine.rows import Rows
 
 
@@ -104,7 +105,8 @@ class StepBatch:
         counts: tokens that each computes now, drafts included, shape ``[n]``.
         num_decode: how many sequences compute one token and drafts behind it.
         ids: of the tokens, int64, shape ``[num_tokens]``.
-        places: where in its sequence's pages each is kept, int64, shape ``[num_tokens]``.
+        places: where in its sequence's pages each is kept, if it has no front, int64, shape
+            ``[num_tokens]``.
         positions: the same but for drafts of a tree, of which several share a position.
         last: index of each sequence's last token among the tokens, shape ``[n]``.
         samples: whether the last of its tokens that is no draft is the last it has, so that the
@@ -114,6 +116,7 @@ class StepBatch:
         drafts: None if nobody has any.
         unknown: lines whose one token is not known yet: the step before chooses it. None if there
             are none, shape ``[m]``.
+        fronts: of its lines; None if nobody has any.
     """
 
     slots: NDArray[np.int32]
@@ -130,6 +133,7 @@ class StepBatch:
     block_table: NDArray[np.int64]
     drafts: DraftLines | None
     unknown: NDArray[np.int64] | None = None
+    fronts: Fronts | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
@@ -162,6 +166,23 @@ class StepBatch:
             unknown=np.zeros(1, np.int64)
             if self.unknown is not None and index in self.unknown
             else None,
+            fronts=None if self.fronts is None else Fronts.make(self.fronts.of[one]),
+        )
+
+    def in_pool(self) -> StepBatch:
+        """The same by places in the pool, for whoever reads and writes there.
+
+        Behind a front they are not those of tokens. A sequence that has got one is another one
+        for whoever keeps what it had before.
+        """
+        if self.fronts is None:
+            return self
+        shift = self.fronts.shift
+        return replace(
+            self,
+            sequences=np.where(shift > 0, ~self.sequences, self.sequences),
+            starts=self.starts - shift,
+            places=self.places - np.repeat(shift, self.counts),
         )
 
     def without_drafts(self) -> StepBatch:
@@ -240,6 +261,9 @@ def gather(
         block_table=rows.block_table[row_, :num_pages],
         drafts=drafts,
         unknown=None if placeholders is None else np.flatnonzero(placeholders[order]),
+        fronts=Fronts.make([rows.fronts.get(one) for one in row_.tolist()])
+        if rows.fronts
+        else None,
     )
     if drafts is not None and drafts.parents is not None:
         return replace(batch, positions=_tree_positions(batch, drafts))

@@ -20,8 +20,10 @@ from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.bounds import TenantBounds, has_begun
 from gatewayd_engine.browsing import Browsing
 from gatewayd_engine.check import Patience, check
+from gatewayd_engine.compaction import Compactor
 from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import Flight, InFlight, take_off
+from gatewayd_engine.fronts import only_pages
 from gatewayd_engine.inspection import Inspection
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
@@ -117,6 +119,9 @@ class EngineCore:
             self._runner,
         )
         self._spending = Spending(self._queue)
+        self._compactor = Compactor(
+            self._queue, self._placement, strategies, self._runner, pool.page_size
+        )
         self._landing = Landing(
             self._queue,
             self._rows,
@@ -125,6 +130,7 @@ class EngineCore:
             self._lives,
             self._speculation,
             self._spending,
+            self._compactor,
             np.array(eos_token_ids, np.int32),
         )
         self._attribution = Attribution(self._queue, self._placement.held, strategies.ledger)
@@ -162,7 +168,8 @@ class EngineCore:
         if any(map(self._lives.knows, message.sequences)):
             raise Refused("a sequence id is in use")
         seed = message.params.seed
-        sequences = make_sequences(message, prompt, self._draw_seed() if seed is None else seed)
+        seed = self._draw_seed() if seed is None else seed
+        sequences = make_sequences(message, prompt, seed, compacts=self._compactor.is_on)
         guide = message.params.guide
         if guide is not None:
             grammar = self.strategies.guides.want(*guide, message.params.guide_behind)
@@ -320,7 +327,9 @@ class EngineCore:
             PageInvariantError: they do not add up.
         """
         self._pages.check(
-            held for sequence in self._queue for held in (sequence.pages, sequence.inherited)
+            held
+            for sequence in self._queue
+            for held in (only_pages(sequence.pages), sequence.inherited)
         )
 
     def step(self) -> StepOutput:
@@ -362,11 +371,15 @@ class EngineCore:
     def _may_overlap(self) -> bool:
         """Whether a step may be planned before the one before it has landed.
 
-        Not with drafts, which guess from tokens that are known; nor while a sequence may have to
-        give way, whose pages would still be written to.
+        Not with drafts, which guess from tokens that are known; nor where prompts become shorter,
+        before anything follows them; nor while a sequence may have to give way, whose pages would
+        still be written to.
         """
         return (
-            self._runner.overlaps and not self._speculation.is_on and not self._placement.is_tight
+            self._runner.overlaps
+            and not self._speculation.is_on
+            and not self._compactor.is_on
+            and not self._placement.is_tight
         )
 
     def _next_batch(self) -> StepBatch | None:

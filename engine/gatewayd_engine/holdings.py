@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gatewayd_engine.fronts import NO_PAGE, Front, only_pages
+from gatewayd_engine.kv.biases import bias_pages
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.queue import Queue
@@ -60,11 +62,30 @@ class Holdings:
         self.forked.discard(sequence.slot)
         self._pages.give_back([shared])
 
+    def set_front(self, sequence: Sequence, covered: int, kept: int, pages: list[int]) -> None:
+        """A sequence begins with a front from now on.
+
+        Args:
+            sequence: running.
+            covered: tokens that it stands for.
+            kept: keys and values that do.
+            pages: of the few, then of their biases, then of the tokens that are not covered.
+        """
+        size = self._pool.page_size
+        num_bias = bias_pages(self._pool, kept)
+        end = kept // size + num_bias
+        absent = [NO_PAGE] * (covered // size - end)
+        sequence.pages = [*pages[:end], *absent, *pages[end:]]
+        sequence.front = Front(covered, kept, tuple(pages[kept // size : end]))
+        self._queue.num_pages[sequence.slot] = len(sequence.pages)
+        self._queue.num_absent[sequence.slot] = len(absent)
+        self._rows.set_front(sequence.row, sequence.front, sequence.pages)
+
     def scrub(self, sequence: Sequence) -> None:
         """Blank the pages only this sequence has written: it may have put NaN there.
 
         Pages are read beyond their owner's tokens under a mask, and a masked NaN is still one.
         """
-        for page in sequence.pages:
+        for page in only_pages(sequence.pages):
             if not self._pages.is_shared(page) and not self._pages.is_known(page):
                 self._pool.data[page].zero_()

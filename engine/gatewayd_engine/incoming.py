@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.fronts import Front
+
 
 @dataclass(frozen=True, slots=True)
 class Incoming:
@@ -17,8 +19,10 @@ class Incoming:
         first: which of its pages the first of them is.
         pages: what each holds, uint8, shape ``[page_bytes]``.
         num_tokens: computed of the sequence once they are there.
+        front: with which they begin; its pages are among them. None for those as computed.
     """
 
     first: int
     pages: Sequence[NDArray[np.uint8]]
     num_tokens: int
+    front: Front | None = None

@@ -72,7 +72,7 @@ class Inspection:
             number=number,
             sequences=queue.ids[slots].tobytes(),
             computed=_told(view.num_computed[slots] - queue.in_flight[slots]),
-            pages=_told(queue.num_pages[slots]),
+            pages=_told(queue.num_pages[slots] - queue.num_absent[slots]),
             cached=_told(self._cached(slots)),
             drafted=_told(queue.drafted[slots]),
             accepted=_told(queue.accepted[slots]),

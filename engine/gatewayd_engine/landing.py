@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.commit import first_told, named, write_down
+from gatewayd_engine.compaction import Compactor
 from gatewayd_engine.flight import Flight, touch_down
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.lives import Lives
@@ -38,6 +39,7 @@ class Landing:
         lives: of the sequences.
         speculation: shown what came of its guesses.
         spending: shares out the time that steps take.
+        compactor: shortens those whose prompts are complete.
         eos: end tokens of the model.
     """
 
@@ -50,6 +52,7 @@ class Landing:
         lives: Lives,
         speculation: Speculation,
         spending: Spending,
+        compactor: Compactor,
         eos: NDArray[np.int32],
     ) -> None:
         self._queue = queue
@@ -60,6 +63,7 @@ class Landing:
         self._recovery = lives.recovery
         self._speculation = speculation
         self._spending = spending
+        self._compactor = compactor
         self._eos = eos
 
     def land(self, flight: Flight, began: float, *, is_last: bool) -> StepOutput:
@@ -125,6 +129,7 @@ class Landing:
             sequence = queue[int(batch.slots[line])]
             self._placement.scrub(sequence)
             self._lives.finish(sequence, ERROR, error=(code, sentence))
+        self._recovery.fenced(partial(self._compactor.landed, batch), redo=False)
         return StepOutput(
             stats=NO_STATS,
             sequences=np.repeat(ids[tokens.lines], written.told).tobytes(),

@@ -10,6 +10,7 @@ from collections.abc import Callable, Set
 
 from gatewayd_engine.content import Contents
 from gatewayd_engine.costs import Line
+from gatewayd_engine.fronts import only_pages
 from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
@@ -74,14 +75,16 @@ class Outside:
 
     def keep(self, sequence: Sequence, num_computed: int) -> None:
         """Copy what is computed of a sequence, which is about to give up its pages."""
-        num_pages = -(-num_computed // self._pool.page_size)
-        if not num_pages:
+        held = sequence.pages[: -(-num_computed // self._pool.page_size)]
+        pages = only_pages(held)
+        if not pages or (len(pages) < len(held) and sequence.front is None):
+            # Nothing, or its front was about to be written: it begins anew.
             self._pool.arrivals.wait()
             return
-        copy = self._pool.arrivals.take_out(sequence.pages[:num_pages])
+        copy = self._pool.arrivals.take_out(pages)
         self._drop(sequence)
-        sequence.kept = Incoming(0, copy, num_computed)
-        self.kept_pages += num_pages
+        sequence.kept = Incoming(0, copy, num_computed, sequence.front)
+        self.kept_pages += len(pages)
         self.swaps += 1
 
     def forget(self, sequence: Sequence) -> None:

@@ -8,8 +8,10 @@ from numpy.typing import NDArray
 from gatewayd_engine.admission import Admission
 from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import InFlight
+from gatewayd_engine.fronts import NO_PAGE, only_pages
 from gatewayd_engine.held import Held
 from gatewayd_engine.holdings import Holdings
+from gatewayd_engine.kv.biases import bias_pages, write_front
 from gatewayd_engine.kv.pages import OutOfPages, OverCeiling, Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import Admitted
@@ -20,6 +22,7 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.underway import Underway
+from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS, PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
@@ -42,6 +45,7 @@ class Placement:
         self, queue: Queue, rows: Rows, pool: KvPool, pages: Pages, strategies: Strategies
     ) -> None:
         self._queue = queue
+        self._pool = pool
         self._pages = pages
         self._strategies = strategies
         self._page_size = pool.page_size
@@ -101,6 +105,8 @@ class Placement:
         self._make_way(plan)
         is_running = queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
+        if self._strategies.compacts is not None:
+            tokens = self._up_to_prompts(slots, tokens)
         grants = zip(
             plan.slots[~is_running].tolist(), plan.tokens[~is_running].tolist(), strict=True
         )
@@ -119,6 +125,16 @@ class Placement:
         view.unplaced = frozenset(slot for slot, _ in unplaced)
         self.held.computing = slots
         return slots, tokens
+
+    def _up_to_prompts(
+        self, slots: NDArray[np.int32], tokens: NDArray[np.int32]
+    ) -> NDArray[np.int32]:
+        """Grants of running sequences; one that may become shorter does so before it goes on."""
+        left = self._queue.prompt_len[slots] - self._queue.view.num_computed[slots]
+        goes_on = (left > 0) & (tokens > left)
+        for i in np.flatnonzero(goes_on).tolist():
+            goes_on[i] = self._queue[int(slots[i])].compacts
+        return np.where(goes_on, left, tokens).astype(tokens.dtype)
 
     def _admit(
         self, waiting: list[tuple[int, int]], computing: NDArray[np.int32]
@@ -278,6 +294,50 @@ class Placement:
         page = self._take(preempted, sequence.slot)
         if page is not None:
             self._holdings.copy(sequence, position, page)
+
+    # In fewer pages
+
+    def saves(self, covered: int, kept: int) -> bool:
+        """Whether so many keys, with their biases, take fewer pages than what they stand for."""
+        size = self._page_size
+        return kept // size + bias_pages(self._pool, kept) < covered // size
+
+    def shorten(self, sequence: Sequence, covered: int, kept: int, found: list[Compacted]) -> bool:
+        """Let few keys and values stand for the first tokens of a running sequence.
+
+        Their pages are given back before fresh ones are taken: a sequence that fills the pool
+        must still fit. What others hold of them, or the prefix cache knows, stays as it is.
+
+        Args:
+            sequence: whose prompt is computed; no step computes it.
+            covered: tokens that are stood for.
+            kept: keys and values that stand for them.
+            found: what stands for them, by layer.
+
+        Returns:
+            Whether it could; else it had to give way, and computes its prompt anew.
+        """
+        size, slot = self._page_size, sequence.slot
+        first = covered // size
+        held = sequence.pages[:first]
+        num_fresh = kept // size + bias_pages(self._pool, kept)
+        sequence.pages[:first] = [NO_PAGE] * first
+        preempted: set[int] = set()
+        try:
+            self._pages.give_back(held[::-1])
+            for i in range(num_fresh):
+                page = self._take(preempted, slot)
+                if page is None:
+                    return False
+                sequence.pages[i] = page
+        except BaseException:
+            if sequence.row >= 0:
+                self.put_out(sequence, PreemptionMode.RECOMPUTE)
+            raise
+        pages = only_pages(sequence.pages)
+        write_front(self._pool, pages[:num_fresh], kept, found)
+        self._holdings.set_front(sequence, covered, kept, pages)
+        return True
 
     # Out of the batch
 

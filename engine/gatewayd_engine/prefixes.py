@@ -98,7 +98,7 @@ class Prefixes:
         is_known = self._pages.is_known
         found = self._matched.get(sequence.id)
         if found is None or not all(map(is_known, found.pages)):
-            found = self._find(sequence, num_tokens - 1)
+            found = self._find(sequence, sequence.whole(num_tokens) - 1)
             self._matched[sequence.id] = found
         return found
 
@@ -157,7 +157,8 @@ class Prefixes:
         for i in np.flatnonzero(full > queue.num_published[slots]).tolist():
             slot, n = int(slots[i]), int(full[i])
             sequence = queue[slot]
-            if sequence.trail is None:
+            # Behind a front nothing is what others would compute.
+            if sequence.trail is None or sequence.front is not None:
                 continue
             queue.num_published[slot] = n
             pages = sequence.pages[:n]
@@ -177,6 +178,8 @@ class Prefixes:
     def keep_tail(self, sequence: Sequence) -> None:
         """A running sequence is about to end: let others find the page it leaves filled in part."""
         if self._strategies.plan.insert is None or sequence.trail is None:
+            return
+        if sequence.front is not None:
             return
         view, slot, size = self._queue.view, sequence.slot, self._page_size
         landed = int(view.num_computed[slot] - self._queue.in_flight[slot])

@@ -58,6 +58,7 @@ class Queue:
         self.limit = np.zeros(slots, np.int32)
         self.prompt_len = np.zeros(slots, np.int32)
         self.num_pages = np.zeros(slots, np.int32)
+        self.num_absent = np.zeros(slots, np.int32)
         self.num_reserved = np.zeros(slots, np.int32)
         self.num_published = np.zeros(slots, np.int32)
         self.row = np.full(slots, -1, np.int32)
@@ -122,6 +123,7 @@ class Queue:
         self.limit[slot] = sequence.limit
         self.prompt_len[slot] = sequence.prompt_len
         self.num_pages[slot] = 0
+        self.num_absent[slot] = 0
         self.num_reserved[slot] = 0
         self.num_published[slot] = 0
         self.row[slot] = -1
@@ -185,6 +187,7 @@ class Queue:
         self.stop_running(slot)
         self.view.num_computed[slot] = 0
         self.num_pages[slot] = 0
+        self.num_absent[slot] = 0
         self.waiting[slot] = None
 
     def park(self, slot: int) -> None:
@@ -236,6 +239,7 @@ class Queue:
                     "limit",
                     "prompt_len",
                     "num_pages",
+                    "num_absent",
                     "num_reserved",
                     "num_published",
                     "row",

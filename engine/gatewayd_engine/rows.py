@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from gatewayd_engine.fronts import Front
 from gatewayd_engine.messages import POOLINGS
 from gatewayd_engine.sequence import ALL_EXACT, Sequence
 
@@ -34,6 +35,7 @@ class Rows:
         page_size: tokens per page.
         tokens: ids of each row's sequence, shape ``[rows, max_model_len]``.
         block_table: pages of each row's sequence, shape ``[rows, max_pages]``.
+        fronts: of rows whose sequences have one, by row; their block tables begin with its pages.
         temperature, top_p, min_p: float32, shape ``[rows]``.
         top_k: int64, 0 for off, shape ``[rows]``.
         seed: uint64, shape ``[rows]``.
@@ -59,6 +61,7 @@ class Rows:
         self.page_size = page_size
         self.tokens = np.zeros((n, max_model_len), np.int32)
         self.block_table = np.zeros((n, -(-max_model_len // page_size)), np.int64)
+        self.fronts: dict[int, Front] = {}
         self.temperature = np.zeros(n, np.float32)
         self.top_p = np.ones(n, np.float32)
         self.min_p = np.zeros(n, np.float32)
@@ -118,14 +121,31 @@ class Rows:
         return row
 
     def set_pages(self, row: int, first: int, pages: list[int]) -> None:
-        """Write pages into the block table of a row, from the place ``first`` on."""
+        """Write pages of a row's sequence into its block table.
+
+        Args:
+            row: of the sequence.
+            first: which of its pages the first of them is.
+            pages: one after the other; none of a front.
+        """
+        if row in self.fronts:
+            first -= self.fronts[row].shift // self.page_size
         self.block_table[row, first : first + len(pages)] = pages
         if self.changes is not None:
             self.changes.pages.append((row, first, len(pages)))
 
+    def set_front(self, row: int, front: Front, pages: list[int]) -> None:
+        """The sequence of a row has a front; ``pages`` are all of its own, in token order."""
+        size = self.page_size
+        few = [*pages[: front.kept // size], *pages[front.covered // size :]]
+        self.fronts.pop(row, None)
+        self.set_pages(row, 0, few)
+        self.fronts[row] = front
+
     def give_back(self, sequence: Sequence, num_tokens: int) -> None:
         """The sequence leaves the batch and keeps its tokens."""
         row = sequence.row
+        self.fronts.pop(row, None)
         sequence.tokens = self.tokens[row, :num_tokens].copy()
         sequence.reported = int(self.reported[row])
         sequence.exact_until = int(self.exact_until[row])

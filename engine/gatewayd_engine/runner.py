@@ -10,10 +10,12 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import Attend
+from gatewayd_engine.attention.fitting import Ask, Fitting
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import Fault
 from gatewayd_engine.flight import Done, Launched
 from gatewayd_engine.guides.processors import GuidedProcessors
+from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.pooling import pool, pool_spans, tell
@@ -23,6 +25,7 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.sampling.choice import Choice
 from gatewayd_engine.sampling.logprobs import report
 from gatewayd_engine.verified import leave_out, verify, wanted_of
+from gatewayd_hooks.kv_compression import Compacted
 
 
 class AttentionBackend(Attend, Protocol):
@@ -71,12 +74,14 @@ class Runner:
         self,
         decoder: Decoder,
         attention: AttentionBackend,
+        pool: KvPool,
         rows: Rows,
         processors: GuidedProcessors,
         pace: Pace,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
+        self._pool = pool
         self._rows = rows
         self._processors = processors
         self._pace = pace
@@ -111,6 +116,23 @@ class Runner:
         if result.failed:
             self._attention.forget()
         return result
+
+    @torch.inference_mode()
+    def fit(
+        self, prompt: NDArray[np.int32], pages: list[int], last: int, covered: int, ask: Ask
+    ) -> list[Compacted]:
+        """See ``Fits``."""
+        end = len(prompt)
+        attend = Fitting(self._decoder.spec.attention, self._pool, pages, end, covered, ask)
+        self._pool.arrivals.wait()
+        self._pace.begin(last)
+        self._decoder.hidden(
+            torch.from_numpy(prompt[end - last :].astype(np.int64)),
+            torch.arange(end - last, end),
+            attend,
+        )
+        self._pace.end()
+        return attend.found
 
     def _run(self, batch: StepBatch) -> StepResult:
         self._pace.begin(len(batch.ids))

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.about import NOBODY, Names
+from gatewayd_engine.fronts import Front
 from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
@@ -31,7 +32,10 @@ class Sequence:
         tokens: its ids. While it waits, exactly those it has, shape ``[num_tokens]``; while it
             runs, a line of the batch's token table, shape ``[max_model_len]``, of which the
             first ``num_tokens`` are its own.
-        pages: the pages it holds, in token order.
+        pages: the pages it holds, in token order; ``NO_PAGE`` for what its front has no need of.
+        front: what stands for its first tokens; None where all are kept.
+        compacts: whether it may get one. Then its prompt is computed by itself, and nothing
+            behind that is taken from others: what follows sees what it saw the first time.
         trail: the prefix cache's note.
         salt: of the prefix cache.
         tenant: whose it is.
@@ -56,9 +60,11 @@ class Sequence:
     """
 
     __slots__ = (
+        "compacts",
         "deadline",
         "exact_until",
         "forks",
+        "front",
         "grammar",
         "id",
         "inherited",
@@ -113,6 +119,8 @@ class Sequence:
         self.limit = limit
         self.tokens = prompt
         self.pages: list[int] = []
+        self.front: Front | None = None
+        self.compacts = False
         self.trail: Any = None
         self.salt = salt
         self.tenant = tenant
@@ -138,4 +146,9 @@ class Sequence:
     def shares(self) -> bool:
         """Whether it may use what others have computed."""
         wants_all = self.params.prompt_logprobs is not None or self.params.pooling == "mean"
-        return self.trail is not None and not wants_all
+        is_shorter = self.kept is not None and self.kept.front is not None
+        return self.trail is not None and not wants_all and not is_shorter
+
+    def whole(self, num_tokens: int) -> int:
+        """Of its first tokens, those that see all that is before them."""
+        return min(num_tokens, self.prompt_len) if self.compacts else num_tokens

@@ -21,6 +21,7 @@ from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
 from gatewayd_hooks.fence import Fence
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
+from gatewayd_hooks.kv_compression import Compacts
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.plan import StepPlan, bind
@@ -158,6 +159,15 @@ class Strategies:
             self._fence.exclude(kind_name, name)
             if kind_name == Kind.LOGITS_PROCESSOR:
                 self.processors.quarantine(name)
+
+    @property
+    def compacts(self) -> Compacts | None:
+        """What lets few keys and values stand for many now; None if nothing does."""
+        found = self.bound.get(Kind.KV_COMPRESSION)
+        if found is None or not isinstance(found, Compacts):
+            return None
+        watched: Compacts = self.watched[Kind.KV_COMPRESSION]
+        return watched
 
     @property
     def names(self) -> dict[str, str]:

@@ -72,20 +72,23 @@ def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> ND
     return prompt
 
 
-def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> list[Sequence]:
+def make_sequences(
+    message: Submit, prompt: NDArray[np.int32], seed: int, *, compacts: bool = False
+) -> list[Sequence]:
     """Make a sequence for each answer of a checked request.
 
     Args:
         message: the request.
         prompt: its ids.
         seed: of the request; each answer's own is drawn from it.
+        compacts: whether prompts are; one that several answers share never is.
     """
     arrived = time.monotonic() - message.queued_seconds
     params = msgspec.structs.replace(message.params, tenant=message.tenant)
     if params.guide is not None:
         # Where a grammar has ended nothing can follow.
         params = msgspec.structs.replace(params, ignore_eos=False)
-    return [
+    sequences = [
         Sequence(
             sequence_id,
             prompt,
@@ -103,6 +106,8 @@ def make_sequences(message: Submit, prompt: NDArray[np.int32], seed: int) -> lis
         )
         for choice, sequence_id in enumerate(message.sequences)
     ]
+    sequences[0].compacts = compacts and len(sequences) == 1
+    return sequences
 
 
 def _check_pooling(message: Submit) -> None:

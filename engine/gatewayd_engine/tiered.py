@@ -219,7 +219,7 @@ class Tiered:
         if not sequence.shares:
             return []
         size = self._pool.page_size
-        first, end = match.num_tokens // size, (num_tokens - 1) // size
+        first, end = match.num_tokens // size, (sequence.whole(num_tokens) - 1) // size
         known = self._located.get(sequence.id)
         if known is not None and known[:2] == (first, self._chain.version):
             return known[2]

@@ -55,7 +55,7 @@ class Underway:
         if others is None or sequence.inherited or not sequence.shares:
             return None
         view = self._queue.view
-        num_tokens = int(view.num_tokens[slot])
+        num_tokens = sequence.whole(int(view.num_tokens[slot]))
         cached = self._prefixes.cached(sequence, num_tokens) // size * size
         # Most of those that share the first page part from it here.
         next_page = sequence.tokens[cached : min(cached + size, num_tokens - 1)]
@@ -66,7 +66,7 @@ class Underway:
                 continue  # a scheduler may let it get on as slowly as its class deserves
             if not np.array_equal(other.tokens[cached : cached + size], next_page):
                 continue
-            most = min(num_tokens - 1, int(view.num_tokens[other.slot]))
+            most = min(num_tokens - 1, other.whole(int(view.num_tokens[other.slot])))
             common = _common(sequence.tokens[:most], other.tokens[:most]) // size * size
             landed = view.num_computed[other.slot] - self._queue.in_flight[other.slot]
             if common > cached and common > landed:

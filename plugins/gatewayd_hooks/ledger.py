@@ -16,8 +16,8 @@ from gatewayd_hooks.fence import StrategyFault, StrategyHang
 from gatewayd_hooks.marker import Marker
 from gatewayd_hooks.strategy import Kind
 
-_RARE = frozenset(("open", "close", "export_state", "import_state"))
-"""Methods that are called once in a strategy's life, and that no budget covers."""
+_RARE = frozenset(("open", "close", "export_state", "import_state", "compact"))
+"""Methods that are called once in a strategy's life, or a prompt's, and that no budget covers."""
 
 
 class Hang(BaseException):

@@ -87,8 +87,8 @@ class DenseAttention:
             query: shape ``[tokens, num_heads, head_dim]``.
             keys: shape ``[kv_heads, length, head_dim]``.
             values: of the same shape.
-            mask: shape ``[tokens, length]``; None for all tokens of a sequence, each of which
-                sees those before it.
+            mask: shape ``[tokens, length]``, or ``[kv_heads, 1, tokens, length]``; None for all
+                tokens of a sequence, each of which sees those before it.
 
         Returns:
             Shape ``[tokens, num_heads, head_dim]``.

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.biases import Biases
 from gatewayd_engine.attention.buffers import Buffer
 from gatewayd_engine.attention.contexts import Contexts, Copied, Prefix
 from gatewayd_engine.batch import DraftLines, StepBatch
@@ -39,6 +40,8 @@ class Group:
         keys: of the copy, by layer, shape ``[count * kv_heads, head_dim, length]``.
         values: of the copy, by layer, shape ``[count * kv_heads, length, head_dim]``.
         write: where this step's tokens go in the copy, shape ``[count * width * 2 * kv_heads]``.
+        bias: added to the scores of the first places, shape ``[layers, count, kv_heads, 1,
+            places]``; None where no line has a front.
     """
 
     lines: torch.Tensor | None
@@ -52,6 +55,7 @@ class Group:
     keys: Sequence[torch.Tensor]
     values: Sequence[torch.Tensor]
     write: torch.Tensor
+    bias: torch.Tensor | None = None
 
     @property
     def num_tokens(self) -> int:
@@ -67,6 +71,9 @@ class Groups:
         pool: where keys and values are.
         max_running: most sequences that decode at once.
         copy_bytes: memory for dense copies of their contexts; 0 for none.
+
+    Attributes:
+        biases: of lines with fronts.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Groups:
         self._windows = sorted(set(shape.windows))
         # A window may end inside a prefix: such models read it line by line.
         self._contexts = Contexts(pool, max_running, copy_bytes, shares=not any(shape.windows))
+        self.biases = Biases(pool)
         self._none = torch.empty(0, dtype=torch.int64)
 
     def keep(
@@ -95,6 +103,7 @@ class Groups:
 
     def plan(self, batch: StepBatch) -> list[Group]:
         """The groups of one step."""
+        self.biases.begin()
         placed, left_out = self._contexts.follow(batch)
         groups = [self._plan_copied(batch, copied) for copied in placed]
         # Lines come longest first; a new group where contexts halve keeps the padding below half.
@@ -132,6 +141,7 @@ class Groups:
             keys=keys.transpose(2, 3).unbind(),
             values=values.unbind(),
             write=write,
+            bias=self.biases.of_lines(batch, lines),
         )
 
     def _plan_paged(self, batch: StepBatch, lines: NDArray[np.int64]) -> Group:
@@ -157,6 +167,7 @@ class Groups:
             keys=(),
             values=(),
             write=self._none,
+            bias=self.biases.of_lines(batch, lines),
         )
 
     def _masks(

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.biases import biased
 from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
 from gatewayd_engine.attention.groups import Group, Groups
 from gatewayd_engine.attention.steady import SteadyAttention
@@ -33,6 +34,8 @@ class _Chunk:
         length: its context after this step.
         masks: per window, shape ``[end - first, length]``; None where plain causal attention
             says the same.
+        bias: added to the scores of the first places, shape ``[layers, 1, kv_heads, 1, places]``;
+            None without a front.
     """
 
     first: int
@@ -40,6 +43,7 @@ class _Chunk:
     pages: torch.Tensor
     length: int
     masks: dict[int, torch.Tensor | None]
+    bias: torch.Tensor | None
 
 
 class ReferenceAttention:
@@ -87,6 +91,7 @@ class ReferenceAttention:
 
     def plan(self, batch: StepBatch) -> None:
         """Prepare for the layers of one step."""
+        batch = batch.in_pool()
         size, layers = self._page_size, self._shape.num_layers
         line = np.repeat(np.arange(len(batch)), batch.counts)
         pages = batch.block_table[line, batch.places // size]
@@ -98,6 +103,7 @@ class ReferenceAttention:
 
     def keep(self, batch: StepBatch, tokens: Tokens) -> None:
         """See ``AttentionBackend``."""
+        batch = batch.in_pool()
         lines, sources, targets = moves(batch, tokens)
         if not len(lines):
             return
@@ -110,7 +116,8 @@ class ReferenceAttention:
 
     def blank(self, batch: StepBatch, line: int, first: int, end: int) -> None:
         """See ``AttentionBackend``."""
-        places = np.arange(first, end)
+        shift = 0 if batch.fronts is None else int(batch.fronts.shift[line])
+        places = np.arange(first - shift, end - shift)
         pages = self._tensor(batch.block_table[line, places // self._page_size])
         self._data[pages, :, :, self._tensor(places % self._page_size)] = 0
 
@@ -200,6 +207,8 @@ class ReferenceAttention:
         if group.prefix is not None:
             shared = Shared(group.prefix.keys[layer], group.prefix.values[layer])
         mask = group.masks[self._shape.windows[layer]]
+        if group.bias is not None:
+            mask = biased(mask, group.bias[layer], k.shape[-1])
         answer = self._dense.lines(q, k, v, mask, shared, seen)
         if width == 1:
             return answer.view(count, -1)
@@ -209,7 +218,11 @@ class ReferenceAttention:
     def _attend_chunk(self, chunk: _Chunk, layer: int, query: torch.Tensor) -> torch.Tensor:
         """Attend several tokens of a sequence; shape ``[tokens, num_heads, head_dim]``."""
         k, v = self._read(chunk.pages, layer, 1, chunk.length)
-        return self._dense.chunk(query, k[0], v[0], chunk.masks[self._shape.windows[layer]])
+        mask = chunk.masks[self._shape.windows[layer]]
+        if chunk.bias is not None:
+            by_token = None if mask is None else mask[None, None, :, None]
+            mask = biased(by_token, chunk.bias[layer], chunk.length)[0].transpose(1, 2)
+        return self._dense.chunk(query, k[0], v[0], mask)
 
     def _read(
         self, pages: torch.Tensor, layer: int, lines: int, length: int
@@ -235,7 +248,8 @@ class ReferenceAttention:
             for window in self._windows
         }
         pages = self._tensor(table * (self._shape.num_layers * 2))
-        return _Chunk(end - count, end, pages, length, masks)
+        bias = self._planner.biases.of_lines(batch, np.array([i]))
+        return _Chunk(end - count, end, pages, length, masks, bias)
 
     def _tensor(self, array: NDArray[np.generic]) -> torch.Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self._device)

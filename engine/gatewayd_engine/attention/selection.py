@@ -78,7 +78,11 @@ class Selection:
             self._owners[:] = -1
         if strategy is None:
             return None
-        lines = np.flatnonzero(batch.counts[: batch.num_decode] == 1)
+        is_asked = batch.counts[: batch.num_decode] == 1
+        if batch.fronts is not None:
+            # The few that stand for many are there to be read.
+            is_asked &= batch.fronts.shift[: batch.num_decode] == 0
+        lines = np.flatnonzero(is_asked)
         if not len(lines):
             return None
         rows, starts = batch.rows[lines], batch.starts[lines]

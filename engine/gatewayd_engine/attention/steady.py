@@ -79,9 +79,9 @@ class SteadyAttention(DenseAttention):
             if mask is None:
                 hidden = causal(len(own), seen, 0, torch.float64, query.device)
             else:
-                hidden = mask[first : first + len(own), :seen].double()
+                hidden = mask[..., first : first + len(own), :seen].double()
             by_head = torch.unflatten(own.double(), 1, (len(keys), -1)).transpose(0, 1)
-            masked = hidden.view(1, 1, len(own), 1, seen)
+            masked = hidden.reshape(1, -1, len(own), 1, seen)
             found = super().lines(
                 by_head.flatten(1, 2), keys[..., :seen], values[:, :seen], masked, None
             )

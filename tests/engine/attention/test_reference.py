@@ -79,11 +79,15 @@ class Twin:
         free = [page for page in range(self.pool.num_pages) if page not in used]
         return self.rng.sample(free, count)
 
+    def num_tokens(self, row: int) -> int:
+        """Tokens of a row's sequence."""
+        return self.known[row].shape[1]
+
     def step(self, counts: dict[int, int]) -> None:
         """Compute tokens of some rows and compare each layer."""
         shape = self.shape
         who = np.array(list(counts), np.int32)
-        starts = np.array([self.known[r].shape[1] for r in counts], np.int32)
+        starts = np.array([self.num_tokens(r) for r in counts], np.int32)
         count = np.array(list(counts.values()), np.int32)
         ids = np.array([self.ids[r] for r in counts], np.int64)
         batch = gather(self.rows, who, who, ids, starts, count, starts + count)
@@ -101,17 +105,21 @@ class Twin:
             query = torch.randn(total, shape.num_heads, shape.head_dim)
             got = self.attention(layer, query, news[layer]).view(total, shape.num_heads, -1)
             for (first, end), row in zip(spans, batch.rows.tolist(), strict=True):
-                wanted = self.dense(layer, query[first:end], self.known[row][layer])
+                wanted = self.dense(layer, query[first:end], row)
                 torch.testing.assert_close(got[first:end], wanted, atol=2e-5, rtol=1e-4)
 
-    def dense(self, layer: int, query: torch.Tensor, kv: torch.Tensor) -> torch.Tensor:
+    def weigh(self, layer: int, scores: torch.Tensor, row: int) -> None:
+        """Change scores, shape ``[num_heads, queries, tokens]``, in place."""
+
+    def dense(self, layer: int, query: torch.Tensor, row: int) -> torch.Tensor:
         """Attention of the last queries of one sequence, by the definition."""
-        shape = self.shape
+        shape, kv = self.shape, self.known[row][layer]
         group = shape.num_heads // shape.num_kv_heads
         k, v = (half.repeat_interleave(group, 1) for half in kv.chunk(2, 1))
         scores = torch.einsum("qhd,khd->hqk", query, k) * shape.scale
         if shape.softcap:
             scores = shape.softcap * torch.tanh(scores / shape.softcap)
+        self.weigh(layer, scores, row)
         at = torch.arange(len(kv))
         now = torch.arange(len(kv) - len(query), len(kv)).unsqueeze(-1)
         hidden = at > now
@@ -136,8 +144,8 @@ def wander(twin: Twin, num_steps: int) -> None:
                 active.add(row)
         counts = {}
         for row in rng.sample(sorted(active), len(active)):
-            room = MAX_LEN - twin.known[row].shape[1]
-            if twin.known[row].shape[1] == 0:
+            room = MAX_LEN - twin.num_tokens(row)
+            if twin.num_tokens(row) == 0:
                 counts[row] = rng.choice([1, 3, 40, 150, 290])
             elif rng.random() < 0.1:
                 counts[row] = min(room, rng.choice([2, 17]))

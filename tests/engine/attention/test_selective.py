@@ -134,7 +134,7 @@ class SparseTwin(Twin):
         kv = self.known[row][layer]
         places = self.dice.chosen.get((layer, row))
         if places is None:
-            wanted = self.dense(layer, query, kv)
+            wanted = self.dense(layer, query, row)
             torch.testing.assert_close(got, wanted, atol=2e-5, rtol=1e-4)
             if (layer, row) in self.dice.shown:
                 self.compare_shown(layer, row, query, torch.ones(2, len(kv), dtype=torch.bool))

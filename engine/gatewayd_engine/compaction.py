@@ -1,0 +1,144 @@
+"""Lets a few keys and values take the place of many, once a prompt has landed.
+
+What it does follows from the prompt alone: the queries that the few are fitted to are computed
+again, whatever was cached, and no chunk goes beyond the prompt of a sequence that may become
+shorter. So a sequence that is computed again gets the same front, and answers the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_engine.about import about
+from gatewayd_engine.attention.fitting import Ask
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.faults import blame
+from gatewayd_engine.placement import Placement
+from gatewayd_engine.queue import Queue
+from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.strategies import Strategies
+from gatewayd_hooks.kv_compression import Compacted, Compaction, Compacts
+from gatewayd_hooks.strategy import Kind
+
+_log = logging.getLogger(__name__)
+
+
+@runtime_checkable
+class Fits(Protocol):
+    """Computes the end of a prompt again, for its queries."""
+
+    def fit(
+        self, prompt: NDArray[np.int32], pages: list[int], last: int, covered: int, ask: Ask
+    ) -> list[Compacted]:
+        """Ask in each layer what may stand for a prompt's front.
+
+        Args:
+            prompt: its ids; all of it has been computed.
+            pages: of it, in order.
+            last: tokens at its end whose queries are shown.
+            covered: tokens of the front.
+            ask: is asked.
+
+        Returns:
+            What was said, by layer.
+        """
+
+
+class Compactor:
+    """Shortens sequences.
+
+    Args:
+        queue: of the engine.
+        placement: changes their pages.
+        strategies: with the compression that is in use, if there is one.
+        runner: of the steps.
+        page_size: tokens per page.
+    """
+
+    def __init__(
+        self,
+        queue: Queue,
+        placement: Placement,
+        strategies: Strategies,
+        runner: object,
+        page_size: int,
+    ) -> None:
+        self._queue = queue
+        self._placement = placement
+        self._strategies = strategies
+        self._fits = runner if isinstance(runner, Fits) else None
+        self._page_size = page_size
+
+    @property
+    def is_on(self) -> bool:
+        """Whether sequences that come now may get a front."""
+        return self._fits is not None and self._strategies.compacts is not None
+
+    def landed(self, batch: StepBatch) -> None:
+        """A step has landed: shorten those whose prompts it has completed."""
+        asked, fits, queue = self._strategies.compacts, self._fits, self._queue
+        if asked is None or fits is None:
+            return
+        is_end = batch.starts + batch.settled == queue.prompt_len[batch.slots]
+        is_end &= queue.ids[batch.slots] == batch.sequences
+        if not is_end.any():
+            return
+        ready = [queue[slot] for slot in batch.slots[is_end].tolist()]
+        by_row = {one.row: one for one in ready if one.compacts and one.front is None}
+        for plan in self._planned(asked, by_row) if by_row else ():
+            # Another one's front may have cost it its place.
+            if (sequence := by_row[plan.row]).row == plan.row:
+                with about(sequence.names):
+                    self._shorten(asked, fits, sequence, plan)
+
+    def _planned(self, asked: Compacts, by_row: dict[int, Sequence]) -> list[Compaction]:
+        lengths = np.array([one.prompt_len for one in by_row.values()], np.int64)
+        with blame(Kind.KV_COMPRESSION):
+            planned = list(asked.plan(np.array(list(by_row), np.int64), lengths, lengths))
+            size = self._page_size
+            for one in planned:
+                sequence = by_row[one.row]
+                if one.covered % size or one.kept % size:
+                    raise ValueError(f"plans {one}, which are no pages of {size} tokens")
+                if not 0 < one.kept < one.covered <= sequence.prompt_len:
+                    raise ValueError(f"plans {one} for a prompt of {sequence.prompt_len} tokens")
+                if one.queries < 1:
+                    raise ValueError(f"plans {one}, which shows no queries")
+        return planned
+
+    def _shorten(self, asked: Compacts, fits: Fits, sequence: Sequence, plan: Compaction) -> None:
+        covered, kept = plan.covered, plan.kept
+        if not self._placement.saves(covered, kept):
+            return
+
+        def ask(
+            layer: int, queries: torch.Tensor, keys: torch.Tensor, values: torch.Tensor
+        ) -> Compacted:
+            with blame(Kind.KV_COMPRESSION):
+                found = asked.compact(layer, queries, keys, values, kept)
+                _check(found, keys, kept)
+            return found
+
+        prompt = sequence.tokens[: sequence.prompt_len]
+        last = min(plan.queries, sequence.prompt_len)
+        found = fits.fit(prompt, sequence.pages, last, covered, ask)
+        if self._placement.shorten(sequence, covered, kept, found):
+            _log.debug("%d keys stand for the first %d tokens of the prompt", kept, covered)
+
+
+def _check(found: Compacted, keys: torch.Tensor, kept: int) -> None:
+    heads, _, dim = keys.shape
+    for tensor, name, shape in (
+        (found.keys, "keys", (heads, kept, dim)),
+        (found.bias, "biases", (heads, kept)),
+        (found.values, "values", (heads, kept, dim)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
+        if not bool(tensor.isfinite().all()):
+            raise ValueError(f"gave {name} that are not finite")

@@ -242,9 +242,9 @@ def measure(limit: int, ratios: Sequence[int], methods: Sequence[str]) -> dict[A
         for ratio in ratios:
             for name in methods:
                 losses = found.setdefault((ratio, name), Losses())
-                began = time.perf_counter()
+                began = time.process_time()
                 few = [[METHODS[name](s, COVERED // ratio) for s in of] for of in whole.seen]
-                losses.seconds.append(time.perf_counter() - began)
+                losses.seconds.append(time.process_time() - began)
                 generator = torch.Generator().manual_seed(len(losses.seconds))
                 for of, by_head in zip(whole.seen, few, strict=True):
                     for seen, one in zip(of, by_head, strict=True):

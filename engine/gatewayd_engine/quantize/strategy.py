@@ -8,6 +8,7 @@ from typing import Any
 
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.layout import STACKED
 from gatewayd_engine.quantize.places import is_router, layer_matrices
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.quantization import (
@@ -101,6 +102,12 @@ def _matrices(checkpoint: Checkpoint) -> list[Matrix]:
     Raises:
         ConfigError: the experts of a layer are one tensor.
     """
+    stacked = next((name for name in checkpoint.shapes if name.endswith(STACKED)), None)
+    if stacked is not None:
+        raise ConfigError(
+            f"{stacked} is all experts in one tensor, and formats of few bits want one for each;"
+            " save the model with experts apart"
+        )
     return [
         matrix
         for index in range(checkpoint.spec.num_layers)

@@ -144,6 +144,7 @@ def idle_look() -> dict[str, Any]:
         "strategies": [],
         "limits": {},
         "samples": {},
+        "samples_unix": 1_800_000_000.0,
         "logs": [],
     }
 
@@ -177,5 +178,6 @@ def busy_look() -> dict[str, Any]:
         "strategies": [strategy | cost],
         "limits": {"max_batch_tokens": 512},
         "samples": {"gatewayd_requests_total": 9.0},
+        "samples_unix": 1_800_000_009.5,
         "logs": [line | {"message": "scheduler is fcfs", "request_id": ""}],
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from gatewayd_engine.fronts import NO_PAGE, Front, only_pages
 from gatewayd_engine.kv.biases import bias_pages
 from gatewayd_engine.kv.pages import Pages
@@ -88,4 +90,4 @@ class Holdings:
         """
         for page in only_pages(sequence.pages):
             if not self._pages.is_shared(page) and not self._pages.is_known(page):
-                self._pool.data[page].zero_()
+                self._pool.data[page].view(torch.uint8).zero_()

@@ -101,7 +101,8 @@ def zeros(shape: tuple[int, ...], dtype: torch.dtype, device: torch.device) -> t
     torch fills them at once: a pool of a gigabyte would take a second and all its memory at the
     start. numpy leaves it to the system, which hands out zeroed pages when they are touched.
     """
-    if device.type != "cpu":
-        return torch.zeros(shape, dtype=dtype, device=device)
     size = math.prod(shape) * dtype.itemsize
+    if device.type != "cpu":
+        # Bytes: floats of 8 bits know few operations.
+        return torch.zeros(size, dtype=torch.uint8, device=device).view(dtype).view(shape)
     return torch.from_numpy(np.zeros(size, np.uint8)).view(dtype).view(shape)

@@ -301,7 +301,7 @@ def words(most: int) -> Iterator[dict[str, Any]]:
                 }
 
 
-SHARP, FIRST, FAR = 0.5, 4, 64
+SHARP, FIRST, FAR = 0.2, 4, 64
 """A look at one place: it has more than this part, and is neither among the first nor near."""
 
 

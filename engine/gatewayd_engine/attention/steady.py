@@ -13,7 +13,7 @@ import torch
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.dense import DenseAttention, Shared, causal
 
-_BLOCK = 3 << 18
+_BLOCK = 1 << 18
 """Numbers of keys, and of values, that are widened at once: they stay in the cache."""
 _QUERIES = 32
 """Tokens of a chunk at once; none reads what comes after them."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -14,7 +15,7 @@ from gatewayd_engine.model.layout import Shapes, layout, matrices
 from gatewayd_engine.model.sources import SafetensorsSource, Source
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.weights import checked
-from gatewayd_hooks.quantization import Matrix, Scheme, Stored, Weight
+from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored, Weight
 
 MOST_NAMED = 5
 FLOATS = ("F32", "BF16", "F16", "F64")
@@ -128,7 +129,7 @@ class Checkpoint:
         problems = [f"{kind} tensors: {_some(names)}" for kind, names in kinds.items() if names]
         if problems:
             announced = self.spec.quantization
-            said = "" if announced is None else f" ({announced.where})"
+            said = "" if announced is None else f" ({_told(announced)})"
             raise LoadError(
                 f"the weights in {self.folder} are not those of its config.json,"
                 f" {self.spec.architecture}{said}; " + "; ".join(problems)
@@ -194,6 +195,20 @@ class _Present:
 
     def __contains__(self, name: object) -> bool:
         return name in self._names
+
+
+def _told(announced: Announcement) -> str:
+    """Where it stands, and its numbers: they decide what forms tensors have."""
+    numbers = ", ".join(f"{name} {value}" for name, value in _numbers(announced.values))
+    return f"{announced.where}: {numbers}" if numbers else announced.where
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value
 
 
 def _some(names: list[str]) -> str:

@@ -50,6 +50,7 @@ def figures(whole: Path, folders: list[Path], tokens: int) -> list[dict[str, Fig
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_awq_and_gptq_beat_the_nearest_on_the_embedded_model(tmp_path: Path) -> None:
     """By perplexity and by divergence, of chats and of code."""
     nano = embedded.folder()
@@ -59,7 +60,7 @@ def test_awq_and_gptq_beat_the_nearest_on_the_embedded_model(tmp_path: Path) -> 
         written(tmp_path / "awq", nano, "awq", ids),
         written(tmp_path / "gptq", nano, "gptq", ids),
     ]
-    nearest, awq, gptq = figures(nano, folders, 30_000)
+    nearest, awq, gptq = figures(nano, folders, 10_000)
     for kind, before in nearest.items():
         for after, most in ((awq[kind], 0.8), (gptq[kind], 0.85)):
             assert after.perplexity < before.perplexity

@@ -31,9 +31,14 @@ from gatewayd.cli.quality_report import (
 from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
 from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
+from gatewayd_engine import embedded
+from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.strategy import Kind
 
 _STORED = "as stored"
+_MISUSED = 2
 
 
 def quality(
@@ -72,14 +77,19 @@ def quality(
     chunks over the KV pool, as an engine does. The bundled texts are of the corpus of
     gatewayd-nano; of other models take --text, from what they are asked.
 
-    Of a quantized checkpoint without --against there is perplexity alone.
+    Of a quantized checkpoint without --against there is perplexity alone. [kv_compression] is left
+    out: it acts where answers are decoded, and texts are read here as prompts are. Where a scheme
+    cannot be used the others are measured, and the command ends with 1.
     """
     folder = None if model is None else named_folder(model)
-    quantizers, codecs = _names(quantizer), _names(kv_codec)
-    pairs = [(one, codec) for one in (AUTO, *quantizers) for codec in (NONE, *codecs)]
+    catalog = Catalog.installed()
+    quantizers = _names("--quantizer", quantizer, catalog.names(Kind.QUANTIZER), AUTO)
+    codecs = _names("--kv-codec", kv_codec, catalog.names(Kind.KV_CODEC), NONE)
+    pairs = [(one, codec) for one in quantizers for codec in codecs]
     loaded = [_load(config, folder, *pair) for pair in pairs]
     schemes = [
-        Scheme(_name(*pair), engine_config(one)) for pair, one in zip(pairs, loaded, strict=True)
+        Scheme(_name(*pair), _attending_to_all(one))
+        for pair, one in zip(pairs, loaded, strict=True)
     ]
     here = model_folder(loaded[0])
     base = _load(config, str(here) if against is None else named_folder(against), NONE, NONE)
@@ -87,11 +97,14 @@ def quality(
     try:
         contexts = [checked_context_len(one) for one in (loaded[0], base)]
         if against is not None or not _is_quantized(here):
-            plain = msgspec.structs.replace(engine_config(base), dtype="float32")
+            plain = msgspec.structs.replace(_attending_to_all(base), dtype="float32")
             reference = Scheme(str(model_folder(base)), plain)
         found = samples(here, text, tokens, min(contexts))
     except ValueError as error:
         fail(str(error))
+    _say_what_is_left_out(loaded[0])
+    if text is None:
+        _say_what_is_read(here, model_folder(base))
     job = Job(reference, schemes, found)
     results = list(zip([scheme.name for scheme in schemes], _run(job), strict=True))
     if as_json:
@@ -107,6 +120,8 @@ def quality(
             "its weights are quantized already: give --against the folder that they were made of",
             err=True,
         )
+    if broken := reasons(results):
+        fail(f"not all can be used: {broken[0]}")
     if most is not None:
         _judge(results, most, is_compared=reference is not None)
 
@@ -131,17 +146,46 @@ def _run(job: Job) -> list[Result]:
 
 
 def _judge(results: list[tuple[str, Result]], most: float, *, is_compared: bool) -> None:
-    """End with 1 unless all was compared and is near enough."""
+    """End with 1 unless all, which was measured, was compared and is near enough."""
     if not is_compared:
         fail("--most-kl: there is nothing to compare with; give --against")
-    if broken := reasons(results):
-        fail(f"--most-kl: {broken[0]}")
     if (found := most_kl(results)) > most:
         fail(f"--most-kl: the largest mean divergence is {found:.5f}, more than {most:g}")
 
 
-def _names(given: str) -> list[str]:
-    return list(dict.fromkeys(name.strip() for name in given.split(",") if name.strip()))
+def _names(option: str, given: str, known: list[str], first: str) -> list[str]:
+    """The names of an option behind ``first``, each once; ends where one is not installed."""
+    names = dict.fromkeys(name.strip() for name in given.split(",") if name.strip())
+    for name in names:
+        if name not in (*known, first, NONE):
+            fail(f"{option}: {name} is not installed; there are {', '.join(known)}", _MISUSED)
+    return list(dict.fromkeys((first, *names)))
+
+
+def _attending_to_all(config: Config) -> EngineConfig:
+    """The engine's configuration without KV compression, which prompts show nothing of."""
+    return msgspec.structs.replace(engine_config(config), kv_compression=None)
+
+
+def _say_what_is_left_out(config: Config) -> None:
+    if config.kv_compression.strategy != NONE:
+        typer.echo(
+            f"[kv_compression] {config.kv_compression.strategy} is left out: it acts where"
+            " answers are decoded, and texts are read here as prompts are; docs/benchmarks.md has"
+            " what it loses",
+            err=True,
+        )
+
+
+def _say_what_is_read(model: Path, reference: Path) -> None:
+    """Unless an embedded model is among the two; then the bundled texts are what it knows."""
+    ours = {embedded.folder(name).resolve() for name in embedded.names()}
+    if not ours & {model.resolve(), reference.resolve()}:
+        typer.echo(
+            "the bundled texts are chats about Python's standard library and its source files,"
+            " which the embedded models were trained on; take --text, from what yours is asked",
+            err=True,
+        )
 
 
 def _name(quantizer: str, codec: str) -> str:

@@ -46,21 +46,47 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_schemes_are_measured_and_the_limit_ends_with_1() -> None:
-    done = run("nano", "--quantizer", "nope", "--tokens", "120", "--json", "--most-kl", "0.5")
+def test_schemes_are_measured_and_one_that_cannot_be_ends_with_1(tmp_path: Path) -> None:
+    file, folder = tmp_path / "gatewayd.toml", tmp_path / "mine"
+    # Left out, or nothing could be measured: it selects no places.
+    file.write_text('[kv_compression]\nstrategy = "matching"\n')
+    folder.mkdir()
+    for source in embedded.folder("nano").iterdir():
+        (folder / source.name).symlink_to(source)
+    options = ("--quantizer", "gguf", "--tokens", "120", "--json", "--config", str(file))
+    done = run(str(folder), *options)
+    assert done.returncode == 1
     document: dict[str, Any] = json.loads(done.stdout)
-    assert document["model"] == str(embedded.folder("nano"))
-    stored, nope = document["schemes"]
+    assert document["model"] == str(folder)
+    stored, broken = document["schemes"]
     assert stored["scheme"] == "as stored"
     assert stored["kinds"].keys() == {"chats", "code"}
     assert stored["kinds"]["chats"]["perplexity"] > 1
     assert stored["kinds"]["code"]["kl_mean"] == 0
-    assert nope["scheme"] == "nope"
-    assert "quantizer.nope is not installed" in nope["error"]
-    # What cannot be used is not near enough.
+    assert broken["scheme"] == "gguf"
+    left_out, texts, reason = done.stderr.splitlines()
+    assert left_out.startswith("[kv_compression] matching is left out")
+    assert texts.startswith("the bundled texts are chats about Python's standard library")
+    assert reason == f"gatewayd: not all can be used: gguf: {broken['error']}"
+
+
+def test_of_the_embedded_model_nothing_is_said_and_the_limit_ends_with_1() -> None:
+    done = run("nano", "--quantizer", "int4", "--tokens", "120", "--most-kl", "0.0001")
     assert done.returncode == 1
-    assert "--most-kl: nope: quantizer.nope" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "int4" in done.stdout
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("gatewayd: --most-kl: the largest mean divergence is 0.")
+
+
+@pytest.mark.parametrize("option", ["--quantizer", "--kv-codec"])
+def test_names_that_are_not_installed_are_told_before_anything_is_measured(option: str) -> None:
+    done = run("nano", option, "int8,zzz")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    (line,) = done.stderr.splitlines()
+    assert line.startswith(f"gatewayd: {option}: zzz is not installed; there are ")
+    assert "fp8, " in line
+    assert "int8" in line
 
 
 @pytest.mark.parametrize(
@@ -68,7 +94,6 @@ def test_schemes_are_measured_and_the_limit_ends_with_1() -> None:
     [
         (("/nowhere",), "cannot read /nowhere/config.json"),
         (("nano", "--text", "/nowhere.txt"), "--text: cannot read /nowhere.txt"),
-        (("nano", "--quantizer", "A!"), "quantizer.strategy"),
     ],
 )
 def test_what_cannot_be_is_said_in_a_sentence(options: tuple[str, ...], sentence: str) -> None:

@@ -21,10 +21,12 @@ from gatewayd.cli.common import (
 )
 from gatewayd.cli.quality_texts import samples
 from gatewayd.launch import checked_context_len, model_folder
+from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.quantize.job import (
     Advanced,
     Began,
+    Calibrating,
     Event,
     Failed,
     Fitted,
@@ -36,6 +38,10 @@ from gatewayd_engine.quantize.texts import bundled
 
 _INTERRUPTED = 130
 _MIB = 1 << 20
+_FOREIGN = (
+    "calibrates on the bundled texts, which are of gatewayd-nano's corpus and not what this model"
+    " is asked: give --text"
+)
 
 
 def quantize(
@@ -64,7 +70,7 @@ def quantize(
     ] = 40_000,
     skip: Annotated[
         list[str] | None,
-        typer.Option(metavar="GLOB", help="Matrices that stay as they are, by their names."),
+        typer.Option(metavar="GLOB", help="Matrices that stay. Default: [quantizer] skip."),
     ] = None,
     threads: Annotated[
         int | None, typer.Option(min=1, help="Threads to compute with. Default: as an engine.")
@@ -103,12 +109,13 @@ def quantize(
         out=str(out),
         quantizer=StrategyChoice(to, {**loaded.quantizer.settings(to), **settings}),
         samples=[sample.ids for sample in found],
-        skip=skip or [],
+        skip=skip or loaded.quantizer.skip,
         threads=threads or loaded.engine.threads,
         resume=resume,
         force=force,
     )
-    written = _run(job)
+    is_foreign = text is None and folder.resolve() not in map(embedded.folder, embedded.names())
+    written = _run(job, is_foreign=is_foreign)
     if as_json:
         print_json({"folder": str(out), **msgspec.to_builtins(written)})
         return
@@ -119,8 +126,13 @@ def quantize(
     )
 
 
-def _run(job: Job) -> Written:
-    """Let a process do the job, with a bar over the layers and a line for each."""
+def _run(job: Job, *, is_foreign: bool) -> Written:
+    """Let a process do the job, with a bar over the layers and a line for each.
+
+    Args:
+        job: what is to be done.
+        is_foreign: the texts are the bundled ones, and the model is none that they are of.
+    """
     layers = 0
     try:
         with Stages() as stages:
@@ -129,6 +141,9 @@ def _run(job: Job) -> Written:
                     case Began(done, layers):
                         if done:
                             stages.say(f"goes on behind {done} of {layers} layers")
+                    case Calibrating():
+                        if is_foreign:
+                            stages.say(_FOREIGN)
                     case Advanced(done):
                         stages.advance("layers", done, layers)
                     case Kept(layer, matrices):

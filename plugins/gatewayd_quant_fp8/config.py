@@ -21,8 +21,12 @@ class Fp8Config(StrategyConfig):
             " memory, slower."
         ),
     )
-    scales: Literal["row", "tensor", "block"] = setting(
-        "row",
+    scales: Literal["auto", "block", "tensor", "row"] = setting(
+        "auto",
         reload="restart",
-        doc="What shares a scale in what is written: a row, a matrix, or 128 rows and 128 columns.",
+        doc=(
+            "What shares a scale in what is written: 128 rows and 128 columns (block), a matrix"
+            " (tensor), or a row, which gatewayd reads and vLLM does not (row). auto is block where"
+            " all rows and columns are multiples of 128, and tensor elsewhere."
+        ),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -41,11 +42,14 @@ class Fp8:
         config = config or Fp8Config()
         self._is_packed = config.packed
         self._scales = config.scales
+        self._folder: Path | None = None
+        self._written = "tensor" if config.scales == "auto" else config.scales
         self._is_dense = False
 
     def open(self, resources: QuantizerResources) -> None:
         """No CPU has a product of such bytes: there they are floats, unless memory is dear."""
         self._is_dense = resources.device == "cpu" and not self._is_packed
+        self._folder = Path(resources.folder)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -89,13 +93,18 @@ class Fp8:
         return _floats(made) if self._is_dense else made
 
     def announce(self, packed: Sequence[str], plain: Sequence[str]) -> Mapping[str, Any]:
-        """See ``Writes``."""
-        blocks = {_BLOCKS: [writing.BLOCK] * 2} if self._scales == "block" else {}
+        """See ``Writes``: one way of sharing scales for all matrices, of which readers know one."""
+        if self._scales == "auto":
+            fits = self._folder is not None and writing.in_blocks(self._folder, packed)
+            self._written = "block" if fits else "tensor"
+        blocks = {_BLOCKS: [writing.BLOCK] * 2} if self._written == "block" else {}
         return {
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "dynamic",
+            # transformers reads the one, vLLM the other.
             "modules_to_not_convert": list(plain) or None,
+            "ignored_layers": list(plain) or None,
             **blocks,
         }
 
@@ -105,15 +114,15 @@ class Fp8:
             "row": (1, matrix.columns),
             "tensor": (matrix.rows, matrix.columns),
             "block": (writing.BLOCK, writing.BLOCK),
-        }[self._scales]
+        }[self._written]
         return writing.nearest(weight, rows, columns)
 
     def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
         """See ``Writes``."""
-        if self._scales == "block":
+        if self._written == "block":
             scales = weight.scales[:: writing.BLOCK].contiguous()
             return {"weight": weight.codes, "weight_scale_inv": scales}
-        scales = weight.scales if self._scales == "row" else weight.scales[0, 0]
+        scales = weight.scales if self._written == "row" else weight.scales[0, 0]
         return {"weight": weight.codes, "weight_scale": scales.clone()}
 
 

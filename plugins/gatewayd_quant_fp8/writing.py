@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
+
 import torch
+from safetensors import safe_open
 
 from gatewayd_hooks.quantization import GroupedWeight
 
 BLOCK = 128
 LARGEST = 448.0
+
+
+def in_blocks(folder: Path, names: Sequence[str]) -> bool:
+    """Whether matrices of a checkpoint are of whole blocks, which vLLM wants of joined ones."""
+    left = {f"{name}.weight" for name in names}
+    for path in folder.glob("*.safetensors"):
+        with safe_open(path, "pt") as file:
+            found = left.intersection(file.keys())
+            if any(size % BLOCK for name in found for size in file.get_slice(name).get_shape()):
+                return False
+            left -= found
+    return not left
 
 
 def nearest(weight: torch.Tensor, rows: int, columns: int) -> GroupedWeight:

@@ -37,6 +37,12 @@ class Began(msgspec.Struct, frozen=True, tag="began"):
     layers: int
 
 
+class Calibrating(msgspec.Struct, frozen=True, tag="calibrating"):
+    """The quantizer looks at so many tokens of texts."""
+
+    tokens: int
+
+
 class Advanced(msgspec.Struct, frozen=True, tag="advanced"):
     """So much of all layers is done."""
 
@@ -75,4 +81,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Event = Began | Advanced | Kept | Written | Failed
+Event = Began | Calibrating | Advanced | Kept | Written | Failed

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from gatewayd_engine.config import ConfigError
-from gatewayd_engine.fingerprint import add_file
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
@@ -20,7 +19,17 @@ from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quantize.checkpoint import assemble, layer_names
 from gatewayd_engine.quantize.files import WriteError
 from gatewayd_engine.quantize.fitting import FittedLayer, LayerFitting
-from gatewayd_engine.quantize.job import Advanced, Began, Event, Failed, Fitted, Job, Kept, Written
+from gatewayd_engine.quantize.job import (
+    Advanced,
+    Began,
+    Calibrating,
+    Event,
+    Failed,
+    Fitted,
+    Job,
+    Kept,
+    Written,
+)
 from gatewayd_engine.quantize.layers import Layers
 from gatewayd_engine.quantize.places import places
 from gatewayd_engine.quantize.strategy import Writer
@@ -28,6 +37,7 @@ from gatewayd_engine.quantize.work import Work
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, Matrix
+from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
 
 Tell = Callable[[Event], None]
@@ -53,6 +63,8 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
         PluginError: the quantizer cannot be loaded.
         WriteError: there is no room.
     """
+    if job.resume and job.force:
+        raise ConfigError("--resume goes on and --force begins anew: give one of them")
     folder = Path(job.model)
     samples = [torch.tensor(ids) for ids in job.samples if len(ids) >= _SHORTEST]
     longest = max(map(len, samples), default=None)
@@ -69,11 +81,14 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
         writer = opened.enter_context(closing(Writer(job.quantizer, host, source, job.skip)))
         if writer.calibrates is None:
             samples = []
-        origin = _origin(job, writer, samples)
+        owner = host.owner(Kind.QUANTIZER, writer.name)
+        origin = _origin(job, writer, samples, owner)
         out = Path(job.out).absolute()
         work = Work(out, origin, resume=job.resume, force=job.force)
         opened.callback(work.close)
         tell(Began(work.done, spec.num_layers))
+        if samples:
+            tell(Calibrating(sum(map(len, samples))))
         _fit_layers(source, writer, work, samples, tell)
         told = work.told()
         total = assemble(source, writer, work, _report(job, writer, origin, told))
@@ -145,13 +160,22 @@ def _check(
         raise LoadError(f"{matrix.name}: what is packed is read as other numbers")
 
 
-def _origin(job: Job, writer: Writer, samples: list[torch.Tensor]) -> dict[str, str]:
-    """Digests of all that the checkpoint depends on, by what they are of."""
+def _origin(job: Job, writer: Writer, samples: list[torch.Tensor], owner: str) -> dict[str, str]:
+    """Digests of all that the checkpoint depends on, by what they are of.
+
+    Args:
+        job: names the model, and what is skipped.
+        writer: the quantizer.
+        samples: what it looks at.
+        owner: the distribution that it is of, with its version.
+    """
     model = hashlib.blake2b(digest_size=16)
     folder = Path(job.model)
     model.update((folder / "config.json").read_bytes())
     for path in sorted(folder.glob("*.safetensors")):
-        add_file(model, path)
+        # All of it, for a time of change says nothing: that takes seconds, a layer takes minutes.
+        with path.open("rb") as file:
+            model.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "blake2b").digest())
     texts = [ids.tolist() for ids in samples]
     settings = {"quantizer": writer.name, **writer.settings}
     return {
@@ -159,7 +183,7 @@ def _origin(job: Job, writer: Writer, samples: list[torch.Tensor]) -> dict[str, 
         "text": _digest(texts),
         "setting": _digest(settings),
         "--skip": _digest(job.skip),
-        "version": f"{SPEC_VERSION} {torch.__version__}",
+        "version": f"{SPEC_VERSION} {torch.__version__} {owner}",
     }
 
 

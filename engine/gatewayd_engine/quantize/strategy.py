@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -24,6 +24,8 @@ from gatewayd_hooks.quantization import (
 from gatewayd_hooks.strategy import Kind
 
 _CONFIG = "config.json"
+_HEAD = "lm_head"
+"""It may be no tensor of its own."""
 
 
 class Writer:
@@ -66,7 +68,7 @@ class Writer:
         opened.open(QuantizerResources(str(checkpoint.folder), "cpu"))
         try:
             found = _matrices(checkpoint)
-            packed = _packed(found, skip)
+            packed = _packed(found, skip, checkpoint.shapes)
             self.packed = [matrix.name for matrix in packed]
             plain = [matrix.name for matrix in found if matrix not in packed]
             self.announced = dict(strategy.announce(self.packed, plain))
@@ -115,14 +117,20 @@ def _matrices(checkpoint: Checkpoint) -> list[Matrix]:
     ]
 
 
-def _packed(found: Sequence[Matrix], skip: Sequence[str]) -> list[Matrix]:
+def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]) -> list[Matrix]:
     """Those that are to be of few bits.
+
+    Args:
+        found: matrices of all layers.
+        skip: globs of those that stay, and maybe of others, which stay anyway.
+        tensors: of the model.
 
     Raises:
         ConfigError: there are none, or a glob is of none.
     """
+    names = {_HEAD, *(name.removesuffix(".weight") for name in tensors)}
     for glob in skip:
-        if not any(fnmatchcase(matrix.name, glob) for matrix in found):
+        if not any(fnmatchcase(name, glob) for name in names):
             raise ConfigError(f"--skip {glob} is the name of no matrix, as {found[0].name}")
     kept = [
         matrix

@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,10 @@ from gatewayd_engine.quantize.job import REPORT, Fitted
 SUFFIX = ".part"
 _STATE, _LOCK, _CHECKPOINT = "state.json", "lock", "checkpoint"
 _STREAM, _TOLD = "stream", "told"
+_OLD = "old"
+_REPLACES = "replaces"
+"""Whether --force was given to take the place of what was there; --resume goes on with that."""
+_OWN = re.compile(r"(checkpoint|old|state\.json|(layer|stream)-\d{5,}\.safetensors)(\.unfinished)?")
 
 
 class Work:
@@ -49,6 +54,8 @@ class Work:
         self.folder = out.with_name(out.name + SUFFIX)
         self._out = out
         self._force = force
+        state = _read(self.folder / _STATE)
+        self._replaces = state.get(_REPLACES) is True if resume else force
         if resume and self.folder.is_dir() and _origin_of(out) == dict(origin):
             # It ended between the last two things that it does.
             files.remove(self.folder)
@@ -115,7 +122,7 @@ class Work:
         Raises:
             WriteError: something else has the name, or it cannot be given.
         """
-        old = self.folder / "old"
+        old = self.folder / _OLD
         if self._out.exists():
             self._check_out()
             files.move(self._out, old)
@@ -131,7 +138,7 @@ class Work:
         out = self._out
         if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
             return
-        if not self._force:
+        if not self._replaces:
             raise ConfigError(f"{out} exists; give another --out, or --force to replace it")
         if out.is_symlink() or not (out / REPORT).is_file():
             raise ConfigError(
@@ -146,29 +153,39 @@ class Work:
             ConfigError: what is there is of something else, or nobody said what to do with it.
         """
         state = self.folder / _STATE
-        others = [path for path in self.folder.iterdir() if path.name != _LOCK]
-        if others and not state.is_file():
-            raise ConfigError(f"{self.folder} holds other files; remove it, or give another --out")
+        found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
+        other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
+        if other is not None:
+            raise ConfigError(
+                f"{self.folder} holds other files, as {other}; remove it, or give another --out"
+            )
+        files.tidy(self.folder)
+        others = sorted(path for path in self.folder.iterdir() if path.name != _LOCK)
         if others and self._force:
-            for path in others:
+            # Layers before what they stand on, and last what says of what all is made.
+            for path in sorted(others, key=lambda path: path == state):
                 files.remove(path)
+        elif others and not state.is_file():
+            raise ConfigError(
+                f"{self.folder} does not say of what it was made; --force begins anew"
+            )
         elif others and not resume:
             raise ConfigError(
                 f"{self.folder} holds {self._layers_done()} layers of an earlier run; --resume"
                 " goes on with them, --force begins anew"
             )
         elif others:
-            found = _read(state)
-            differs = [name for name in origin if found.get(name) != origin[name]]
+            begun = _read(state)
+            differs = [name for name in origin if begun.get(name) != origin[name]]
             if differs:
                 raise ConfigError(
                     f"--resume: {self.folder} was begun with another {', '.join(differs)}; --force"
                     " begins anew"
                 )
-            files.tidy(self.folder)
             files.remove(self.checkpoint)
             return
-        files.write_json(state, origin)
+        replaces = self._force and self._out.exists()
+        files.write_json(state, {**origin, _REPLACES: replaces})
 
     def _layers_done(self) -> int:
         done = 0

@@ -45,6 +45,25 @@ def test_a_checkpoint_is_written_and_told_of(tmp_path: Path) -> None:
     assert f"{out} exists; give another --out, or --force" in again.stderr
 
 
+def test_the_configuration_names_what_stays_too(tmp_path: Path) -> None:
+    (tmp_path / "gatewayd.toml").write_text('[quantizer]\nskip = ["lm_head", "*.down_proj"]\n')
+    options = (str(small()), "--to", "fp8", "--config", "gatewayd.toml")
+    done = run(*options, cwd=tmp_path)
+    assert "12 matrices of few bits" in done.stdout, done.stderr
+    done = run(*options, "--skip", "*.0.*.o_proj", "--force", cwd=tmp_path)
+    assert "13 matrices of few bits" in done.stdout, done.stderr
+
+
+def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:
+    """And neither the model that they are of, nor a quantizer that looks at no text."""
+    said = "calibrates on the bundled texts"
+    done = run(str(small()), "--to", "awq", "--tokens", "300", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(said)
+    assert "--text" in done.stderr.splitlines()[0]
+    assert said not in run(str(small()), "--to", "fp8", cwd=tmp_path).stderr
+
+
 def test_programs_get_all_numbers(tmp_path: Path) -> None:
     done = run(str(small()), "--to", "fp8", "--out", "x/y", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

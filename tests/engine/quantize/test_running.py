@@ -26,7 +26,6 @@ from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quality.opened import Opened
-from gatewayd_engine.quantize import files as work_files
 from gatewayd_engine.quantize.job import (
     REPORT,
     Advanced,
@@ -40,37 +39,17 @@ from gatewayd_engine.quantize.job import (
 from gatewayd_engine.quantize.make_texts import WINDOW, Overlaps
 from gatewayd_engine.quantize.running import quantize
 from gatewayd_engine.quantize.texts import BUNDLED, bundled
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from tests.engine.core.small import NUM_LAYERS, small
+from tests.engine.quantize.jobs import HOST, job, reason, told
 from tests.plugins.quantized.cases import Case
 from tests.plugins.quantized.formulas import meant
-
-HOST = PluginHost(Catalog.installed())
-SETTINGS: dict[str, dict[str, Any]] = {"awq": {"group_size": 64}, "gptq": {"act_order": True}}
 
 
 @pytest.fixture(scope="module")
 def samples() -> list[list[int]]:
     tokenizer = Tokenizer.from_file(str(embedded.folder() / "tokenizer.json"))
     return [tokenizer.encode(text.text).ids[:128] for text in bundled()[:4]]
-
-
-def job(out: Path, to: str, samples: list[list[int]], **changes: Any) -> Job:
-    made = Job(str(small()), str(out), StrategyChoice(to, SETTINGS.get(to, {})), samples, threads=1)
-    return msgspec.structs.replace(made, **changes)
-
-
-def told(one: Job) -> list[Event]:
-    events: list[Event] = []
-    quantize(one, HOST, events.append)
-    return events
-
-
-def reason(one: Job) -> str:
-    (failed,) = [event for event in told(one) if isinstance(event, Failed)]
-    assert "\n" not in failed.reason
-    return failed.reason
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -279,91 +258,6 @@ def test_only_the_same_work_is_gone_on_with(samples: list[list[int]], tmp_path: 
         assert "another version;" in reason(msgspec.structs.replace(one, resume=True))
     first = told(msgspec.structs.replace(one, force=True))
     assert first[0] == Began(0, NUM_LAYERS)
-
-
-def test_a_model_is_the_same_by_what_is_in_it(tmp_path: Path) -> None:
-    """A copy is, whenever it was made; one number that is another makes another."""
-    model = tmp_path / "model"
-    shutil.copytree(small(), model)
-    one = job(tmp_path / "out", "fp8", [], model=str(model), resume=True)
-    part = tmp_path / "out.part"
-
-    def begin() -> None:
-        with pytest.raises(RuntimeError):
-            quantize(one, HOST, stopped)
-
-    begin()
-    assert (part / "layer-00000.safetensors").exists()
-    weights = model / "model.safetensors"
-    os.utime(weights, ns=(1, 1))
-    begin()
-    with weights.open("rb+") as file:
-        file.seek(-1, os.SEEK_END)
-        last = file.read(1)
-        file.seek(-1, os.SEEK_END)
-        file.write(bytes([last[0] ^ 1]))
-    assert "was begun with another model;" in reason(one)
-
-
-def stopped(event: Event) -> None:
-    """Ends a run behind a layer."""
-    if isinstance(event, Kept):
-        raise RuntimeError
-
-
-def test_what_a_kill_leaves_is_known_as_its_own(tmp_path: Path) -> None:
-    one, part = job(tmp_path / "out", "fp8", []), tmp_path / "out.part"
-    for changes in ({}, {"resume": True}, {"force": True}):
-        part.mkdir()
-        for name in ("lock", "state.json.unfinished"):
-            (part / name).write_text("{")
-        changed = msgspec.structs.replace(one, **changes)
-        assert isinstance(told(changed)[-1], Written)
-        assert os.listdir(tmp_path) == ["out"]
-        shutil.rmtree(tmp_path / "out")
-    with pytest.raises(RuntimeError):
-        quantize(one, HOST, stopped)
-    (part / "notes").write_text("mine")
-    assert "holds other files, as notes;" in reason(msgspec.structs.replace(one, force=True))
-    (part / "notes").unlink()
-    (part / "state.json").unlink()
-    assert "does not say of what it was made; --force" in reason(
-        msgspec.structs.replace(one, resume=True)
-    )
-    assert isinstance(told(msgspec.structs.replace(one, force=True))[-1], Written)
-
-
-def test_beginning_anew_forgets_last_of_what_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever it ends, what is left can be gone on with."""
-    one = job(tmp_path / "out", "fp8", [])
-    with pytest.raises(RuntimeError):
-        quantize(one, HOST, stopped)
-    (tmp_path / "out.part" / "stream-00001.safetensors").touch()
-    removed: list[str] = []
-    remove = work_files.remove
-
-    def noted(path: Path) -> None:
-        removed.append(path.name)
-        remove(path)
-
-    monkeypatch.setattr(work_files, "remove", noted)
-    told(msgspec.structs.replace(one, force=True))
-    first = ["layer-00000.safetensors", "stream-00001.safetensors", "state.json"]
-    assert removed[:3] == first
-
-
-def test_a_replacement_that_ended_early_is_gone_on_with(tmp_path: Path) -> None:
-    one = job(tmp_path / "out", "fp8", [])
-    assert isinstance(told(one)[-1], Written)
-    other = msgspec.structs.replace(one, skip=["*.o_proj"])
-    with pytest.raises(RuntimeError):
-        quantize(msgspec.structs.replace(other, force=True), HOST, stopped)
-    events = told(msgspec.structs.replace(other, resume=True))
-    assert events[0] == Began(1, NUM_LAYERS)
-    assert isinstance(events[-1], Written)
-    assert os.listdir(tmp_path) == ["out"]
 
 
 def test_fp8_is_in_blocks_where_all_are_whole_and_says_twice_what_stays(

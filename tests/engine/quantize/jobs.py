@@ -1,0 +1,41 @@
+"""Jobs of tests: small ones, and what is told of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.quantize.job import Event, Failed, Job, Kept
+from gatewayd_engine.quantize.running import quantize
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from tests.engine.core.small import small
+
+HOST = PluginHost(Catalog.installed())
+SETTINGS: dict[str, dict[str, Any]] = {"awq": {"group_size": 64}, "gptq": {"act_order": True}}
+
+
+def job(out: Path, to: str, samples: list[list[int]], **changes: Any) -> Job:
+    made = Job(str(small()), str(out), StrategyChoice(to, SETTINGS.get(to, {})), samples, threads=1)
+    return msgspec.structs.replace(made, **changes)
+
+
+def told(one: Job) -> list[Event]:
+    events: list[Event] = []
+    quantize(one, HOST, events.append)
+    return events
+
+
+def reason(one: Job) -> str:
+    (failed,) = [event for event in told(one) if isinstance(event, Failed)]
+    assert "\n" not in failed.reason
+    return failed.reason
+
+
+def stopped(event: Event) -> None:
+    """Ends a run behind a layer."""
+    if isinstance(event, Kept):
+        raise RuntimeError

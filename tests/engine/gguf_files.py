@@ -245,16 +245,29 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def kept(name: str, columns: int, kinds: Sequence[str]) -> str:
+def kept(name: str, columns: int, kinds: Sequence[str], otherwise: str) -> str:
     """A type for a matrix: one after the other of those whose blocks its rows consist of."""
-    fitting = [kind for kind in kinds if columns % BLOCKS.get(kind, (1, 1))[0] == 0]
+    fitting = [kind for kind in kinds if columns % BLOCKS.get(kind, (1, 1))[0] == 0] or [otherwise]
     return fitting[sum(name.encode()) % len(fitting)]
 
 
 def convert(
-    source: Path, folder: Path, architecture: str, kinds: Sequence[str], **changes: Any
+    source: Path,
+    folder: Path,
+    architecture: str,
+    kinds: Sequence[str],
+    otherwise: str = "F32",
+    **changes: Any,
 ) -> dict[str, torch.Tensor]:
     """Write a checkpoint of Hugging Face's as GGUF; ``changes`` are of the metadata.
+
+    Args:
+        source: the checkpoint.
+        folder: gets it.
+        architecture: by llama.cpp's name.
+        kinds: types of matrices, which take turns.
+        otherwise: the type of a matrix that has no whole blocks of any.
+        changes: of the metadata.
 
     Returns:
         What the weights are now, by their names there.
@@ -265,7 +278,7 @@ def convert(
     for path in sorted(source.glob("*.safetensors")):
         for name, weight in sorted(load_file(path).items()):
             tensor = weight.float()
-            kind = "F32" if tensor.dim() == 1 else kept(name, tensor.shape[1], kinds)
+            kind = "F32" if tensor.dim() == 1 else kept(name, tensor.shape[1], kinds, otherwise)
             heads = 0
             if architecture == "llama":
                 heads = config["num_attention_heads"] if ".q_proj." in name else heads

@@ -6,6 +6,8 @@ it is given does not either, for decoders with such products are steady (ADR 003
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 
 from gatewayd_hooks.quantization import GroupedWeight
@@ -14,7 +16,7 @@ _BYTE_COLUMNS = 32
 """The kernel of bytes reads beyond rows that are no multiple of it."""
 
 
-class PackedLinear:
+class PackedLinear(ABC):
     """What such products share.
 
     Args:
@@ -44,9 +46,9 @@ class PackedLinear:
             onto.add_(self._bias)
         return None
 
+    @abstractmethod
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
         """The product without a bias, a new tensor of any floats."""
-        raise NotImplementedError
 
 
 class ByteLinear(PackedLinear):

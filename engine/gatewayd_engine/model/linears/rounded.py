@@ -7,6 +7,7 @@ input it rounds that itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import GroupedWeight
 
 
-class RoundedLinear:
+class RoundedLinear(ABC):
     """A matrix of which each row has one scale.
 
     Args:
@@ -71,9 +72,9 @@ class RoundedLinear:
         """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
         return self(x)
 
+    @abstractmethod
     def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
         """Write the answers to codes."""
-        raise NotImplementedError
 
 
 class Int8DeviceLinear(RoundedLinear):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -46,24 +45,6 @@ tokens, one in fifty and one in twenty differed."""
 GIB = 1 << 30
 
 Make = Callable[..., Harness]
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Engines on the GPU, whose memory is free again when the test is over."""
-    opened: list[Harness] = []
-
-    def made(model: Path | None = None, **fields: Any) -> Harness:
-        opened.append(on_gpu(model, **fields))
-        return opened[-1]
-
-    yield made
-    for engine in opened:
-        engine.core.check()
-        engine.core.strategies.close()
-    opened.clear()
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 def answers(engine: Harness, prompts: list[list[int]], **asked: Any) -> list[list[int]]:

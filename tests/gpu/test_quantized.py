@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
 from tests.engine.kernels import checks
 from tests.engine.kernels.weights import KINDS, grouped
-from tests.gpu.engines import follow, greedy, on_gpu
+from tests.gpu.engines import follow, greedy
 from tests.plugins.quantized.writers import WRITERS
 
 pytestmark = [
@@ -50,24 +50,6 @@ Make = Callable[..., Harness]
 @pytest.fixture
 def kernels() -> Kernels:
     return choose(CUDA)
-
-
-@pytest.fixture
-def make() -> Iterator[Make]:
-    """Engines on the GPU, whose memory is free again when the test is over."""
-    opened: list[Harness] = []
-
-    def made(model: Path | None = None, **fields: Any) -> Harness:
-        opened.append(on_gpu(model, **fields))
-        return opened[-1]
-
-    yield made
-    for engine in opened:
-        engine.core.check()
-        engine.core.strategies.close()
-    opened.clear()
-    gc.collect()
-    torch.cuda.empty_cache()
 
 
 @pytest.mark.parametrize("n", [1, 7, 16, MOST_LINES])

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
@@ -16,6 +14,7 @@ from gatewayd_engine.drafting import load_beside
 from gatewayd_engine.recipe.answers import LONGEST, Answers, prompts, write_answers
 from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_engine.recipe.heads_training import base_model, batches, train_heads
+from gatewayd_engine.recipe.progress import bar_on, told_by
 from gatewayd_engine.recipe.symbols import library_root, source_files
 from gatewayd_engine.recipe.training import Schedule
 
@@ -35,8 +34,8 @@ def make_heads(options: argparse.Namespace, console: Console) -> None:
     options.out.mkdir(parents=True, exist_ok=True)
     answers = _answers(options, base, name, console)
     model = base_model(base)
-    with _bar(console) as bar:
-        made = batches(model, answers, _BATCH_TOKENS, _told(bar, "hidden states", "rows"))
+    with bar_on(console) as bar:
+        made = batches(model, answers, _BATCH_TOKENS, told_by(bar, "hidden states", "rows"))
     schedule = Schedule(
         seconds=None if options.steps else options.seconds or SECONDS,
         steps=options.steps,
@@ -45,9 +44,9 @@ def make_heads(options: argparse.Namespace, console: Console) -> None:
         weight_decay=0.01,
         seed=options.seed,
     )
-    with _bar(console) as bar:
+    with bar_on(console) as bar:
         trained = train_heads(
-            options.kind, model, made, schedule, _told(bar, options.kind, "steps")
+            options.kind, model, made, schedule, told_by(bar, options.kind, "steps")
         )
     folder = options.out / f"{name}-{options.kind}"
     embedding = model.embed_tokens.weight
@@ -69,28 +68,9 @@ def _answers(options: argparse.Namespace, base: Path, name: str, console: Consol
         source_files(library_root()), tokenizer, options.seed, options.answers - num_code, num_code
     )
     model = load_beside(str(base), _WIDTH, LONGEST, torch.bfloat16, "cpu")
-    with _bar(console) as bar:
-        answers = write_answers(model, begun, _WIDTH, options.seed, _told(bar, "answers", "tokens"))
+    with bar_on(console) as bar:
+        answers = write_answers(
+            model, begun, _WIDTH, options.seed, told_by(bar, "answers", "tokens")
+        )
     answers.save(path)
     return answers
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[count]:,} {task.fields[unit]}{task.fields[loss]}"),
-        console=console,
-    )
-
-
-def _told(bar: Progress, name: str, unit: str) -> Callable[..., None]:
-    task = bar.add_task(name, total=1.0, count=0, unit=unit, loss="")
-
-    def tell(done: float, count: int, loss: float | None = None) -> None:
-        shown = "" if loss is None else f"  loss {loss:.2f}"
-        bar.update(task, completed=done, count=count, loss=shown)
-
-    return tell

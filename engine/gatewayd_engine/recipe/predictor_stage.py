@@ -10,7 +10,6 @@ from random import Random
 
 import torch
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
@@ -21,6 +20,7 @@ from gatewayd_engine.recipe.chats import chats
 from gatewayd_engine.recipe.checkpoint import write_tensors
 from gatewayd_engine.recipe.heads_checkpoint import PROBE
 from gatewayd_engine.recipe.predictor import CHANNELS, ROWS, Trace, TrainedNetwork, train_network
+from gatewayd_engine.recipe.progress import bar_on, told_by
 from gatewayd_engine.recipe.symbols import library_root, source_files, symbols
 from gatewayd_engine.recipe.tokenizer import END_OF_TEXT
 from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
@@ -48,10 +48,10 @@ def make_predictor(options: argparse.Namespace, console: Console) -> None:
     longest = decoder.spec.max_model_len
     lengths = [min(LENGTHS[i % len(LENGTHS)], longest) for i in range(options.texts)]
     texts = compose(tokenizer, lengths, options.seed)
-    with _bar(console) as bar:
-        traces = make_traces(decoder, texts, _told(bar, "attention", "texts"))
-    with _bar(console) as bar:
-        told = _told(bar, "predictor", "steps")
+    with bar_on(console) as bar:
+        traces = make_traces(decoder, texts, told_by(bar, "attention", "texts"))
+    with bar_on(console) as bar:
+        told = told_by(bar, "predictor", "steps")
         trained = train_network(traces, options.epochs, _RATE, options.seed, told)
     folder = options.out / f"{name}-predictor"
     write_network(folder, trained, name, decoder)
@@ -129,24 +129,3 @@ def write_network(folder: Path, trained: TrainedNetwork, base: str, decoder: Dec
     folder.mkdir(parents=True, exist_ok=True)
     write_tensors(folder / "heads.safetensors", tensors)
     (folder / "heads.json").write_text(json.dumps(facts, indent=2) + "\n", "utf-8")
-
-
-def _bar(console: Console) -> Progress:
-    return Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        TaskProgressColumn(),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[count]:,} {task.fields[unit]}{task.fields[loss]}"),
-        console=console,
-    )
-
-
-def _told(bar: Progress, name: str, unit: str) -> Callable[..., None]:
-    task = bar.add_task(name, total=1.0, count=0, unit=unit, loss="")
-
-    def tell(done: float, count: int, loss: float | None = None) -> None:
-        shown = "" if loss is None else f"  loss {loss:.3f}"
-        bar.update(task, completed=done, count=count, loss=shown)
-
-    return tell

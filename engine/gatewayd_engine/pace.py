@@ -12,10 +12,11 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-_WEIGHT = 0.3
+_WEIGHT = 0.1
 """Of the newest step in the running average."""
-_OUTLIER = 2.0
-"""A step counts for at most this much of the average: one hiccup is not a busy machine."""
+_OUTLIER = 1.5
+"""A step counts for at most this much of the average: a few slow ones in a row, whenever the
+gateway has some milliseconds of work, are not a busy machine."""
 _TRIAL = 3
 """Steps of a trial; the best of them counts."""
 _LARGE = 128
@@ -96,6 +97,9 @@ class Pace:
         seconds = min(seconds, _OUTLIER * before)
         record.seconds[self._current] = before + _WEIGHT * (seconds - before)
         self._favourite = self._best(record)
+        if self._favourite != self._current:
+            # What was seen of the new loser may be over already.
+            record.interval = record.until_retry = _FIRST_RETRY
 
     def _best(self, record: _Record) -> int:
         return min(record.seconds, key=record.seconds.__getitem__)

@@ -40,9 +40,9 @@ MIB_AT_ONCE = 8.0
 """Requests from which on growth can be told from the heap's steps, and how high those are: what
 piles up while an engine is away is given back to Python, not to the system."""
 DAEMON_WARMS, ENGINE_WARMS = 0.5, 0.2
-"""Of their requests. A heap is as high as the worst moment so far, and of the moments when an engine
-is lost under load the worst comes late: half an hour has some forty, 2 MiB in the first half of it
-and nothing in the second. What is lost with each request is lost in both. The engine that is told
+"""Of their requests. A heap is as high as the worst moment so far, and of the moments when an
+engine is lost under load the worst comes late: half an hour has some forty, 2 MiB in its first half
+and nothing in its second. What is lost with each request is lost in both. The engine that is told
 of lives through none."""
 STORE_BYTES_PER_REQUEST = 1024
 QUIET_SECONDS = 10.0

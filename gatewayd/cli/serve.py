@@ -71,7 +71,8 @@ def serve(
     # Late: the rest of the daemon takes half a second to import.
     with no_garbage():
         from gatewayd import logs
-        from gatewayd.daemon import Options, StartError, run
+        from gatewayd.daemon import run
+        from gatewayd.parts import Options, StartError
 
     logs.configure(loaded.log)
     try:

@@ -17,7 +17,8 @@ with no_garbage():
     import gatewayd.engines.starting as starting
     from gatewayd import logs
     from gatewayd.config_load import load
-    from gatewayd.daemon import Options, StartError, run
+    from gatewayd.daemon import run
+    from gatewayd.parts import Options, StartError
 
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 

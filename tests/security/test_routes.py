@@ -16,10 +16,11 @@ import pytest
 from starlette.routing import Route, Router
 
 from gatewayd.config import Config
-from gatewayd.daemon import Daemon, Options
+from gatewayd.daemon import Daemon
 from gatewayd.errors import PermissionDenied
 from gatewayd.http.guard import PUBLIC
 from gatewayd.http.rights import Rights
+from gatewayd.parts import Options
 from gatewayd.tenants.principal import BATCHES, FILES, INFER, METRICS, MODELS, Principal
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
@@ -157,9 +158,10 @@ class Built:
 def built(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Built]:
     made = Built(folder, monkeypatch)
     yield made
-    made.daemon._durable.close()
-    assert made.daemon._admin is not None
-    for listener in [*made.daemon._listeners, made.daemon._admin.listener]:
+    parts = made.daemon.parts
+    parts.durable.close()
+    assert parts.desk is not None
+    for listener in [*parts.door.listeners, parts.desk.server.listener]:
         listener.close()
 
 
@@ -249,9 +251,9 @@ async def test_a_method_that_is_not_listed_is_405_with_every_key(text: TextModel
 
 
 async def test_the_admin_app_answers_nothing_that_is_not_listed(built: Built) -> None:
-    server = built.daemon._admin
-    assert server is not None
-    app: Any = server.config.app
+    desk = built.daemon.parts.desk
+    assert desk is not None
+    app: Any = desk.server.config.app
 
     async def status(method: str, path: str) -> int:
         said: list[Any] = []

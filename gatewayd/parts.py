@@ -53,7 +53,7 @@ class Door:
         url: of the first.
     """
 
-    listeners: Sequence[socket.socket]
+    listeners: list[socket.socket]
     is_held: bool
     url: str
 

@@ -19,12 +19,14 @@ import httpx
 
 from gatewayd.admin.client import AdminError, call
 from gatewayd.http.schema.completion import CompletionRequest
+from tests.daemon import heap
 from tests.gatewayd.gateway import COMPLETION
 from tests.gatewayd.http.corpus import BROKEN_JSON, bad_fields, with_field
 
 PLUGIN = """
 import asyncio
 import time
+from soak_heap import held_bytes
 from prometheus_client.core import GaugeMetricFamily
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo
@@ -51,12 +53,13 @@ class Breaks(Fcfs):
         return super().plan(view)
 
 
-class Tasks:
+class Process:
     def describe(self):
-        return [GaugeMetricFamily("soak_tasks", "Of the event loop.")]
+        return []
 
     def collect(self):
         yield GaugeMetricFamily("soak_tasks", "Of the event loop.", value=len(asyncio.all_tasks()))
+        yield GaugeMetricFamily("soak_held_bytes", "Allocated, and not freed.", value=held_bytes())
 
 
 @hookimpl
@@ -66,7 +69,7 @@ def gatewayd_schedulers():
 
 @hookimpl
 def gatewayd_metrics(registry):
-    registry.register(Tasks())
+    registry.register(Process())
 """
 _SWAPS: tuple[tuple[str, str], ...] = (
     ("scheduler", "fcfs"),
@@ -88,6 +91,7 @@ _NONSENSE = [
 def installed(folder: Path) -> dict[str, str]:
     """A distribution with the plugin, and the environment that finds it."""
     (folder / "soak_plugin.py").write_text(PLUGIN)
+    (folder / "soak_heap.py").write_text(Path(heap.__file__).read_text())
     info = folder / "soak_plugin-1.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: soak-plugin\nVersion: 1\n")

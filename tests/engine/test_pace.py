@@ -77,7 +77,8 @@ def test_a_hiccup_changes_nothing() -> None:
 @pytest.mark.parametrize("often", [0.01, 0.03, 0.06, 0.1])
 def test_slow_steps_in_a_row_cost_little_more_than_themselves(often: float) -> None:
     """As when the daemon writes a snapshot: a core is away for some steps, four times a second."""
-    rng, slow = random.Random(4), []
+    rng = random.Random(4)
+    slow: list[float] = []
     while len(slow) < 20_000:
         length = rng.randint(1, 3) if rng.random() < often else 0
         slow += [rng.uniform(1.6, 3.5) for _ in range(length)] or [rng.uniform(0.95, 1.08)]

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Announcement, Matrix, QuantizerResources, Weight
 
 _BLOCKS = "weight_block_size"
+_HEAD = "lm_head"
 _KNOWN = (
     *("quant_method", "activation_scheme", _BLOCKS, "modules_to_not_convert", "ignored_layers"),
     *("fmt", "scale_fmt", "kv_cache_scheme", "dequantize"),
@@ -102,8 +103,9 @@ class Fp8:
             "quant_method": "fp8",
             "fmt": "e4m3",
             "activation_scheme": "dynamic",
-            # transformers reads the one, vLLM the other.
-            "modules_to_not_convert": list(plain) or None,
+            # transformers reads the one, and takes the head for one of 8 bits if it is not named.
+            "modules_to_not_convert": [*plain, _HEAD],
+            # vLLM reads the other.
             "ignored_layers": list(plain) or None,
             **blocks,
         }

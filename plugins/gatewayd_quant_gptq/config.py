@@ -17,7 +17,7 @@ class GptqConfig(StrategyConfig):
     symmetric: bool = setting(
         False,
         reload="restart",
-        doc="The same reach to both sides of zero, as Marlin's kernels want it; less exact.",
+        doc="The same reach to both sides of zero, as Marlin and vLLM want it; less exact.",
     )
     act_order: bool = setting(
         False,

@@ -100,8 +100,6 @@ class Rounding:
             group.amax(1, keepdim=True),
             self.bits,
             is_symmetric=self.is_symmetric,
-            # What is stored is one less, and of all ones it is read three ways.
-            least_zero=1,
         )
 
 

@@ -135,9 +135,9 @@ def _unpacked(words: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def packed_tensors(
-    matrix: Matrix, weight: GroupedWeight, group_size: int
+    matrix: Matrix, weight: GroupedWeight, group_size: int, least_zero: int
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a matrix in the first format, in which a zero of 1 is stored as 0.
+    """The tensors of a matrix; a zero of ``least_zero`` is stored as 0.
 
     ``g_idx`` is there in any case: some readers want it.
     """
@@ -145,7 +145,7 @@ def packed_tensors(
     group_of = weight.group_of
     if group_of is None:
         group_of = torch.arange(matrix.columns, dtype=torch.int32) // size
-    zeros = zeros_of(weight) - 1
+    zeros = zeros_of(weight) - least_zero
     return {
         "qweight": _packed(weight.codes, weight.bits).t().contiguous(),
         "qzeros": _packed(zeros.t(), weight.bits),

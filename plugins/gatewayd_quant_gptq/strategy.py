@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _GROUP_SIZES = (16, 32, 64, 128, 256, 512, 1024, -1)
-_FORMATS = ("gptq", "gptq_v2")
+_FIRST, _SECOND = _FORMATS = ("gptq", "gptq_v2")
 _KNOWN = (
     *("quant_method", "bits", "group_size", "desc_act", "sym", "checkpoint_format", "format"),
     *("lm_head", "pack_dtype", "dynamic", "is_marlin_format", "modules_in_block_to_quantize"),
@@ -66,7 +66,7 @@ class Gptq:
             bits=fields.one_of("bits", (4, 8)),
             group_size=fields.one_of("group_size", _GROUP_SIZES),
             is_ordered=fields.flag("desc_act", False),
-            least_zero=0 if version == "gptq_v2" else 1,
+            least_zero=int(version == _FIRST),
             has_head=fields.flag("lm_head", False),
             parts=_parts(fields),
         )
@@ -86,7 +86,8 @@ class Gptq:
             )
         return {
             "quant_method": "gptq",
-            "checkpoint_format": "gptq",
+            # gptqmodel takes zeros of their own from others in the second format alone.
+            "checkpoint_format": _FIRST if config.symmetric else _SECOND,
             "bits": config.bits,
             "group_size": config.group_size,
             "desc_act": config.act_order,
@@ -105,12 +106,12 @@ class Gptq:
             config.group_size,
             config.bits,
             is_symmetric=config.symmetric,
-            least_zero=1,
         )
 
     def pack(self, matrix: Matrix, weight: GroupedWeight) -> Mapping[str, torch.Tensor]:
         """See ``Writes``."""
-        return packed_tensors(matrix, weight, self._config.group_size)
+        config = self._config
+        return packed_tensors(matrix, weight, config.group_size, int(config.symmetric))
 
     def fit(self, site: Site) -> Fit:
         """Round all matrices of a site at once; see ``Calibrates``."""

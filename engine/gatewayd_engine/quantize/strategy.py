@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
@@ -23,9 +24,16 @@ from gatewayd_hooks.quantization import (
 )
 from gatewayd_hooks.strategy import Kind
 
+_log = logging.getLogger(__name__)
+
 _CONFIG = "config.json"
 _HEAD = "lm_head"
 """It may be no tensor of its own."""
+_JOINED = {
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("q_proj", "k_proj", "v_proj")),
+    **dict.fromkeys(("gate_proj", "up_proj"), ("gate_proj", "up_proj")),
+}
+"""What vLLM has in one matrix, all of few bits or all not."""
 
 
 class Writer:
@@ -71,6 +79,7 @@ class Writer:
             packed = _packed(found, skip, checkpoint.shapes)
             self.packed = [matrix.name for matrix in packed]
             plain = [matrix.name for matrix in found if matrix not in packed]
+            _tell_split(self.packed, plain)
             self.announced = dict(strategy.announce(self.packed, plain))
             where = f"{_CONFIG}: quantization_config"
             self.scheme: Scheme = strategy.scheme(Announcement(self.announced, where))
@@ -140,3 +149,19 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
     if not kept:
         raise ConfigError("every matrix is skipped: nothing is left to be quantized")
     return kept
+
+
+def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
+    """Say that others will not read it if a part of what they join is of few bits."""
+    for name in plain:
+        prefix, _, part = name.rpartition(".")
+        others = [f"{prefix}.{each}" for each in _JOINED.get(part, ())]
+        found = next((other for other in others if other in packed), None)
+        if found is not None:
+            _log.warning(
+                "%s stays as it is and %s does not: vLLM joins them and reads no such checkpoint;"
+                " skip both for it",
+                name,
+                found,
+            )
+            return

@@ -275,7 +275,7 @@ def test_fp8_is_in_blocks_where_all_are_whole_and_says_twice_what_stays(
     stays = [f"model.layers.0.mlp.{part}_proj" for part in ("down", "gate", "up")]
     assert announced["weight_block_size"] == [128, 128]
     assert sorted(announced["ignored_layers"]) == stays
-    assert sorted(announced["modules_to_not_convert"]) == stays
+    assert sorted(announced["modules_to_not_convert"]) == ["lm_head", *stays]
     name = "model.layers.1.mlp.down_proj"
     rows, columns = tensors[f"{name}.weight"].shape
     assert tensors[f"{name}.weight_scale_inv"].shape == (rows // 128, columns // 128)
@@ -371,6 +371,17 @@ def test_experts_in_one_tensor_are_refused(
     save_file(tensors, folder / "model.safetensors")
     one = Job(str(folder), str(tmp_path / "out"), StrategyChoice("fp8"), [])
     assert "mlp.experts.gate_up_proj is all experts in one tensor" in reason(one)
+
+
+def test_a_part_of_what_others_join_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """VLLM raises for some but not all of a fused matrix."""
+    told(job(tmp_path / "some", "fp8", [], skip=["*.k_proj"]))
+    assert "model.layers.0.self_attn.k_proj stays as it is and" in caplog.text
+    caplog.clear()
+    told(job(tmp_path / "all", "fp8", [], skip=["*.[qkv]_proj", "*.down_proj"]))
+    assert "vLLM" not in caplog.text
 
 
 def test_what_is_skipped_stays_and_without_text_all_is_nearest(tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def brute(weight: torch.Tensor, gram: torch.Tensor, rounding: Rounding) -> torch
             group = rest[:, column : column + rounding.group_size]
             low, high = group.amin(1).clamp(max=0), group.amax(1).clamp(min=0)
             scale = ((high - low) / 15).half().double()
-            zero = (-low / scale).round().clamp(1, 15)
+            zero = (-low / scale).round().clamp(0, 15)
         code = ((rest[:, column] / scale).round() + zero).clamp(0, 15)
         made[:, column] = (code - zero) * scale
         inverse = torch.linalg.inv(damped[column:, column:])

@@ -18,13 +18,14 @@ from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
 from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
 from gatewayd_engine.heads import read_heads
-from gatewayd_engine.kv.codec import Codec, form_of
+from gatewayd_engine.kv.codec import Codec, Form, form_of
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.metering import Meter
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import dummy, read
 from gatewayd_engine.model.parts import Parts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
@@ -82,14 +83,14 @@ def assemble(
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
     backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
     dtype = _dtype(config, backend)
+    head_dim, decodes = spec.attention.head_dim, backend.decodes
+    form = form_of(config, host, head_dim, dtype, decodes=decodes)
 
     @cache
     def decoder() -> Decoder:
         quantizer = None if quantization is None else quantization.quantize
-        return _decoder(config, checkpoint, spec, dtype, backend.parts, progress, quantizer)
+        return _decoder(config, checkpoint, spec, dtype, backend.parts, progress, quantizer, form)
 
-    head_dim, decodes = spec.attention.head_dim, backend.decodes
-    form = form_of(config, host, head_dim, dtype, decodes=decodes)
     # Most backends do not have to see the model for this.
     kv_bytes = backend.kv_bytes(decoder)
     set_aside = config.draft_bytes
@@ -277,6 +278,7 @@ def _decoder(
     parts: Parts,
     progress: Callable[[str, float], None],
     quantizer: Quantizer | None,
+    form: Form | None,
 ) -> Decoder:
     stage = "making dummy weights" if config.dummy_weights else "loading weights"
 
@@ -287,7 +289,9 @@ def _decoder(
     if checkpoint is None:
         model = dummy(spec, dtype, config.device, config.seed, told, parts, *rest)
     else:
-        model = read(checkpoint, dtype, config.device, told, parts, *rest)
+        is_plain = form is not None and form.is_plain
+        scales = used_scales(checkpoint.kv_scales(), is_plain=is_plain)
+        model = read(checkpoint, dtype, config.device, told, parts, *rest, kv_scales=scales)
     if quantizer is not None:
         quantizer.tell_unmatched()
     _log.info("the weights take %s", mib(model.weight_bytes))

@@ -53,8 +53,25 @@ class SparseWeight(NamedTuple):
     values: torch.Tensor
 
 
-Weight: TypeAlias = "torch.Tensor | GroupedWeight | SparseWeight"
-"""A matrix, of floats, of few bits, or half of zeros."""
+class StaticWeight(NamedTuple):
+    """A matrix that is multiplied with inputs rounded to codes of one scale, whatever they are.
+
+    An input becomes ``code * scale``, where the code is the nearest to ``input / scale``, and what
+    is beyond the largest code that. Matrices of one input are joined under the largest scale.
+
+    Attributes:
+        weight: the matrix, of floats or of few bits.
+        activations: the codes: ``int8`` or ``e4m3``.
+        scale: finite and above 0.
+    """
+
+    weight: torch.Tensor | GroupedWeight
+    activations: Literal["int8", "e4m3"]
+    scale: float
+
+
+Weight: TypeAlias = "torch.Tensor | GroupedWeight | SparseWeight | StaticWeight"
+"""A matrix, of floats, of few bits, or half of zeros, or one with a scale for its inputs."""
 
 
 class Matrix(NamedTuple):

@@ -121,6 +121,24 @@ class Fields:
             if self._values.get(name):
                 raise self.refused(name, f"is {self._values[name]!r}, which is not supported")
 
+    def check_kv_scheme(self) -> None:
+        """Look at ``kv_cache_scheme``: keys and values of 8-bit floats, one scale for each of both.
+
+        The host reads these scales itself; whether they are used says its KV codec.
+
+        Raises:
+            ValueError: it asks for something else.
+        """
+        name = "kv_cache_scheme"
+        if not self._values.get(name) or self._values[name] == "static":
+            return
+        scheme = self.part(name)
+        if scheme is not None:
+            scheme.one_of("num_bits", (8,))
+            scheme.one_of("type", ("float",))
+            scheme.one_of("strategy", ("tensor",), "tensor")
+            scheme.one_of("symmetric", (True,), True)
+
     def tell_unknown(self, known: Collection[str]) -> None:
         """Log the fields that nobody has looked at: formats gather many that mean nothing here."""
         unknown = sorted(self._values.keys() - set(known))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
 from gatewayd_hooks.quantized import finite
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 PACKED, INT, FLOAT = "pack-quantized", "int-quantized", "float-quantized"
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((1,), ())
+_ONE = tuple(Stored(dtype, shape) for shape in _SCALARS for dtype in _FLOATS)
 _WORD = 32
 
 
@@ -32,6 +33,7 @@ class Form:
         columns: the same of columns.
         is_indexed: ``weight_g_idx`` says which columns share one.
         inputs: what products are meant to be computed from; see ``GroupedWeight``.
+        is_static: inputs have one scale, ``input_scale``.
     """
 
     format: str
@@ -41,6 +43,7 @@ class Form:
     columns: int
     is_indexed: bool
     inputs: Literal["float", "int8", "e4m3"]
+    is_static: bool = False
 
     def stored(self, matrix: Matrix) -> dict[str, tuple[Stored, ...]]:
         """Tensors that must be there."""
@@ -56,6 +59,8 @@ class Form:
             )
         if self.is_indexed:
             forms["weight_g_idx"] = (Stored("I32", (columns,)),)
+        if self.is_static:
+            forms["input_scale"] = _ONE
         if self.format == PACKED:
             forms["weight_shape"] = (Stored("I64", (2,)),)
             forms["weight_packed"] = (Stored("I32", (rows, _words(columns, self.bits))),)
@@ -65,11 +70,9 @@ class Form:
         return forms
 
     def optional(self) -> dict[str, tuple[Stored, ...]]:
-        """Tensors that may be there: what inputs were to be multiplied with."""
-        return {
-            "input_scale": tuple(Stored(d, shape) for shape in _SCALARS for d in _FLOATS),
-            "input_zero_point": tuple(Stored("I8", shape) for shape in _SCALARS),
-        }
+        """Tensors that may be there: what inputs were to be multiplied with, and are not."""
+        zeros = {"input_zero_point": tuple(Stored("I8", shape) for shape in _SCALARS)}
+        return zeros if self.is_static else {"input_scale": _ONE, **zeros}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
         """``(code - zero) * scale``.
@@ -77,6 +80,16 @@ class Form:
         Raises:
             ValueError: numbers that cannot be.
         """
+        if not self.is_static or self.inputs == "float":
+            return self._weight(matrix, take)
+        scale = float(finite("input_scale", take("input_scale")))
+        if scale <= 0:
+            raise ValueError(f"input_scale is {scale}, and inputs are divided by it")
+        return StaticWeight(self._weight(matrix, take), self.inputs, scale)
+
+    def _weight(
+        self, matrix: Matrix, take: Callable[[str], torch.Tensor]
+    ) -> torch.Tensor | GroupedWeight:
         stored = take("weight_scale")
         scales = self._spread(matrix, finite("weight_scale", stored))
         group_of = self._group_of(matrix, scales.shape[1], take)
@@ -138,7 +151,7 @@ class Form:
         return torch.arange(matrix.columns, dtype=torch.int32) // self.columns
 
 
-def _without_zeros(weight: GroupedWeight, zeros: torch.Tensor) -> Weight:
+def _without_zeros(weight: GroupedWeight, zeros: torch.Tensor) -> torch.Tensor | GroupedWeight:
     """The same where scales are float32: with offsets it would be rounded twice."""
     columns = weight.codes.shape[1]
     group_of = weight.group_of

@@ -48,7 +48,8 @@ class CompressedTensors:
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        fields.refuse_set("kv_cache_scheme", "sparsity_config", "transform_config")
+        fields.refuse_set("sparsity_config", "transform_config")
+        fields.check_kv_scheme()
         fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
         format_ = fields.one_of("format", _FORMATS)
         groups = fields.part("config_groups")
@@ -105,6 +106,7 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
         order = weights.one_of("actorder", _ORDERS)
     if order in _BY_INDEX and (format_ != PACKED or strategy != "group"):
         raise weights.refused("actorder", f"is {order!r}, which only packed groups can have")
+    inputs, is_static = _inputs(format_, group.part("input_activations"))
     return Form(
         format=format_,
         bits=bits,
@@ -116,16 +118,19 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
         else 0,
         columns=size if strategy == "group" else block[1] if strategy == "block" and block else 0,
         is_indexed=order in _BY_INDEX,
-        inputs=_inputs(format_, group.part("input_activations")),
+        inputs=inputs,
+        is_static=is_static,
     )
 
 
-def _inputs(format_: str, inputs: Fields | None) -> Literal["float", "int8", "e4m3"]:
-    """What products are meant to be computed from: floats, or rows of eight bits."""
-    if inputs is None or inputs.value("num_bits") != 8:
-        return "float"
-    by_token = inputs.value("strategy"), inputs.value("dynamic"), inputs.value("symmetric")
-    if format_ == INT and (inputs.value("type"), *by_token) == ("int", "token", True, True):
-        return "int8"
-    # A scale for all rows, be it a stored one, is what a scale for each can only be better than.
-    return "e4m3" if format_ == FLOAT and inputs.value("type") == "float" else "float"
+def _inputs(format_: str, inputs: Fields | None) -> tuple[Literal["float", "int8", "e4m3"], bool]:
+    """What products are meant to be computed from, and whether its scale is the file's."""
+    if inputs is None or inputs.value("num_bits") != 8 or inputs.value("symmetric") is False:
+        return "float", False
+    kind, by, dynamic = (inputs.value(name) for name in ("type", "strategy", "dynamic"))
+    is_static = by == "tensor" and not dynamic
+    if format_ == INT and kind == "int":
+        is_known = is_static or (by, dynamic, inputs.value("symmetric")) == ("token", True, True)
+        return "int8" if is_known else "float", is_static
+    # A scale for each row can only be better than others that are made of all of them.
+    return ("e4m3", is_static) if format_ == FLOAT and kind == "float" else ("float", False)

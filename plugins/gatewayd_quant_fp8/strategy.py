@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Stored
+from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
 from gatewayd_hooks.quantized import Fields, finite
 from gatewayd_quant_fp8 import writing
 from gatewayd_quant_fp8.config import Fp8Config
@@ -24,8 +24,11 @@ _KNOWN = (
     *("fmt", "scale_fmt", "kv_cache_scheme", "dequantize"),
     "is_checkpoint_fp8_serialized",
 )
+_INPUT_SCALES = ("input_scale", "activation_scale")
+"""As vLLM calls it, and as transformers does."""
 _FLOATS = ("F32", "BF16", "F16")
 _SCALARS = ((), (1,))
+_ONE = tuple(Stored(dtype, shape) for shape in _SCALARS for dtype in _FLOATS)
 _LARGEST = 448
 _LEAST = torch.finfo(torch.float32).tiny
 _BLOCK = 1 << 20
@@ -63,15 +66,19 @@ class Fp8:
         """
         fields = Fields(announced)
         fields.tell_unknown(_KNOWN)
-        fields.refuse_set("kv_cache_scheme")
+        fields.check_kv_scheme()
         fields.one_of("is_checkpoint_fp8_serialized", (True,), True)
-        fields.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
+        inputs = fields.one_of("activation_scheme", ("dynamic", "static"), "dynamic")
         fields.one_of("fmt", ("e4m3", "float8_e4m3fn"), "e4m3")
         fields.one_of("scale_fmt", ("float", "ue8m0", None), None)
+        block = fields.sizes(_BLOCKS)
+        # Who writes the field, be it null, calls scales "inv", though they multiply, too.
+        is_theirs = _BLOCKS in fields
+        static = _INPUT_SCALES[is_theirs] if inputs == "static" and block is None else None
         return Fp8Scheme(
-            # Who writes the field, be it null, calls scales "inv", though they multiply, too.
-            scales="weight_scale_inv" if _BLOCKS in fields else "weight_scale",
-            block=fields.sizes(_BLOCKS),
+            scales="weight_scale_inv" if is_theirs else "weight_scale",
+            block=block,
+            input_scale=static,
             plain=fields.names("modules_to_not_convert") + fields.names("ignored_layers"),
             is_dense=self._is_dense,
         )
@@ -135,12 +142,14 @@ class Fp8Scheme:
     Attributes:
         scales: what they are called.
         block: rows and columns that share one; None for one of a matrix, or one of each row.
+        input_scale: what the scale of all inputs is called; None where each row has its own.
         plain: names of matrices, or of what they are in, that are stored as other floats.
         is_dense: floats are to be made of them.
     """
 
     scales: str
     block: tuple[int, int] | None
+    input_scale: str | None
     plain: tuple[str, ...]
     is_dense: bool
 
@@ -154,19 +163,25 @@ class Fp8Scheme:
         if self.block is not None:
             rows, columns = self.block
             shapes = ((-(-matrix.rows // rows), -(-matrix.columns // columns)),)
+        inputs = {} if self.input_scale is None else {self.input_scale: _ONE}
         return {
             self.scales: tuple(Stored(dtype, shape) for shape in shapes for dtype in _FLOATS),
+            **inputs,
             "weight": (Stored("F8_E4M3", (matrix.rows, matrix.columns)),),
         }
 
     def optional(self, matrix: Matrix) -> Mapping[str, tuple[Stored, ...]]:
-        """See ``Scheme``: what inputs were to be multiplied with."""
-        forms = tuple(Stored(dtype, shape) for shape in _SCALARS for dtype in _FLOATS)
-        return {"input_scale": forms, "activation_scale": forms}
+        """See ``Scheme``: scales of inputs that are not used."""
+        return {name: _ONE for name in _INPUT_SCALES if name != self.input_scale}
 
     def weight(self, matrix: Matrix, take: Callable[[str], torch.Tensor]) -> Weight:
         """``code * scale``; see ``Scheme``."""
         scales, group_of = finite(self.scales, take(self.scales)), None
+        static = None
+        if self.input_scale is not None:
+            static = float(finite(self.input_scale, take(self.input_scale)))
+            if static <= 0:
+                raise ValueError(f"{self.input_scale} is {static}, and inputs are divided by it")
         if self.block is None:
             scales = scales.reshape(-1, 1).expand(matrix.rows, 1)
         else:
@@ -178,10 +193,10 @@ class Fp8Scheme:
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight holds a NaN")
         made = GroupedWeight(codes, scales.contiguous(), group_of=group_of)
-        if self.is_dense:
-            return _floats(made)
-        # Inputs are rounded row by row: of what "static" says, a scale for all of them, the better.
-        return made._replace(activations="e4m3") if self.block is None else made
+        if self.block is None:
+            made = made._replace(activations="e4m3")
+        weight = _floats(made) if self.is_dense else made
+        return weight if static is None else StaticWeight(weight, "e4m3", static)
 
 
 def _has(name: str, part: str) -> bool:

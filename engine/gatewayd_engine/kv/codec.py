@@ -22,10 +22,12 @@ class Form(NamedTuple):
     Attributes:
         record_bytes: of a key, or a value, of one head.
         element: the type of number that records are for whoever does not decode them.
+        is_plain: they are plain e4m3, so that what is written may have a checkpoint's scales.
     """
 
     record_bytes: int
     element: torch.dtype | None
+    is_plain: bool = False
 
 
 class Codec:
@@ -120,8 +122,9 @@ def form_of(
         raise ConfigError(f"kv_codec {choice.name} cannot serve this model: {error}") from error
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
+    is_plain = element == torch.float8_e4m3fn
     if decodes:
-        return Form(size, None)
+        return Form(size, None, is_plain)
     if element not in _ELEMENTS:
         raise ConfigError(
             f"kv_codec is {choice.name!r} and device {config.device!r}, whose kernels read plain "
@@ -130,4 +133,4 @@ def form_of(
         )
     if size != head_dim:
         raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
-    return Form(size, element)
+    return Form(size, element, is_plain)

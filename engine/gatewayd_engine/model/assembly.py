@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Protocol
 
 import torch
 
 from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
 from gatewayd_engine.model.heads import HeadBuffers
+from gatewayd_engine.model.kv_scales import (
+    KvScales,
+    row_factors,
+    scaled_norms,
+    scaled_output,
+)
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.linears.device import Apart
@@ -17,8 +24,8 @@ from gatewayd_engine.model.parts import Gate, Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
 from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 from gatewayd_engine.model.steady import Unsteady
-from gatewayd_engine.model.weights import dense, joined, placed, rows
-from gatewayd_hooks.quantization import Matrix, SparseWeight, Weight
+from gatewayd_engine.model.weights import dense, in_type, joined, placed, rows, times
+from gatewayd_hooks.quantization import Matrix, Weight
 
 
 class Weights(Protocol):
@@ -46,7 +53,11 @@ _HEAD = "lm_head"
 
 
 def assemble(
-    spec: ModelSpec, weights: Weights, parts: Parts, quantize: Quantize | None = None
+    spec: ModelSpec,
+    weights: Weights,
+    parts: Parts,
+    quantize: Quantize | None = None,
+    kv_scales: Mapping[int, KvScales] | None = None,
 ) -> Decoder:
     """Build the decoder of a spec from named weights.
 
@@ -59,10 +70,11 @@ def assemble(
         parts: that suit where they are.
         quantize: asked for each matrix of floats but the embedding and routers of experts, whose
             few numbers decide much; None for what they are.
+        kv_scales: of keys and values, by layer, that its weights take up.
     """
     table = weights.matrix(_EMBEDDING)
     embedding = dense(table).to(weights.dtype)
-    builder = LayerBuilder(spec, weights, parts, quantize, embedding.device)
+    builder = LayerBuilder(spec, weights, parts, quantize, embedding.device, kv_scales or {})
     layers = [builder.layer(index) for index in range(spec.num_layers)]
     norm = builder.norm("model.norm")
     head = builder.packed(_HEAD, table) if spec.tie_word_embeddings else builder.linear(_HEAD)
@@ -98,6 +110,7 @@ class LayerBuilder:
         parts: Parts,
         quantize: Quantize | None,
         device: torch.device,
+        kv_scales: Mapping[int, KvScales] = MappingProxyType({}),
     ) -> None:
         self.rotary = Rotary(spec.rope, spec.max_model_len, device)
         self.nbytes = 0
@@ -105,6 +118,7 @@ class LayerBuilder:
         self._weights = weights
         self._parts = parts
         self._quantize = quantize
+        self._kv_scales = kv_scales
         self._buffers = HeadBuffers(spec, self.rotary)
         self._order = _order(spec, device)
         self._linears: list[LinearOp] = []
@@ -145,11 +159,7 @@ class LayerBuilder:
         if isinstance(weight, torch.Tensor) and self._quantize is not None and not is_kept:
             weight = self._quantize(Matrix(name, *weight.shape), weight.float())
         dtype = self._weights.dtype
-        weight = placed(weight, self._order.device)
-        if isinstance(weight, torch.Tensor):
-            weight = weight.to(dtype)
-        elif isinstance(weight, SparseWeight):
-            weight = SparseWeight(weight.values.to(dtype))
+        weight = in_type(placed(weight, self._order.device), dtype)
         made = self._parts.linear(weight, bias, dtype)
         self.nbytes += made.nbytes
         self._linears.append(made)
@@ -169,18 +179,27 @@ class LayerBuilder:
     def _attention(self, index: int, prefix: str) -> Attention:
         spec = self._spec
         names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
-        bias = self._bias(names)
+        bias, joint, scales = self._bias(names), self._join(names), self._kv_scales.get(index)
+        name = f"{prefix}.o_proj"
+        back = self._weights.matrix(name)
+        if scales is not None:
+            factors = row_factors(spec, scales)
+            joint, back = times(joint, factors), scaled_output(back, scales)
+            bias = None if bias is None else (bias * factors.to(bias.device)).to(bias.dtype)
         qkv = self.packed(
             f"{prefix}.qkv_proj",
-            rows(self._join(names), self._order),
+            rows(joint, self._order),
             None if bias is None else bias[self._order],
         )
-        out = self.linear(f"{prefix}.o_proj")
+        out = self.packed(name, back, self._bias((name,)))
         qk_norm = None
         if spec.family.qk_norm:
             query = self._weights.take(f"{prefix}.q_norm.weight").expand(spec.num_heads, -1)
             key = self._weights.take(f"{prefix}.k_norm.weight").expand(spec.num_kv_heads, -1)
-            norms = side_by_side(torch.cat((query, key)), spec.rope.rotary_dim)
+            norms = torch.cat((query, key))
+            if scales is not None:
+                norms = scaled_norms(norms, spec, scales)
+            norms = side_by_side(norms, spec.rope.rotary_dim)
             self.nbytes += norms.nbytes
             qk_norm = self._parts.head_norm(norms, spec.norm_eps)
         return Attention(index, self.rotary, self._buffers, qkv, out, qk_norm)

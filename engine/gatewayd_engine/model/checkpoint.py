@@ -11,6 +11,7 @@ import torch
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.kv_scales import KvScales, read_scales, scale_names
 from gatewayd_engine.model.layout import Shapes, layout, matrices
 from gatewayd_engine.model.sources import SafetensorsSource, Source
 from gatewayd_engine.model.spec import ModelSpec
@@ -101,6 +102,14 @@ class Checkpoint:
             file = self._source.where(last) if last != name else self.folder.name
             raise LoadError(f"{file}: {name}: {error}") from error
 
+    def kv_scales(self) -> dict[int, KvScales]:
+        """Of keys and values, by layer.
+
+        Raises:
+            LoadError: one cannot be.
+        """
+        return read_scales(self.spec, self._source)
+
     def close(self) -> None:
         """Everything has been read."""
         self._source.close()
@@ -108,7 +117,7 @@ class Checkpoint:
     def _check(self) -> None:
         """Compare all names and forms, and raise with all that differ."""
         stored = self._source.stored
-        missing, wrong, known = [], [], set()
+        missing, wrong, known = [], [], {*scale_names(self.spec)}
         for name, shape in self.shapes.items():
             for full, forms, is_needed in self._forms(name, shape):
                 known.add(full)

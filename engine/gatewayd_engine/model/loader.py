@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -11,6 +11,7 @@ import torch
 from gatewayd_engine.model.assembly import Quantize, assemble
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.kv_scales import KvScales
 from gatewayd_engine.model.layout import Shapes, layout
 from gatewayd_engine.model.parts import Parts, PlainParts
 from gatewayd_engine.model.spec import ModelSpec
@@ -49,6 +50,7 @@ def read(
     progress: Callable[[float], None],
     parts: Parts | None = None,
     quantize: Quantize | None = None,
+    kv_scales: Mapping[int, KvScales] | None = None,
 ) -> Decoder:
     """Read a checkpoint, one matrix after the other.
 
@@ -59,13 +61,14 @@ def read(
         progress: told the fraction read so far, at last 1.0.
         parts: of the decoder; None for plain ones.
         quantize: makes weights of few bits; None for what the files hold.
+        kv_scales: of keys and values, by layer, for weights to take up.
 
     Raises:
         LoadError: a tensor cannot be read, or its numbers cannot be.
     """
     try:
         weights = _Reader(checkpoint, dtype, device, progress)
-        return assemble(checkpoint.spec, weights, parts or PlainParts(), quantize)
+        return assemble(checkpoint.spec, weights, parts or PlainParts(), quantize, kv_scales)
     finally:
         checkpoint.close()
 

@@ -91,7 +91,7 @@ class FusedParts:
     ) -> Norm:
         """See ``Parts``."""
         scale = weight.float() + offset
-        if isinstance(entry, RoundedLinear):
+        if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes = self._kernels.add_rms_norm_quant, entry.takes
             # Nobody but the matrix is given it.
             return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes))
@@ -106,7 +106,7 @@ class FusedParts:
     def gate(self, name: str, entry: LinearOp) -> Gate:
         """See ``Parts``."""
         act = cast("Activation", name)
-        if isinstance(entry, RoundedLinear):
+        if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes = self._kernels.gated_quant, entry.takes
             return cast("Gate", lambda joined: quant(joined, act, codes))
         fused = self._kernels.gated

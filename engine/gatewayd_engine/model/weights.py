@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Sequence
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, Weight
+from gatewayd_hooks.quantization import (
+    GroupedWeight,
+    Matrix,
+    SparseWeight,
+    StaticWeight,
+    Weight,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +38,15 @@ def checked(matrix: Matrix, weight: Weight) -> Weight:
         checked(matrix, weight.values)
         if matrix.columns % 4 or not _is_half_zeros(weight.values):
             raise ValueError("more than two of four neighbours in a row are not zero")
+        return weight
+    if isinstance(weight, StaticWeight):
+        checked(matrix, weight.weight)
+        if weight.activations not in ("int8", "e4m3"):
+            raise ValueError(f"its inputs cannot be rounded to {weight.activations!r}")
+        if not (math.isfinite(weight.scale) and weight.scale > 0):
+            raise ValueError(
+                f"the scale of its inputs is {weight.scale}, and they are divided by it"
+            )
         return weight
     if tuple(weight.codes.shape) != shape or weight.codes.dtype not in _CODES:
         raise ValueError(f"the codes are {_told(weight.codes)}, not bytes {list(shape)}")
@@ -86,6 +102,8 @@ def dense(weight: Weight) -> torch.Tensor:
         return weight
     if isinstance(weight, SparseWeight):
         return weight.values
+    if isinstance(weight, StaticWeight):
+        return dense(weight.weight)
     values = _floats(weight.codes)
     if weight.group_of is not None:
         index = weight.group_of.long()
@@ -115,6 +133,8 @@ def placed(weight: Weight, device: torch.device | str) -> Weight:
         return weight.to(device)
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.to(device))
+    if isinstance(weight, StaticWeight):
+        return weight._replace(weight=placed(weight.weight, device))
     offsets, group_of = weight.offsets, weight.group_of
     return weight._replace(
         codes=weight.codes.to(device),
@@ -124,12 +144,25 @@ def placed(weight: Weight, device: torch.device | str) -> Weight:
     )
 
 
+def in_type(weight: Weight, dtype: torch.dtype) -> Weight:
+    """The same with its floats, if it is of such, in a type."""
+    if isinstance(weight, torch.Tensor):
+        return weight.to(dtype)
+    if isinstance(weight, SparseWeight):
+        return SparseWeight(weight.values.to(dtype))
+    if isinstance(weight, StaticWeight):
+        return weight._replace(weight=in_type(weight.weight, dtype))
+    return weight
+
+
 def rows(weight: Weight, index: torch.Tensor) -> Weight:
     """Some rows of a weight, in an order, int64 ``[n]``."""
     if isinstance(weight, torch.Tensor):
         return weight[index]
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values[index])
+    if isinstance(weight, StaticWeight):
+        return weight._replace(weight=rows(weight.weight, index))
     return some_rows(weight, index)
 
 
@@ -142,6 +175,23 @@ def some_rows(weight: GroupedWeight, index: torch.Tensor | slice) -> GroupedWeig
     )
 
 
+def times(weight: Weight, factors: torch.Tensor) -> Weight:
+    """A weight times factors of its rows, float32 ``[rows]``, or one for all; never in 16 bits."""
+    column = factors.reshape(-1, 1)
+    if isinstance(weight, torch.Tensor):
+        kind = torch.promote_types(weight.dtype, torch.float32)
+        return weight.to(kind) * column.to(weight.device)
+    if isinstance(weight, SparseWeight):
+        return SparseWeight(weight.values.float() * column.to(weight.values.device))
+    if isinstance(weight, StaticWeight):
+        return weight._replace(weight=times(weight.weight, factors))
+    column = column.to(weight.scales.device)
+    offsets = weight.offsets
+    return weight._replace(
+        scales=weight.scales * column, offsets=None if offsets is None else offsets * column
+    )
+
+
 def joined(weights: Sequence[Weight]) -> Weight:
     """Weights of the same input, one below the other; dense if they are too different."""
     if len(weights) == 1:
@@ -149,6 +199,9 @@ def joined(weights: Sequence[Weight]) -> Weight:
     sparse = [weight.values for weight in weights if isinstance(weight, SparseWeight)]
     if len(sparse) == len(weights):
         return SparseWeight(torch.cat(sparse))
+    static = [weight for weight in weights if isinstance(weight, StaticWeight)]
+    if static:
+        return _joined_static(weights, static)
     grouped = [weight for weight in weights if isinstance(weight, GroupedWeight)]
     if len(grouped) == len(weights) and _are_alike(grouped):
         groups = max(weight.scales.shape[1] for weight in grouped)
@@ -157,6 +210,17 @@ def joined(weights: Sequence[Weight]) -> Weight:
     if grouped:
         _log.info("matrices of one input that are quantized each in its own way are made dense")
     return torch.cat([dense(weight) for weight in weights])
+
+
+def _joined_static(weights: Sequence[Weight], static: Sequence[StaticWeight]) -> Weight:
+    """The same of some with a scale for their inputs, and perhaps some without."""
+    whole = joined([w.weight if isinstance(w, StaticWeight) else w for w in weights])
+    kinds = {weight.activations for weight in static}
+    if len(static) < len(weights) or len(kinds) > 1 or isinstance(whole, SparseWeight):
+        _log.info("matrices of one input have no common scale for it: theirs are not used")
+        return whole
+    largest = max(weight.scale for weight in static)
+    return static[0]._replace(weight=whole, scale=largest)
 
 
 def _are_alike(weights: Sequence[GroupedWeight]) -> bool:

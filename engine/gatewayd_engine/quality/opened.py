@@ -20,9 +20,10 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.drafting import Target
 from gatewayd_engine.heads import read_heads
-from gatewayd_engine.kv.codec import Codec, chosen_codec, form_of
+from gatewayd_engine.kv.codec import Codec, Form, chosen_codec, form_of
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import PlainParts
 from gatewayd_engine.model.spec import ModelSpec, read_spec
@@ -74,11 +75,19 @@ class Opened:
                 else (quantization.quantize,)
             )
             checkpoint = Checkpoint.open(folder, spec, scheme)
+            form = form_of(config, host, spec.attention.head_dim, dtype, decodes=True)
+            is_plain = form is not None and form.is_plain
             self._decoder = read(
-                checkpoint, dtype, config.device, lambda done: None, PlainParts(), *quantize
+                checkpoint,
+                dtype,
+                config.device,
+                lambda done: None,
+                PlainParts(),
+                *quantize,
+                kv_scales=used_scales(checkpoint.kv_scales(), is_plain=is_plain),
             )
             num_pages = -(-self._longest // config.page_size)
-            codec = _open_codec(config, host, spec, dtype, opened)
+            codec = _open_codec(config, host, spec, dtype, form, opened)
             pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
             copy_bytes = pool.decoded_bytes * len(pool.data)
             compression = _open_compression(config, host, spec, opened)
@@ -223,6 +232,7 @@ def _open_codec(
     host: PluginHost,
     spec: ModelSpec,
     dtype: torch.dtype,
+    form: Form | None,
     opened: ExitStack,
 ) -> Codec | None:
     """What the pool is encoded with; closed with the rest. None for numbers as they are.
@@ -231,14 +241,13 @@ def _open_codec(
         ConfigError: it does not suit the model.
         PluginError: it cannot be loaded.
     """
-    head_dim = spec.attention.head_dim
-    form, choice = form_of(config, host, head_dim, dtype, decodes=True), chosen_codec(config)
+    choice = chosen_codec(config)
     if form is None or choice is None:
         return None
     strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
     strategy.open(_resources(config, spec))
     opened.callback(strategy.close)
-    return Codec(strategy, form.record_bytes, head_dim, dtype)
+    return Codec(strategy, form.record_bytes, spec.attention.head_dim, dtype)
 
 
 def _resources(config: EngineConfig, spec: ModelSpec) -> EngineResources:

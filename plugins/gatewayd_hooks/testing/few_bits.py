@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, Stored, Weight
+from gatewayd_hooks.quantization import (
+    GroupedWeight,
+    Matrix,
+    SparseWeight,
+    StaticWeight,
+    Stored,
+    Weight,
+)
 
 STORED = [Matrix("model.layers.0.mlp.down_proj", *shape) for shape in ((128, 128), (256, 128))]
 SHAPES = ((64, 64), (5, 256), (256, 5), (1, 128), (7, 1))
@@ -52,6 +59,8 @@ def dense(weight: Weight) -> torch.Tensor:
         return weight
     if isinstance(weight, SparseWeight):
         return weight.values
+    if isinstance(weight, StaticWeight):
+        return dense(weight.weight)
     scales, offsets = (spread(weight, each) for each in (weight.scales, weight.offsets))
     made = weight.codes.float() * scales
     return made if weight.offsets is None else made + offsets
@@ -79,6 +88,11 @@ def check(weight: Weight, matrix: Matrix) -> None:
         filled = torch.unflatten(weight.values != 0, 1, (-1, 4)).sum(-1)
         assert int(filled.max()) <= 2, "of four neighbours two are zeros"
         return
+    if isinstance(weight, StaticWeight):
+        assert weight.activations in ("int8", "e4m3")
+        assert 0 < weight.scale < float("inf")
+        check(weight.weight, matrix)
+        return
     assert tuple(weight.codes.shape) == shape
     assert weight.codes.element_size() == 1, "a code is a byte"
     groups = weight.scales.shape[1]
@@ -101,6 +115,8 @@ def check(weight: Weight, matrix: Matrix) -> None:
 
 def equal(one: Weight, other: Weight) -> bool:
     """Whether two weights are the same, and of the same numbers."""
+    if isinstance(one, StaticWeight) and isinstance(other, StaticWeight):
+        return one[1:] == other[1:] and equal(one.weight, other.weight)
     if not (isinstance(one, GroupedWeight) and isinstance(other, GroupedWeight)):
         return type(one) is type(other) and torch.equal(dense(one), dense(other))
     if not torch.equal(one.codes.view(torch.uint8), other.codes.view(torch.uint8)):

@@ -229,6 +229,7 @@ def test_codes_that_are_no_numbers_are_named(name: str, make: Make) -> None:
         folder.open().matrix(DOWN)
 
 
+INT8_KV = {"num_bits": 8, "type": "int"}
 GROUPS = "config_groups.group_0.weights"
 
 
@@ -305,7 +306,14 @@ GROUPS = "config_groups.group_0.weights"
             ["re:(a+)+b"],
             [".ignore has the pattern '(a+)+b'; patterns"],
         ),
-        ("packed with zeros", "kv_cache_scheme", {"num_bits": 8}, [".kv_cache_scheme is {"]),
+        ("packed with zeros", "kv_cache_scheme", {"num_bits": 4}, [".num_bits is 4; this format"]),
+        (
+            "packed with zeros",
+            "kv_cache_scheme",
+            INT8_KV,
+            [".type is 'int'; this format knows flo"],
+        ),
+        ("fp8 in blocks", "kv_cache_scheme", "auto", [".kv_cache_scheme is 'auto', not an object"]),
         ("floats in blocks", f"{GROUPS}.block_structure", [32, 48], [FIRST, "not F32 [2, 2]"]),
         (
             "floats in blocks",

@@ -10,7 +10,8 @@ from gatewayd_engine.model.linears.halves import HalvesLinear, is_for_halves
 from gatewayd_engine.model.linears.int4 import Int4Linear, is_for_nibbles
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
 from gatewayd_engine.model.linears.packed import ByteLinear, is_for_bytes
-from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
+from gatewayd_engine.model.linears.static import StaticLinear
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight, Weight
 
 
 def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
@@ -19,6 +20,8 @@ def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
         return Linear(weight, bias)
     if isinstance(weight, SparseWeight):
         return Linear(weight.values, bias)  # no kernel of a CPU leaves zeros out
+    if isinstance(weight, StaticWeight):
+        return _static(weight, bias)
     if _is_for_both_bytes(weight):
         return Int8Linear(weight, bias)
     if is_for_nibbles(weight):
@@ -28,6 +31,16 @@ def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
     if is_for_halves(weight):
         return HalvesLinear(weight, bias)
     return DequantizedLinear(weight, bias)
+
+
+def _static(weight: StaticWeight, bias: torch.Tensor | None) -> LinearOp:
+    inner = weight.weight
+    if isinstance(inner, GroupedWeight):
+        inner = inner._replace(activations=weight.activations)
+        if _is_for_both_bytes(inner):
+            return Int8Linear(inner, bias, weight.scale)
+        inner = inner._replace(activations="float")
+    return StaticLinear(choose(inner), weight, bias)
 
 
 def _is_for_both_bytes(weight: GroupedWeight) -> bool:

@@ -12,10 +12,15 @@ from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.grouped import GroupedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.rounded import (
+    Fp8DeviceLinear,
+    Int8DeviceLinear,
+    RoundedLinear,
+)
 from gatewayd_engine.model.linears.sparse import SparseLinear, is_for_sparse
+from gatewayd_engine.model.linears.static import StaticLinear
 from gatewayd_engine.model.weights import dense
-from gatewayd_hooks.quantization import GroupedWeight, SparseWeight
+from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
@@ -54,10 +59,11 @@ class DeviceLinears:
         if isinstance(weight, SparseWeight):
             made = SparseLinear if is_for_sparse(weight.values) else Apart
             return made(weight.values, bias)
-        if _is_for_integers(weight):
-            return Int8DeviceLinear(weight, bias, self._kernels, dtype)
-        if _is_for_floats(weight):
-            return Fp8DeviceLinear(weight, bias, self._kernels, dtype)
+        if isinstance(weight, StaticWeight):
+            return self._static(weight, bias, dtype)
+        rounds = _rounds(weight)
+        if rounds is not None:
+            return rounds(weight, bias, self._kernels, dtype)
         packed = pack(weight)
         if packed is None:
             _log.info("a matrix whose codes no kernel reads is made dense")
@@ -66,6 +72,18 @@ class DeviceLinears:
             self._room = Room(packed.words.device, dtype)
         self._room.reserve(packed)
         return GroupedLinear(packed, bias, self._kernels, self._room)
+
+    def _static(
+        self, weight: StaticWeight, bias: torch.Tensor | None, dtype: torch.dtype
+    ) -> LinearOp:
+        inner = weight.weight
+        if isinstance(inner, GroupedWeight):
+            inner = inner._replace(activations=weight.activations)
+            rounds = _rounds(inner)
+            if rounds is not None:
+                return rounds(inner, bias, self._kernels, dtype, weight.scale)
+            inner = inner._replace(activations="float")
+        return StaticLinear(self.make(inner, None, dtype), weight, bias)
 
 
 class Apart:
@@ -101,6 +119,13 @@ class Apart:
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
         return self(x)
+
+
+def _rounds(weight: GroupedWeight) -> type[RoundedLinear] | None:
+    """The product of its codes with others; None where there is none."""
+    if _is_for_integers(weight):
+        return Int8DeviceLinear
+    return Fp8DeviceLinear if _is_for_floats(weight) else None
 
 
 def _is_for_integers(weight: GroupedWeight) -> bool:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import torch
 
+from gatewayd_engine.model.linears.static import codes_of, scales_of
 from gatewayd_engine.model.linears.sums import sums
 from gatewayd_hooks.quantization import GroupedWeight
 
 _LARGEST = 127
-MOST_COLUMNS = (2**31 - 1) // (128 * _LARGEST)
+MOST_COLUMNS = (2**31 - 1) // (128 * 128)
 """Sums of more might not fit into 32 bits."""
 LEAST_COLUMNS = 2
 """Of one column torch 2.13 gives numbers that nobody has written."""
@@ -25,14 +26,18 @@ class Int8Linear:
     Args:
         weight: int8 codes, one group of as many columns as there may be, no offsets.
         bias: float, shape ``[out]``.
+        scale: of all inputs; None for one of each row, which makes its largest number 127.
     """
 
-    __slots__ = ("_bias", "_scales", "_sums")
+    __slots__ = ("_bias", "_scale", "_scales", "_sums")
 
     rounds_inputs = True
 
-    def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, weight: GroupedWeight, bias: torch.Tensor | None = None, scale: float | None = None
+    ) -> None:
         self._bias = bias
+        self._scale = scale
         self._sums = sums(weight.codes)
         self._scales = weight.scales[:, 0].contiguous()
 
@@ -44,9 +49,13 @@ class Int8Linear:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
-        wide = x.float()
-        scales = wide.abs().amax(-1, keepdim=True).mul_(1 / _LARGEST).clamp_min_(_LEAST)
-        made = self._sums(wide.div(scales).round_())
+        if self._scale is None:
+            wide = x.float()
+            scales = wide.abs().amax(-1, keepdim=True).mul_(1 / _LARGEST).clamp_min_(_LEAST)
+            made = self._sums(wide.div(scales).round_())
+        else:
+            scales = scales_of(x, self._scale)
+            made = self._sums(codes_of(x, self._scale, torch.int8))
         if out is None or out.dtype != torch.float32:
             made = torch.mul(made, scales)
         else:

@@ -2,7 +2,7 @@
 
 Each row of activations has a scale of its own, so that an answer does not depend on who else is in
 the batch. The norm or the gate before such a matrix gives it codes at once; where others made its
-input it rounds that itself.
+input it rounds that itself. With one scale for all rows, which a checkpoint gives, it always does.
 """
 
 from __future__ import annotations
@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.model.linears.static import codes_of, scales_of
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
     from gatewayd_hooks.quantization import GroupedWeight
+
+_LEAST_LINES = 32
 
 
 class RoundedLinear(ABC):
@@ -27,12 +30,14 @@ class RoundedLinear(ABC):
         bias: float, shape ``[rows]``.
         kernels: of the device.
         dtype: of answers.
+        scale: of all inputs; None for one of each row.
 
     Attributes:
         takes: the type of the codes that it multiplies with.
+        is_static: its inputs have one scale, of which who makes its input knows nothing.
     """
 
-    __slots__ = ("_bias", "_codes", "_dtype", "_kernels", "_scales", "takes")
+    __slots__ = ("_bias", "_codes", "_dtype", "_kernels", "_scale", "_scales", "takes")
     rounds_inputs = True
 
     def __init__(
@@ -41,13 +46,20 @@ class RoundedLinear(ABC):
         bias: torch.Tensor | None,
         kernels: Kernels,
         dtype: torch.dtype,
+        scale: float | None = None,
     ) -> None:
         self.takes = weight.codes.dtype
+        self._scale = scale
         self._bias = bias
         self._codes = weight.codes.contiguous().t()
         self._scales = weight.scales.reshape(1, -1).contiguous()
         self._kernels = kernels
         self._dtype = dtype
+
+    @property
+    def is_static(self) -> bool:
+        """See the class."""
+        return self._scale is not None
 
     @property
     def nbytes(self) -> int:
@@ -59,7 +71,7 @@ class RoundedLinear(ABC):
         self, x: torch.Tensor | Rounded, *, out: torch.Tensor | None = None
     ) -> torch.Tensor:
         """See ``LinearOp``."""
-        given = x if isinstance(x, Rounded) else self._kernels.quantise(x, self.takes)
+        given = x if isinstance(x, Rounded) else self._rounded(x)
         n = len(given.scales)
         if out is None:
             shape = (n, self._codes.shape[1])
@@ -71,6 +83,17 @@ class RoundedLinear(ABC):
     def add_to(self, onto: torch.Tensor, x: torch.Tensor | Rounded) -> torch.Tensor | None:
         """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
         return self(x)
+
+    def _rounded(self, x: torch.Tensor) -> Rounded:
+        if self._scale is None:
+            return self._kernels.quantise(x, self.takes)
+        scales, codes = scales_of(x, self._scale), codes_of(x, self._scale, self.takes)
+        if self.takes != torch.int8:
+            return Rounded(codes, scales)
+        # Products of integers on a GPU take more than 16 lines.
+        lines = codes.new_zeros((max(len(x), _LEAST_LINES), x.shape[1]), dtype=torch.int8)
+        lines[: len(x)] = codes
+        return Rounded(lines, scales)
 
     @abstractmethod
     def _multiply(self, given: Rounded, out: torch.Tensor) -> None:

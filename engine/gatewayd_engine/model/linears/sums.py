@@ -29,7 +29,7 @@ class Sums(Protocol):
         """Sums ``[n, out]``, int32 or float32 of the same, for whole numbers within a byte.
 
         Args:
-            x: float32, shape ``[n, in]``, from -127 to 127; it is changed.
+            x: float32, shape ``[n, in]``, from -128 to 127; it is changed.
         """
 
 

@@ -1,0 +1,81 @@
+"""Scales of keys and values in a checkpoint: their names, and what cannot be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gatewayd_engine.model.checkpoint import Checkpoint
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.kv_scales import KvScales, scaled_output
+from gatewayd_engine.model.linears.choose import choose
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_hooks.quantization import StaticWeight
+
+Make = Callable[..., Path]
+
+
+@pytest.fixture
+def opened(make_checkpoint: Make, tmp_path: Path) -> Callable[..., Checkpoint]:
+    """A checkpoint of one file, with tensors beside those of the model."""
+
+    def add(**more: torch.Tensor) -> Checkpoint:
+        made = make_checkpoint(tmp_path, "llama", max_shard_size="1GB")
+        file = made / "model.safetensors"
+        names = {f"model.layers.{name.replace('__', '.')}": each for name, each in more.items()}
+        save_file({**load_file(file), **names}, file, {"format": "pt"})
+        return Checkpoint.open(made, read_spec(made))
+
+    return add
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("self_attn__k_scale", "self_attn__v_scale"),
+        ("self_attn__attn__k_scale", "self_attn__attn__v_scale"),
+        ("self_attn__k_proj__k_scale", "self_attn__v_proj__v_scale"),
+        ("self_attn__k_proj__output_scale", "self_attn__v_proj__output_scale"),
+    ],
+)
+def test_each_has_several_names(key: str, value: str, opened: Callable[..., Checkpoint]) -> None:
+    more = {f"1__{key}": torch.tensor(0.5), f"1__{value}": torch.tensor([0.25])}
+    more["1__self_attn__q_scale"] = torch.tensor(3.0)
+    assert opened(**more).kv_scales() == {1: KvScales(0.5, 0.25)}
+
+
+def test_one_is_for_both(opened: Callable[..., Checkpoint]) -> None:
+    one = opened(**{"0__self_attn__kv_scale": torch.tensor(2.0).half()})
+    assert one.kv_scales() == {0: KvScales(2.0, 2.0)}
+    one = opened(**{"1__self_attn__v_scale": torch.tensor(4.0)})
+    assert one.kv_scales() == {1: KvScales(4.0, 4.0)}
+
+
+@pytest.mark.parametrize(
+    ("tensor", "sentence"),
+    [
+        (torch.ones(2), r"self_attn.k_scale is F32 \[2\]; one float for all heads of a layer"),
+        (torch.ones(1, dtype=torch.int32), "k_scale is I32"),
+        (torch.tensor(0.0), r"model.safetensors: model.layers.0.self_attn.k_scale is 0.0, and"),
+        (torch.tensor(float("inf")), "k_scale is inf"),
+    ],
+)
+def test_what_none_can_be_is_refused(
+    tensor: torch.Tensor, sentence: str, opened: Callable[..., Checkpoint]
+) -> None:
+    checkpoint = opened(**{"0__self_attn__k_scale": tensor})
+    with pytest.raises(LoadError, match=sentence):
+        checkpoint.kv_scales()
+
+
+def test_the_output_projection_rounds_what_comes_divided_to_the_same_codes() -> None:
+    weight = StaticWeight(torch.randn(24, 16), "e4m3", 0.03)
+    x = torch.randn(9, 16)
+    other = scaled_output(weight, KvScales(1.0, 4.0))
+    assert torch.allclose(choose(other)(x / 4), choose(weight)(x), rtol=1e-5, atol=1e-5)
+    assert isinstance(other, StaticWeight)
+    assert other.scale == 0.03 / 4

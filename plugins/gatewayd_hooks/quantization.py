@@ -287,3 +287,19 @@ class Calibrates(Protocol):
         Raises:
             ValueError: its numbers cannot be quantized; in a sentence.
         """
+
+
+@runtime_checkable
+class Prunes(Protocol):
+    """Looks at what matrices are multiplied with before it thins them out; it also ``Quantizes``.
+
+    `gatewayd quantize` writes what is left as floats, zeros among them: any reader takes those.
+    Inputs are those of a model whose sites before are thinned out already.
+    """
+
+    def prune(self, site: Site) -> tuple[SparseWeight, ...]:
+        """Thin out the matrices of a site; what they make of its inputs is to stay.
+
+        Raises:
+            ValueError: its numbers cannot be; in a sentence.
+        """

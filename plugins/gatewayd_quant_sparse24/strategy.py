@@ -1,4 +1,8 @@
-"""Of each four neighbours in a row the two largest stay, and the others become zeros."""
+"""Of each four neighbours in a row two stay, and the others become zeros.
+
+While a model is loaded the two largest stay. For a checkpoint that is written, texts say which, and
+those that stay make up for the others.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +12,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_hooks.quantization import SparseWeight
+from gatewayd_quant_sparse24.pruning import pruned
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.quantization import Matrix, QuantizerResources
+    from gatewayd_hooks.quantization import Matrix, QuantizerResources, Site
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +26,7 @@ _BLOCK = 1 << 20
 
 
 class Sparse24:
-    """Chooses by magnitude; of equals the first."""
+    """Chooses by magnitude, of equals the first, or by what texts have shown."""
 
     def open(self, resources: QuantizerResources) -> None:
         """The model does not matter here."""
@@ -46,12 +51,34 @@ class Sparse24:
             return None
         if not weight.isfinite().all():
             raise ValueError("it has numbers that are not finite")
-        values = torch.empty_like(weight)
-        step = max(1, _BLOCK // matrix.columns)
-        for begin in range(0, matrix.rows, step):
-            some = slice(begin, begin + step)
-            values[some] = torch.where(_stays(weight[some]), weight[some], 0.0)
-        return SparseWeight(values)
+        return SparseWeight(_thinned(weight))
+
+    def prune(self, site: Site) -> tuple[SparseWeight, ...]:
+        """See ``Prunes``.
+
+        Raises:
+            ValueError: a number is not finite.
+        """
+        whole = torch.cat(site.weights)  # rows do not depend on each other
+        if not whole.isfinite().all():
+            raise ValueError("it has numbers that are not finite")
+        values = pruned(whole, site.gram)
+        if values is None:
+            name = site.matrices[0].name
+            _log.warning("%s: its inputs say too little; the two largest of four stay", name)
+            values = _thinned(whole)
+        sizes = [matrix.rows for matrix in site.matrices]
+        return tuple(SparseWeight(part) for part in torch.split(values, sizes))
+
+
+def _thinned(weight: torch.Tensor) -> torch.Tensor:
+    """The two largest of each four, and zeros."""
+    values = torch.empty_like(weight)
+    step = max(1, _BLOCK // weight.shape[1])
+    for begin in range(0, len(weight), step):
+        some = slice(begin, begin + step)
+        values[some] = torch.where(_stays(weight[some]), weight[some], 0.0)
+    return values
 
 
 def _stays(weight: torch.Tensor) -> torch.Tensor:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 import logging
+from dataclasses import replace
 
 import pytest
 import torch
 
-from gatewayd_hooks.quantization import Matrix
+from gatewayd_hooks.quantization import Matrix, Site
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_sparse24 import strategy
 from gatewayd_quant_sparse24.strategy import Sparse24
@@ -56,3 +57,75 @@ def test_the_head_and_columns_that_are_no_fours_stay(caplog: pytest.LogCaptureFi
     assert [record.getMessage() for record in caplog.records] == [
         "a.o_proj stays as it is: 6 columns are no multiple of 4"
     ]
+
+
+def inputs_of(columns: int, count: int) -> torch.Tensor:
+    """Rows that depend on each other, of several sizes."""
+    mixed = torch.randn(columns, columns, dtype=torch.float64) / columns**0.5
+    x = torch.randn(count, columns, dtype=torch.float64) @ (mixed + 0.5 * torch.eye(columns))
+    return x * torch.linspace(0.3, 2, columns, dtype=torch.float64)
+
+
+def brute(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:
+    """SparseGPT by its definition: after each column the inverse of what remains is made anew."""
+    rest = weight.double().clone()
+    columns = rest.shape[1]
+    damped = gram + 0.01 * gram.diagonal().mean() * torch.eye(columns)
+    for column in range(columns):
+        inverse = torch.linalg.inv(damped[column:, column:])
+        if column % 4 == 0:
+            # Pivots of the four, each when those before it are gone.
+            pivots = [torch.linalg.inv(damped[c:, c:])[0, 0] for c in range(column, column + 4)]
+            costs = rest[:, column : column + 4].square() / torch.stack(pivots)
+            goes = torch.zeros_like(costs, dtype=torch.bool)
+            goes.scatter_(1, costs.argsort(1)[:, :2], value=True)
+        error = torch.where(goes[:, column % 4], rest[:, column], 0.0) / inverse[0, 0]
+        rest[:, column:] -= torch.outer(error, inverse[0])
+        rest[goes[:, column % 4], column] = 0.0
+    return rest
+
+
+def site_of(rows: int, x: torch.Tensor) -> Site:
+    matrices = tuple(Matrix(f"{name}_proj", rows, x.shape[1]) for name in ("gate", "up"))
+    weights = tuple(torch.randn(rows, x.shape[1]) for _ in matrices)
+    return Site(matrices, weights, x.float(), x.t() @ x / len(x), lambda others: 0.0)
+
+
+@pytest.mark.parametrize("columns", [8, 64, 160])
+def test_what_stays_is_what_the_definition_leaves(columns: int) -> None:
+    """Also beyond a block of columns, whose losses are spread at its end."""
+    site = site_of(12, inputs_of(columns, 400))
+    for made, weight in zip(Sparse24().prune(site), site.weights, strict=True):
+        expected = brute(weight, site.gram)
+        # Two numbers may cost nearly the same: then another goes, and the rest of the row differs.
+        is_same = ((made.values - expected).abs() < 1e-3).all(1)
+        assert is_same.double().mean() > 0.8
+        assert (torch.unflatten(made.values != 0, 1, (-1, 4)).sum(-1) <= 2).all()
+        assert not made.values.signbit()[made.values == 0].any()
+
+
+def test_less_is_lost_than_of_the_largest() -> None:
+    site = site_of(16, inputs_of(64, 400))
+    before = [weight.clone() for weight in site.weights]
+
+    def lost(values: torch.Tensor, weight: torch.Tensor) -> float:
+        return float(((values - weight).double() @ site.gram * (values - weight)).sum())
+
+    for made, weight in zip(Sparse24().prune(site), site.weights, strict=True):
+        assert lost(made.values, weight) < 0.85 * lost(thinned(weight), weight)
+    assert all(torch.equal(*pair) for pair in zip(before, site.weights, strict=True))
+
+
+def test_what_is_always_zero_costs_nothing_and_inputs_without_meaning_leave_the_largest(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    x = inputs_of(64, 20)  # fewer rows than columns: of no full rank
+    x[:, :9] = 0
+    site = site_of(8, x)
+    assert all(made.values.isfinite().all() for made in Sparse24().prune(site))
+    broken = replace(site, gram=torch.full((64, 64), float("nan"), dtype=torch.float64))
+    made = Sparse24().prune(broken)
+    assert torch.equal(made[0].values, thinned(site.weights[0]))
+    assert "gate_proj: its inputs say too little" in caplog.text
+    with pytest.raises(ValueError, match="not finite"):
+        Sparse24().prune(replace(site, weights=(torch.full((8, 64), torch.nan),) * 2))

@@ -1,0 +1,75 @@
+"""SparseGPT (arXiv 2301.00774): of four columns two go, and the rest makes up for what each lost.
+
+Columns are taken one by one. Which two of four go is chosen when they are reached, by what it costs
+after all that was made up before: the square of a number over that of its pivot.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import torch
+
+_log = logging.getLogger(__name__)
+
+_OF, _GO = 4, 2
+_BLOCK = 128
+"""Columns after which what was lost is spread to all that follow; before, within the block."""
+_DAMPING = 0.01
+"""The part of the mean that is added to the Hessian's diagonal."""
+_ATTEMPTS = 4
+
+
+def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
+    """Thin out a matrix so that what it makes of its inputs stays.
+
+    Args:
+        weight: float32, shape ``[rows, columns]``; stays as it is.
+        gram: of the inputs, float64, shape ``[columns, columns]``; stays as it is.
+
+    Returns:
+        Float32 of the same shape; None if the inputs say too little, whatever is added to their
+        diagonal.
+    """
+    gram = gram.clone()
+    # Of a column that was always 0 nothing is known: it costs nothing and moves nothing.
+    gram.diagonal()[gram.diagonal() == 0] = 1.0
+    spread = _spread(gram)
+    if spread is None:
+        return None
+    pivots, rest = spread.diagonal(), weight.clone()
+    rows, columns = rest.shape
+    for begin in range(0, columns, _BLOCK):
+        end = min(begin + _BLOCK, columns)
+        lost = rest.new_empty((rows, end - begin))
+        for column in range(begin, end):
+            place = column % _OF
+            if place == 0:
+                four = slice(column, column + _OF)
+                costs = (rest[:, four] / pivots[four]).square_()
+                cheapest = costs.argsort(dim=1, stable=True)[:, :_GO]
+                goes = torch.zeros_like(costs, dtype=torch.bool).scatter_(1, cheapest, value=True)
+            gone = goes[:, place]
+            error = torch.where(gone, rest[:, column], 0.0) / pivots[column]
+            rest[:, column:end].addr_(error, spread[column, column:end], alpha=-1)
+            rest[:, column].masked_fill_(gone, 0.0)  # it may have missed that by a little
+            lost[:, column - begin] = error
+        rest[:, end:].addmm_(lost, spread[begin:end, end:], alpha=-1)
+    return rest
+
+
+def _spread(gram: torch.Tensor) -> torch.Tensor | None:
+    """The upper Cholesky factor of the inverse, float32; None if there is none."""
+    mean = gram.diagonal().mean()
+    for attempt in range(_ATTEMPTS):
+        damped = gram.clone()
+        damped.diagonal().add_(_DAMPING * 10**attempt * mean)
+        lower, failed = torch.linalg.cholesky_ex(damped)
+        if failed:
+            continue
+        upper: torch.Tensor
+        upper, failed = torch.linalg.cholesky_ex(torch.cholesky_inverse(lower), upper=True)
+        if not failed and upper.isfinite().all():
+            return upper.float()
+        _log.info("the Hessian is damped by more than %g", _DAMPING * 10**attempt)
+    return None

@@ -28,6 +28,6 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             config_type=CompressedTensorsConfig,
             build=_build,
             summary="Checkpoints of compressed-tensors: integers and floats of 4 and 8 bits.",
-            requires_spec=">=1.13,<2",
+            requires_spec=">=1.19,<2",
         )
     ]

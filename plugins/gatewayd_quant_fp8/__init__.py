@@ -28,6 +28,6 @@ def gatewayd_quantizers() -> Sequence[StrategyInfo[QuantizerStrategy]]:
             config_type=Fp8Config,
             build=_build,
             summary="Weights of 8-bit floats: a checkpoint's, or rounded while it is loaded.",
-            requires_spec=">=1.17,<2",
+            requires_spec=">=1.19,<2",
         )
     ]

@@ -111,20 +111,26 @@ STATIC: dict[str, tuple[Writer, str, StrategyChoice]] = {
 }
 
 
+def checkpoint_of(name: str, folder: Path, inputs: float = INPUTS) -> dict[str, torch.Tensor]:
+    """Write the small model with scales of several sizes for inputs; see ``written``."""
+    writer, suffix, _ = STATIC[name]
+    count = 0
+
+    def write(weight: Any) -> Any:
+        nonlocal count
+        count += 1
+        tensors, numbers = writer.write(weight)
+        return {**tensors, suffix: torch.tensor(inputs * (1 + count % 3))}, numbers
+
+    return written(small(), folder, writer._replace(write=write))
+
+
 @pytest.mark.parametrize("name", STATIC)
 def test_inputs_are_rounded_with_the_checkpoints_scales(name: str, tmp_path: Path) -> None:
     """Matrices of one input have the largest of their scales."""
-    writer, suffix, choice = STATIC[name]
-    scales: dict[str, float] = {}
-
-    def write(weight: Any) -> Any:
-        tensors, numbers = writer.write(weight)
-        scale = INPUTS * (1 + len(scales) % 3)
-        scales[str(len(scales))] = scale
-        return {**tensors, suffix: torch.tensor(scale)}, numbers
-
+    _, suffix, choice = STATIC[name]
     folder = tmp_path / "made"
-    numbers = written(small(), folder, writer._replace(write=write))
+    numbers = checkpoint_of(name, folder)
     tokens = ours(folder, quantizer=choice)
     stored = load_file(folder / "model.safetensors")
     model = theirs(small())

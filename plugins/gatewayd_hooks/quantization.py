@@ -266,7 +266,7 @@ class Fit(NamedTuple):
             them; None for inputs as they were.
     """
 
-    weights: tuple[GroupedWeight, ...]
+    weights: tuple[GroupedWeight | SparseWeight, ...]
     factors: torch.Tensor | None = None
 
 

@@ -14,6 +14,7 @@ from gatewayd_hooks.quantization import (
     Announcement,
     Calibrates,
     Matrix,
+    Prunes,
     QuantizerResources,
     QuantizerStrategy,
     Quantizes,
@@ -42,6 +43,7 @@ from gatewayd_hooks.testing.quantized_writing import (
     check_announcement,
     check_read_back,
     fit_lost,
+    lost,
     nearest_lost,
     site,
     writer_of,
@@ -106,6 +108,12 @@ class QuantizerConformance:
         for writer in self._writing():
             if isinstance(writer.strategy, Calibrates):
                 yield writer, writer.strategy
+
+    def _pruning(self) -> Iterator[tuple[Quantizes, Prunes]]:
+        """It, once; never one that does not prune."""
+        for quantizer in self._quantizing():
+            if isinstance(quantizer, Prunes):
+                yield quantizer, quantizer
 
     def _tensors(self, scheme: Scheme, matrix: Matrix) -> dict[str, torch.Tensor]:
         forms = scheme.stored(matrix)
@@ -247,7 +255,7 @@ class QuantizerConformance:
         """By what matrices make of their inputs, which are divided only where they may be."""
         for writer, strategy in self._fitting():
             for is_foldable, spare in ((False, 9), (True, 0)):
-                one = site(writer, is_foldable=is_foldable, spare=spare)
+                one = site(is_foldable=is_foldable, spare=spare)
                 fit = strategy.fit(one)
                 assert fit_lost(one, fit) < nearest_lost(writer, one)
                 assert is_foldable or fit.factors is None
@@ -255,10 +263,28 @@ class QuantizerConformance:
                     check_read_back(writer, matrix, weight)
 
     def test_a_fit_is_the_same_again_and_the_site_as_before(self) -> None:
-        for writer, strategy in self._fitting():
-            one, other = site(writer), site(writer)
+        for _, strategy in self._fitting():
+            one, other = site(), site()
             first, second = strategy.fit(one), strategy.fit(one)
             assert all(map(equal, first.weights, second.weights))
             for before, after in ((other.weights, one.weights), ((other.gram,), (one.gram,))):
                 assert all(map(torch.equal, before, after))
             assert torch.equal(one.inputs, other.inputs)
+
+    def test_what_is_pruned_by_inputs_loses_less_and_is_the_same_again(self) -> None:
+        for quantizer, strategy in self._pruning():
+            for spare in (0, 9):
+                one, other = site(spare=spare), site(spare=spare)
+                made, plain = strategy.prune(one), []
+                for pair, weight in zip(
+                    zip(one.matrices, one.weights, strict=True), made, strict=True
+                ):
+                    check(weight, pair[0])
+                    largest = quantizer.quantize(*pair)
+                    assert largest is not None
+                    plain.append(dense(largest))
+                by_inputs = lost(one.weights, [dense(weight) for weight in made], one.gram)
+                assert by_inputs < lost(one.weights, plain, one.gram)
+                assert all(map(equal, made, strategy.prune(one)))
+                assert all(map(torch.equal, other.weights, one.weights))
+                assert torch.equal(other.gram, one.gram)

@@ -22,6 +22,7 @@ from gatewayd_hooks.testing.few_bits import check, dense
 
 _PREFIX = "model.layers.0.mlp."
 _ROWS, _COLUMNS = 128, 256
+MATRICES = tuple(Matrix(f"{_PREFIX}{name}_proj", _ROWS, _COLUMNS) for name in ("gate", "up"))
 
 
 class Writer(NamedTuple):
@@ -37,9 +38,9 @@ def writer_of(strategy: object) -> Writer | None:
     if not isinstance(strategy, Writes):
         return None
     assert isinstance(strategy, Reads), "who writes a format reads it, too"
-    names = [f"{_PREFIX}{name}_proj" for name in ("gate", "up")]
+    names = [matrix.name for matrix in MATRICES]
     scheme = strategy.scheme(Announcement(strategy.announce(names, []), "here"))
-    return Writer(strategy, scheme, tuple(Matrix(name, _ROWS, _COLUMNS) for name in names))
+    return Writer(strategy, scheme, MATRICES)
 
 
 def check_announcement(strategy: object) -> None:
@@ -75,16 +76,10 @@ def check_read_back(writer: Writer, matrix: Matrix, weight: Weight) -> None:
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
 
 
-def site(
-    writer: Writer,
-    *,
-    is_foldable: bool = False,
-    spare: int = 0,
-) -> Site:
-    """Two matrices, whose inputs depend on each other and are of several sizes.
+def site(*, is_foldable: bool = False, spare: int = 0) -> Site:
+    """``MATRICES``, whose inputs depend on each other and are of several sizes.
 
     Args:
-        writer: what is to fit it.
         is_foldable: any factors can be kept.
         spare: columns that are always 0.
     """
@@ -93,14 +88,14 @@ def site(
     inputs = torch.randn(600, _COLUMNS, generator=generator) @ mixed
     inputs *= torch.logspace(-1.5, 0.5, _COLUMNS)[torch.randperm(_COLUMNS, generator=generator)]
     inputs[:, :spare] = 0.0
-    weights = tuple(torch.randn(m.rows, m.columns, generator=generator) for m in writer.matrices)
+    weights = tuple(torch.randn(m.rows, m.columns, generator=generator) for m in MATRICES)
     gram = inputs.double().t() @ inputs.double() / len(inputs)
 
     def loss(others: Sequence[torch.Tensor]) -> float:
         return lost(weights, others, gram)
 
     keep: Callable[[torch.Tensor], torch.Tensor] | None = torch.clone if is_foldable else None
-    return Site(writer.matrices, weights, inputs, gram, loss, keep)
+    return Site(MATRICES, weights, inputs, gram, loss, keep)
 
 
 def fit_lost(one: Site, fit: Fit) -> float:

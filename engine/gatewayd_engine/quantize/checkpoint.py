@@ -45,7 +45,8 @@ def assemble(source: Checkpoint, writer: Writer, work: Work, report: Mapping[str
     files.make(folder)
     total = _write_shards(folder, _tensors(source, work))
     values = json.loads((source.folder / _CONFIG).read_bytes())
-    files.write_json(folder / _CONFIG, {**values, "quantization_config": writer.announced})
+    said = {"quantization_config": writer.announced} if writer.announced else {}
+    files.write_json(folder / _CONFIG, {**values, **said})
     for path in sorted(source.folder.iterdir()):
         if path.is_file() and _is_copied(path):
             files.copy(path, folder)

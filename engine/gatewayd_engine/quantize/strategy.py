@@ -5,19 +5,23 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any
+from functools import cache
+from typing import Any, cast
 
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.layout import STACKED
 from gatewayd_engine.quantize.places import is_router, layer_matrices
+from gatewayd_engine.quantize.pruning import Packer, Pruner, Pruning
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.quantization import (
     Announcement,
     Calibrates,
     Matrix,
+    Prunes,
     QuantizerResources,
     QuantizerStrategy,
+    Quantizes,
     Reads,
     Scheme,
     Writes,
@@ -50,7 +54,7 @@ class Writer:
         settings: all of them.
         strategy: that rounds and packs.
         calibrates: the same, if it looks at inputs; None for one that does not.
-        announced: the ``quantization_config``.
+        announced: the ``quantization_config``; nothing where floats are written.
         scheme: how what is written will be read.
         packed: names of the matrices that are to be of few bits.
 
@@ -65,18 +69,23 @@ class Writer:
         kind = Kind.QUANTIZER
         opened: QuantizerStrategy = host.strategy(kind, choice.name, choice.settings)
         strategy: object = opened
+        if isinstance(opened, Prunes) and isinstance(opened, Quantizes):
+            kinds = cache(lambda name: checkpoint.tensor(f"{name}.weight").dtype)
+            strategy = Pruner(cast("Pruning", opened), kinds)
         if not isinstance(strategy, Writes) or not isinstance(strategy, Reads):
             raise ConfigError(f"--to {choice.name}: {kind}.{choice.name} writes no checkpoints")
         self.name = choice.name
         config = host.info(kind, choice.name).config_type(**choice.settings)
         self.settings: dict[str, Any] = config.model_dump(mode="json")
-        self.strategy: Writes = strategy
+        self.strategy: Packer = strategy
         self.calibrates = strategy if isinstance(strategy, Calibrates) else None
         self._opened = opened
         opened.open(QuantizerResources(str(checkpoint.folder), "cpu"))
         try:
             found = _matrices(checkpoint)
             packed = _packed(found, skip, checkpoint.shapes)
+            if isinstance(strategy, Pruner):
+                packed = strategy.among(packed)
             self.packed = [matrix.name for matrix in packed]
             plain = [matrix.name for matrix in found if matrix not in packed]
             _tell_split(self.packed, plain)

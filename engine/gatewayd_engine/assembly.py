@@ -285,13 +285,12 @@ def _decoder(
     def told(part: float) -> None:
         progress(stage, part)
 
-    rest = () if quantizer is None else (quantizer,)
     if checkpoint is None:
-        model = dummy(spec, dtype, config.device, config.seed, told, parts, *rest)
+        model = dummy(spec, dtype, config.device, config.seed, told, parts, quantizer)
     else:
         is_plain = form is not None and form.is_plain
         scales = used_scales(checkpoint.kv_scales(), is_plain=is_plain)
-        model = read(checkpoint, dtype, config.device, told, parts, *rest, kv_scales=scales)
+        model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
     if quantizer is not None:
         quantizer.tell_unmatched()
     _log.info("the weights take %s", mib(model.weight_bytes))

@@ -63,7 +63,8 @@ def inputs_of(columns: int, count: int) -> torch.Tensor:
     """Rows that depend on each other, of several sizes."""
     mixed = torch.randn(columns, columns, dtype=torch.float64) / columns**0.5
     x = torch.randn(count, columns, dtype=torch.float64) @ (mixed + 0.5 * torch.eye(columns))
-    return x * torch.linspace(0.3, 2, columns, dtype=torch.float64)
+    made: torch.Tensor = x * torch.linspace(0.3, 2, columns, dtype=torch.float64)
+    return made
 
 
 def brute(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor:

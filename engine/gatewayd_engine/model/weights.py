@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 
@@ -134,7 +135,7 @@ def placed(weight: Weight, device: torch.device | str) -> Weight:
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.to(device))
     if isinstance(weight, StaticWeight):
-        return weight._replace(weight=placed(weight.weight, device))
+        return _around(weight, placed(weight.weight, device))
     offsets, group_of = weight.offsets, weight.group_of
     return weight._replace(
         codes=weight.codes.to(device),
@@ -151,7 +152,7 @@ def in_type(weight: Weight, dtype: torch.dtype) -> Weight:
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.to(dtype))
     if isinstance(weight, StaticWeight):
-        return weight._replace(weight=in_type(weight.weight, dtype))
+        return _around(weight, in_type(weight.weight, dtype))
     return weight
 
 
@@ -162,7 +163,7 @@ def rows(weight: Weight, index: torch.Tensor) -> Weight:
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values[index])
     if isinstance(weight, StaticWeight):
-        return weight._replace(weight=rows(weight.weight, index))
+        return _around(weight, rows(weight.weight, index))
     return some_rows(weight, index)
 
 
@@ -184,7 +185,7 @@ def times(weight: Weight, factors: torch.Tensor) -> Weight:
     if isinstance(weight, SparseWeight):
         return SparseWeight(weight.values.float() * column.to(weight.values.device))
     if isinstance(weight, StaticWeight):
-        return weight._replace(weight=times(weight.weight, factors))
+        return _around(weight, times(weight.weight, factors))
     column = column.to(weight.scales.device)
     offsets = weight.offsets
     return weight._replace(
@@ -220,7 +221,12 @@ def _joined_static(weights: Sequence[Weight], static: Sequence[StaticWeight]) ->
         _log.info("matrices of one input have no common scale for it: theirs are not used")
         return whole
     largest = max(weight.scale for weight in static)
-    return static[0]._replace(weight=whole, scale=largest)
+    return _around(static[0], whole)._replace(scale=largest)
+
+
+def _around(static: StaticWeight, weight: Weight) -> StaticWeight:
+    """The same of another matrix, of its own one's kind."""
+    return static._replace(weight=cast("torch.Tensor | GroupedWeight", weight))
 
 
 def _are_alike(weights: Sequence[GroupedWeight]) -> bool:

@@ -69,11 +69,7 @@ class Opened:
             if quantization is not None:
                 opened.callback(quantization.watched.close)
             scheme = None if quantization is None else quantization.scheme
-            quantize = (
-                ()
-                if quantization is None or quantization.quantize is None
-                else (quantization.quantize,)
-            )
+            quantize = None if quantization is None else quantization.quantize
             checkpoint = Checkpoint.open(folder, spec, scheme)
             form = form_of(config, host, spec.attention.head_dim, dtype, decodes=True)
             is_plain = form is not None and form.is_plain
@@ -83,8 +79,8 @@ class Opened:
                 config.device,
                 lambda done: None,
                 PlainParts(),
-                *quantize,
-                kv_scales=used_scales(checkpoint.kv_scales(), is_plain=is_plain),
+                quantize,
+                used_scales(checkpoint.kv_scales(), is_plain=is_plain),
             )
             num_pages = -(-self._longest // config.page_size)
             codec = _open_codec(config, host, spec, dtype, form, opened)

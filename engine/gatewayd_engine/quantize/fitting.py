@@ -17,7 +17,7 @@ from gatewayd_engine.quantize.layers import Layers, LayerTensors
 from gatewayd_engine.quantize.places import Place
 from gatewayd_engine.quantize.seen import Enough, Inputs, Seen
 from gatewayd_engine.quantize.strategy import Writer
-from gatewayd_hooks.quantization import Calibrates, Fit, GroupedWeight, Matrix, Site
+from gatewayd_hooks.quantization import Calibrates, Fit, GroupedWeight, Matrix, Site, SparseWeight
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +40,7 @@ class FittedLayer(NamedTuple):
         stream: behind the layer.
     """
 
-    weights: dict[str, GroupedWeight]
+    weights: dict[str, GroupedWeight | SparseWeight]
     norms: dict[str, torch.Tensor]
     told: list[Fitted]
     stream: Stream

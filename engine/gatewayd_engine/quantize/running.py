@@ -36,7 +36,7 @@ from gatewayd_engine.quantize.strategy import Writer
 from gatewayd_engine.quantize.work import Work
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.quantization import GroupedWeight, Matrix
+from gatewayd_hooks.quantization import Matrix, Weight
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
 
@@ -145,7 +145,7 @@ def _stored(
 
 
 def _check(
-    writer: Writer, matrix: Matrix, weight: GroupedWeight, tensors: Mapping[str, torch.Tensor]
+    writer: Writer, matrix: Matrix, weight: Weight, tensors: Mapping[str, torch.Tensor]
 ) -> None:
     """Read a matrix back.
 

@@ -21,6 +21,7 @@ from gatewayd_hooks.quantization import (
     Reads,
     Scheme,
     SparseWeight,
+    StaticWeight,
     Stored,
 )
 from gatewayd_hooks.testing.few_bits import (
@@ -183,6 +184,7 @@ class QuantizerConformance:
                         continue
                     check(made, matrix)
                     error = (dense(made) - weight).abs()
+                    made = made.weight if isinstance(made, StaticWeight) else made
                     if isinstance(made, SparseWeight):
                         assert not error[made.values != 0].any()
                     elif isinstance(made, torch.Tensor):

@@ -109,7 +109,9 @@ class Restless(Sound):
     def fit(self, site: Site) -> Fit:
         self.calls += 1
         made = super().fit(site)
-        made.weights[0].codes[0, 0] ^= self.calls % 2
+        weight = made.weights[0]
+        assert isinstance(weight, GroupedWeight)
+        weight.codes[0, 0] ^= self.calls % 2
         return made
 
 

@@ -132,12 +132,11 @@ def _read_weights_once() -> Iterator[None]:
     """Engines of one checkpoint share its decoder, which keeps nothing between calls."""
     made: dict[tuple[Path, torch.dtype, type], Decoder] = {}
 
-    def once(
-        checkpoint: Checkpoint, dtype: torch.dtype, *rest: Any, kv_scales: Any = None
-    ) -> Decoder:
-        if len(rest) > 3 or kv_scales:
-            return read(checkpoint, dtype, *rest, kv_scales=kv_scales)  # with a quantizer, or other
-        key = checkpoint.folder, dtype, type(rest[-1])
+    def once(checkpoint: Checkpoint, dtype: torch.dtype, *rest: Any) -> Decoder:
+        _, _, parts, quantizer, kv_scales = rest
+        if quantizer is not None or kv_scales:
+            return read(checkpoint, dtype, *rest)
+        key = checkpoint.folder, dtype, type(parts)
         if key not in made:
             made[key] = read(checkpoint, dtype, *rest)
         return made[key]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.weights import checked, dense, joined, rows
-from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, Weight
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight, Weight
 
 COLUMNS = 24
 
@@ -48,6 +48,8 @@ def numbers(weight: Weight) -> torch.Tensor:
         return weight
     if isinstance(weight, SparseWeight):
         return weight.values
+    if isinstance(weight, StaticWeight):
+        return numbers(weight.weight)
     made = torch.empty(weight.codes.shape)
     size = COLUMNS // weight.scales.shape[1]
     for row in range(made.shape[0]):

@@ -364,7 +364,8 @@ def main() -> None:
             "numbers": digest({"": numbers}),
         }
     (HERE / "written.json").write_text(json.dumps(digests, indent=2) + "\n")
-    tensors, told = {}, {}
+    tensors: Tensors = {}
+    told = {}
     for name, make in PACKS.items():
         pack = make()
         tensors |= {f"{name}/{suffix}": tensor for suffix, tensor in pack.tensors.items()}

@@ -12,7 +12,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd_engine.model.weights import checked, dense
-from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Scheme, Stored
+from gatewayd_hooks.quantization import (
+    Announcement,
+    GroupedWeight,
+    Matrix,
+    Scheme,
+    StaticWeight,
+    Stored,
+)
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_compressed_tensors.strategy import CompressedTensors
 from gatewayd_quant_fp8.config import Fp8Config
@@ -44,7 +51,7 @@ def read(case: Case, tensors: dict[str, torch.Tensor], rows: int, columns: int) 
 
 
 @pytest.mark.parametrize("name", CASES)
-@settings(max_examples=4)
+@settings(max_examples=4, deadline=None)
 @given(
     rows=st.integers(1, 5), columns=st.integers(1, 4), tail=st.booleans(), salt=st.text(max_size=4)
 )
@@ -104,7 +111,6 @@ def test_8_bit_inputs_by_token_are_multiplied_as_bytes() -> None:
     [
         (None, "float"),
         ({"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}, "e4m3"),
-        ({"num_bits": 8, "type": "float", "strategy": "tensor", "dynamic": False}, "e4m3"),
         ({"num_bits": 8, "type": "int", "strategy": "token", "dynamic": True}, "float"),
         ({"num_bits": 4, "type": "float", "strategy": "token", "dynamic": True}, "float"),
     ],
@@ -117,6 +123,31 @@ def test_8_bit_floats_say_what_they_are_multiplied_with(inputs: Any, wanted: str
     weight = scheme.weight(Matrix(NAME, 8, 32), case.tensors(8, 32).__getitem__)
     assert isinstance(weight, GroupedWeight)
     assert weight.activations == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "wanted"),
+    [("floats, one scale", "float", "e4m3"), ("integers", "int", "int8")],
+)
+def test_static_inputs_have_the_scale_of_the_file(name: str, kind: str, wanted: str) -> None:
+    case, matrix = CASES[name], Matrix(NAME, 8, 32)
+    inputs = {"num_bits": 8, "type": kind, "strategy": "tensor", "dynamic": False}
+    group = {**case.announced["config_groups"]["group_0"], "input_activations": inputs}
+    announced = {**case.announced, "config_groups": {"group_0": group}}
+    scheme = CompressedTensors().scheme(Announcement(announced, "here"))
+    assert "input_scale" in (scheme.stored(matrix) or {})
+    tensors = {**case.tensors(8, 32), "input_scale": torch.tensor([0.25])}
+    weight = scheme.weight(matrix, tensors.__getitem__)
+    assert isinstance(weight, StaticWeight)
+    assert weight[1:] == (wanted, 0.25)
+    assert torch.equal(dense(weight), read(case, tensors, 8, 32))
+    tensors["input_scale"] = torch.tensor([0.0])
+    with pytest.raises(ValueError, match=r"input_scale is 0\.0, and inputs are divided by it"):
+        scheme.weight(matrix, tensors.__getitem__)
+    zeros = {**inputs, "symmetric": False}
+    announced["config_groups"]["group_0"] = {**group, "input_activations": zeros}
+    scheme = CompressedTensors().scheme(Announcement(announced, "here"))
+    assert isinstance(scheme.weight(matrix, tensors.__getitem__), GroupedWeight)
 
 
 @pytest.mark.parametrize(("name", "wanted"), [("fp8", "e4m3"), ("fp8 in blocks", "float")])

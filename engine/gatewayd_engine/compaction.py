@@ -18,9 +18,9 @@ from gatewayd_engine.about import about
 from gatewayd_engine.attention.fitting import Ask
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import blame
-from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.shortening import Shortening
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.kv_compression import Compacted, Compaction, Compacts
 from gatewayd_hooks.strategy import Kind
@@ -54,7 +54,7 @@ class Compactor:
 
     Args:
         queue: of the engine.
-        placement: changes their pages.
+        shortening: changes their pages.
         strategies: with the compression that is in use, if there is one.
         runner: of the steps.
         page_size: tokens per page.
@@ -63,13 +63,13 @@ class Compactor:
     def __init__(
         self,
         queue: Queue,
-        placement: Placement,
+        shortening: Shortening,
         strategies: Strategies,
         runner: object,
         page_size: int,
     ) -> None:
         self._queue = queue
-        self._placement = placement
+        self._shortening = shortening
         self._strategies = strategies
         self._fits = runner if isinstance(runner, Fits) else None
         self._page_size = page_size
@@ -113,7 +113,7 @@ class Compactor:
 
     def _shorten(self, asked: Compacts, fits: Fits, sequence: Sequence, plan: Compaction) -> None:
         covered, kept = plan.covered, plan.kept
-        if not self._placement.saves(covered, kept):
+        if not self._shortening.saves(covered, kept):
             return
 
         def ask(
@@ -127,7 +127,7 @@ class Compactor:
         prompt = sequence.tokens[: sequence.prompt_len]
         last = min(plan.queries, sequence.prompt_len)
         found = fits.fit(prompt, sequence.pages, last, covered, ask)
-        if self._placement.shorten(sequence, covered, kept, found):
+        if self._shortening.shorten(sequence, covered, kept, found):
             _log.debug("%d keys stand for the first %d tokens of the prompt", kept, covered)
 
 

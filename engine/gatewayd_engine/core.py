@@ -120,7 +120,7 @@ class EngineCore:
         )
         self._spending = Spending(self._queue)
         self._compactor = Compactor(
-            self._queue, self._placement, strategies, self._runner, pool.page_size
+            self._queue, self._placement.shortening, strategies, self._runner, pool.page_size
         )
         self._landing = Landing(
             self._queue,
@@ -254,12 +254,12 @@ class EngineCore:
         Raises:
             Refused: the eviction knows no pins, or there is no prefix cache.
         """
-        prefixes, seconds = self._placement.prefixes, message.seconds
+        pins, seconds = self._placement.pins, message.seconds
         if message.page is not None:
-            pin = partial(prefixes.pin_page, message.page, seconds)
+            pin = partial(pins.pin_page, message.page, seconds)
         else:
             prompt = np.frombuffer(message.prompt, np.int32)
-            pin = partial(prefixes.pin, prompt, message.salt, seconds)
+            pin = partial(pins.pin, prompt, message.salt, seconds)
         pinned = self._recovery.fenced(pin, redo=True)
         return 0 if pinned is None else pinned
 
@@ -300,7 +300,7 @@ class EngineCore:
             free_pages=pages.num_free,
             cached_pages=pages.num_cached,
             held_pages=pages.num_held,
-            preemptions=placement.preemptions,
+            preemptions=placement.preemption.count,
             prefix_queries=placement.prefixes.queries,
             prefix_hits=placement.prefixes.hits,
             computed_tokens=tally.tokens,
@@ -349,7 +349,7 @@ class EngineCore:
                 before, self._flight = self._flight, None
         else:
             self._flight = None
-        preempted = self._placement.take_preempted()
+        preempted = self._placement.preemption.take_preempted()
         told = self._attribution.tell(None if before is None else before.batch, preempted)
         output, num_tokens = StepOutput(stats=NO_STATS), 0
         if before is not None:
@@ -362,7 +362,7 @@ class EngineCore:
             output,
             stats=self.stats,
             admitted=self._placement.take_admitted(),
-            preempted=preempted + self._placement.take_preempted(),
+            preempted=preempted + self._placement.preemption.take_preempted(),
             finished=self._lives.take_finished(),
             **told._asdict(),
             **self.take_ended()._asdict(),
@@ -379,7 +379,7 @@ class EngineCore:
             self._runner.overlaps
             and not self._speculation.is_on
             and not self._compactor.is_on
-            and not self._placement.is_tight
+            and not self._placement.growth.is_tight
         )
 
     def _next_batch(self) -> StepBatch | None:

@@ -152,8 +152,8 @@ class Operating:
         if sequence.row >= 0:
             if queue.in_flight[slot]:
                 raise InFlight
-            victim = self._placement.choose(np.array([slot], np.int32))
-            self._placement.put_out(sequence, victim.mode)
+            victim = self._placement.preemption.choose(np.array([slot], np.int32))
+            self._placement.preemption.put_out(sequence, victim.mode)
         inherited, sequence.inherited = sequence.inherited, []
         self._pages.give_back(inherited[::-1])
         queue.park(slot)

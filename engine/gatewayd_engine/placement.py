@@ -1,4 +1,4 @@
-"""Finds pages for what a plan grants: growth, preemption, forks, release."""
+"""Moves sequences between the queue and the batch, with pages for what a plan grants."""
 
 from __future__ import annotations
 
@@ -6,24 +6,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.admission import Admission
-from gatewayd_engine.faults import blame
-from gatewayd_engine.flight import InFlight
-from gatewayd_engine.fronts import NO_PAGE, only_pages
+from gatewayd_engine.growth import Growth
 from gatewayd_engine.held import Held
 from gatewayd_engine.holdings import Holdings
-from gatewayd_engine.kv.biases import bias_pages, write_front
-from gatewayd_engine.kv.pages import OutOfPages, OverCeiling, Pages
+from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.messages import Admitted
 from gatewayd_engine.outside import Outside
+from gatewayd_engine.pins import Pins
+from gatewayd_engine.preemption import Preemption
 from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
+from gatewayd_engine.shortening import Shortening
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.underway import Underway
-from gatewayd_hooks.kv_compression import Compacted
-from gatewayd_hooks.preemption import MAX_PREEMPTIONS, PreemptionMode, Victim
 from gatewayd_hooks.scheduling import Plan
 from gatewayd_hooks.strategy import Kind
 
@@ -32,26 +30,29 @@ _AHEAD = 8
 
 
 class Placement:
-    """Moves sequences between the queue and the batch.
+    """Lets sequences into the queue, into the batch and out of it.
 
     Attributes:
         outside: what is kept outside the pool.
         prefixes: what the prefix cache is asked and told.
+        pins: cached pages that an operator wants kept.
         held: who had better wait.
-        preemptions: total since the start.
+        preemption: who gives way.
+        growth: pages for those who run.
+        shortening: fewer pages for those of whose prompts few keys stay.
     """
 
     def __init__(
         self, queue: Queue, rows: Rows, pool: KvPool, pages: Pages, strategies: Strategies
     ) -> None:
         self._queue = queue
-        self._pool = pool
         self._pages = pages
         self._strategies = strategies
         self._page_size = pool.page_size
         self._holdings = Holdings(queue, rows, pool, pages)
         self.outside = Outside(pool, pages, strategies)
         self.prefixes = Prefixes(queue, pages, self.outside, strategies, rows)
+        self.pins = Pins(pages, self.prefixes, strategies, pool.page_size)
         self._admission = Admission(
             queue, rows, pages, self._holdings, self.prefixes, self.outside, strategies
         )
@@ -63,8 +64,11 @@ class Placement:
             pool.page_size,
             self._admission.room,
         )
-        self.preemptions = 0
-        self._preempted: list[int] = []
+        self.preemption = Preemption(queue, self._admission, self.outside, strategies)
+        self.growth = Growth(
+            queue, pages, self._holdings, self._admission, self.preemption, pool.page_size
+        )
+        self.shortening = Shortening(pool, pages, self._holdings, self.growth, self.preemption)
 
     # Into the queue
 
@@ -102,7 +106,7 @@ class Placement:
             InFlight: a step that has not landed computes one who is to wait again.
         """
         queue, view = self._queue, self._queue.view
-        self._make_way(plan)
+        self.preemption.make_way(plan)
         is_running = queue.row[plan.slots] >= 0
         slots, tokens = plan.slots[is_running], plan.tokens[is_running]
         if self._strategies.compacts is not None:
@@ -111,7 +115,7 @@ class Placement:
             plan.slots[~is_running].tolist(), plan.tokens[~is_running].tolist(), strict=True
         )
         waiting = [(slot, count) for slot, count in grants if slot not in view.held]
-        preempted = self._grow(slots, tokens)
+        preempted = self.growth.grow(slots, tokens)
         if preempted:
             # Whoever waits is behind those who were just put out.
             keep = ~np.isin(slots, list(preempted))
@@ -178,167 +182,6 @@ class Placement:
         self.outside.start()
         return admitted, unplaced
 
-    @property
-    def is_tight(self) -> bool:
-        """Whether the next step may put a running sequence out for another's pages."""
-        view = self._queue.view
-        running = view.running
-        computed = view.num_computed[running]
-        wants = np.minimum(view.num_tokens[running] - computed, view.token_budget)
-        needed = -(-(computed + wants) // self._page_size) - self._queue.num_pages[running]
-        most = int(np.maximum(needed, 0).sum()) + len(self._holdings.forked)
-        quotas = self._pages.quotas
-        if quotas is None:
-            return most > self._pages.num_available
-        return most > self._pages.num_available - quotas.num_kept or any(
-            int(needed[view.tenant[running] == tenant].clip(0).sum()) + len(self._holdings.forked)
-            > room
-            for tenant in quotas.bounds
-            if (room := quotas.room(tenant)) is not None
-        )
-
-    def _grow(self, slots: NDArray[np.int32], tokens: NDArray[np.int32]) -> set[int]:
-        """Give running sequences the pages that their grants write to."""
-        queue, size = self._queue, self._page_size
-        computed = queue.view.num_computed[slots]
-        needed = -(-(computed + tokens) // size)
-        grows = needed > queue.num_pages[slots]
-        if self._holdings.forked:
-            grows |= np.isin(slots, np.fromiter(self._holdings.forked, np.int32))
-        preempted: set[int] = set()
-        for i in np.flatnonzero(grows).tolist():
-            slot = int(slots[i])
-            if slot in preempted:
-                continue
-            sequence = queue[slot]
-            if slot in self._holdings.forked:
-                self._unshare(sequence, int(computed[i]), preempted)
-            while slot not in preempted and len(sequence.pages) < needed[i]:
-                page = self._take(preempted, slot)
-                if page is not None:
-                    self._holdings.append(sequence, page)
-        return preempted
-
-    def stretch(self, slot: int, reach: int) -> int:
-        """Give a running sequence pages for tokens that it may never have.
-
-        They must not cost another one its place: only what was not promised to anyone is taken.
-
-        Returns:
-            Tokens that its pages hold now.
-        """
-        sequence, size = self._queue[slot], self._page_size
-        tenant = int(self._queue.view.tenant[slot])
-        spare = self._admission.room(tenant)
-        while len(sequence.pages) * size < reach and spare > 0:
-            self._holdings.append(sequence, self._pages.take(tenant))
-            spare -= 1
-        return len(sequence.pages) * size
-
-    def _take(self, preempted: set[int], slot: int) -> int | None:
-        """A page for a running sequence, whoever has to give way; None if it is itself."""
-        tenant = int(self._queue.view.tenant[slot])
-        while True:
-            try:
-                return self._pages.take(tenant)
-            except OutOfPages as error:
-                # At a ceiling only pages of the same tenant help.
-                whose = tenant if isinstance(error, OverCeiling) else None
-                if self._admission.drop_inherited(whose):
-                    continue
-                victim = self._victim(whose)
-                self.preempt(victim)
-                self._queue[victim.slot].preemptions += 1
-                preempted.add(victim.slot)
-                if victim.slot == slot:
-                    return None
-
-    def _make_way(self, plan: Plan) -> None:
-        """Let those wait again whom the scheduler puts out, before anything is changed for it."""
-        if plan.preempt is None or not len(plan.preempt):
-            return
-        if self._queue.in_flight[plan.preempt].any():
-            raise InFlight
-        for i in range(len(plan.preempt)):
-            # The scheduler has chosen who; the preemption says how.
-            self.preempt(self.choose(plan.preempt[i : i + 1]))
-
-    def _victim(self, tenant: int | None) -> Victim:
-        """Choose who gives way; whoever did so often is spared while there are others.
-
-        Args:
-            tenant: of whom; None for anybody.
-        """
-        view = self._queue.view
-        running = view.running
-        if tenant is not None:
-            running = running[view.tenant[running] == tenant]
-        rested = running[view.preemptions[running] < MAX_PREEMPTIONS]
-        return self.choose(rested if len(rested) else running)
-
-    def choose(self, candidates: NDArray[np.int32]) -> Victim:
-        """Let the preemption choose one of some running slots, and how it waits again."""
-        queue, plan = self._queue, self._strategies.plan
-        with blame(Kind.PREEMPTION):
-            if plan.learn is not None:
-                plan.learn(self.outside.costs)
-            slot, mode = plan.preempt(queue.view, candidates)
-            if slot not in candidates:
-                raise ValueError(f"chose slot {slot}, which is no candidate")
-            return Victim(int(slot), PreemptionMode(mode))
-
-    def _unshare(self, sequence: Sequence, position: int, preempted: set[int]) -> None:
-        """Make the page of ``position`` the sequence's own."""
-        if self._holdings.is_own(sequence, position):
-            return
-        page = self._take(preempted, sequence.slot)
-        if page is not None:
-            self._holdings.copy(sequence, position, page)
-
-    # In fewer pages
-
-    def saves(self, covered: int, kept: int) -> bool:
-        """Whether so many keys, with their biases, take fewer pages than what they stand for."""
-        size = self._page_size
-        return kept // size + bias_pages(self._pool, kept) < covered // size
-
-    def shorten(self, sequence: Sequence, covered: int, kept: int, found: list[Compacted]) -> bool:
-        """Let few keys and values stand for the first tokens of a running sequence.
-
-        Their pages are given back before fresh ones are taken: a sequence that fills the pool
-        must still fit. What others hold of them, or the prefix cache knows, stays as it is.
-
-        Args:
-            sequence: whose prompt is computed; no step computes it.
-            covered: tokens that are stood for.
-            kept: keys and values that stand for them.
-            found: what stands for them, by layer.
-
-        Returns:
-            Whether it could; else it had to give way, and computes its prompt anew.
-        """
-        size, slot = self._page_size, sequence.slot
-        first = covered // size
-        held = sequence.pages[:first]
-        num_fresh = kept // size + bias_pages(self._pool, kept)
-        sequence.pages[:first] = [NO_PAGE] * first
-        preempted: set[int] = set()
-        try:
-            self._pages.give_back(held[::-1])
-            for i in range(num_fresh):
-                page = self._take(preempted, slot)
-                if page is None:
-                    return False
-                sequence.pages[i] = page
-        except BaseException:
-            if sequence.row >= 0:
-                self.put_out(sequence, PreemptionMode.RECOMPUTE)
-            raise
-        pages = only_pages(sequence.pages)
-        write_front(self._pool, pages[:num_fresh], kept, found)
-        self._holdings.set_front(sequence, covered, kept, pages)
-        return True
-
     # Out of the batch
 
     def take_admitted(self) -> list[Admitted]:
@@ -346,36 +189,9 @@ class Placement:
         admitted, self._admission.admitted = self._admission.admitted, []
         return admitted
 
-    def take_preempted(self) -> list[int]:
-        """Who was put back into the queue since the last call, once for each time."""
-        preempted, self._preempted = self._preempted, []
-        return preempted
-
     def scrub(self, sequence: Sequence) -> None:
         """See ``Holdings``."""
         self._holdings.scrub(sequence)
-
-    def preempt(self, victim: Victim) -> None:
-        """Put a running sequence back into the queue; it keeps its tokens, not its pages.
-
-        Raises:
-            InFlight: a step that has not landed computes it.
-        """
-        slot = victim.slot
-        if self._queue.in_flight[slot]:
-            raise InFlight
-        sequence = self._queue[slot]
-        self.preemptions += 1
-        self._preempted.append(sequence.id)
-        self.put_out(sequence, victim.mode)
-
-    def put_out(self, sequence: Sequence, mode: PreemptionMode) -> None:
-        """The same, counted as no preemption; no step computes it."""
-        slot, view = sequence.slot, self._queue.view
-        if mode is PreemptionMode.SWAP:
-            self.outside.keep(sequence, int(view.num_computed[slot]))
-        view.preemptions[slot] += 1
-        self._admission.put_back(slot)
 
     def keep_tail(self, sequence: Sequence) -> None:
         """A sequence is about to end well; see ``Prefixes``."""

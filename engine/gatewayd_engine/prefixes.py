@@ -16,14 +16,12 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
-from gatewayd_engine.submission import Refused
 from gatewayd_engine.tails import Tails
 from gatewayd_hooks.caching import Match, PageOrigin
 from gatewayd_hooks.strategy import Kind
 
 _Found = collections.abc.Sequence[int] | Match
 _NOTHING = Match((), 0)
-_NO_PINS = "the eviction in use knows no pins; take another, such as retention"
 
 
 class Prefixes:
@@ -101,6 +99,14 @@ class Prefixes:
             found = self._find(sequence, sequence.whole(num_tokens) - 1)
             self._matched[sequence.id] = found
         return found
+
+    def cached_of(self, tokens: NDArray[np.int32], salt: bytes) -> Match:
+        """What is cached of a prompt that nobody has sent; nothing without a prefix cache."""
+        plan = self._strategies.plan
+        if plan.begin is None or plan.match is None:
+            return _NOTHING
+        with blame(Kind.PREFIX_CACHE):
+            return self._shorten(plan.match(plan.begin(tokens, salt)), len(tokens))
 
     def _find(self, sequence: Sequence, most: int) -> Match:
         """What is cached of a sequence, at most so many tokens."""
@@ -262,58 +268,6 @@ class Prefixes:
                 seconds=max(seconds, origin.seconds),
             )
             self._pages.learn(page, more)
-
-    def pin(self, tokens: NDArray[np.int32], salt: bytes, seconds: float) -> int:
-        """Let the eviction spare what is cached of a prompt; see ``Pins``.
-
-        Args:
-            tokens: ids of the prompt; none stands for all that is cached.
-            salt: of the prefix cache.
-            seconds: from now on; 0 takes pins back.
-
-        Returns:
-            Tokens of the prompt that are pinned now.
-
-        Raises:
-            Refused: there are no pins.
-        """
-        plan = self._strategies.plan
-        if plan.begin is None or plan.match is None:
-            raise Refused("there is no prefix cache, and so nothing to pin")
-        if plan.pin is None:
-            raise Refused(_NO_PINS)
-        self._pages.put_back_aside()
-        if not len(tokens):
-            pages = [page for page in range(self._pages.num_pages) if self._pages.is_known(page)]
-            found = Match(pages, 0)
-        else:
-            with blame(Kind.PREFIX_CACHE):
-                found = self._shorten(plan.match(plan.begin(tokens, salt)), len(tokens))
-            pages = list(found.pages[-1:])  # those before it are pinned with it
-        with blame(Kind.EVICTION):
-            for page in pages:
-                plan.pin(page, seconds)
-        return found.num_tokens if seconds else 0
-
-    def pin_page(self, page: int, seconds: float) -> int:
-        """Let the eviction spare a cached page and those before it; see ``Pins``.
-
-        Returns:
-            Tokens up to its end; 0 if it is not cached.
-
-        Raises:
-            Refused: there are no pins.
-        """
-        plan = self._strategies.plan
-        if plan.pin is None:
-            raise Refused(_NO_PINS)
-        if not self._pages.is_known(page):
-            return 0
-        self._pages.put_back_aside()
-        with blame(Kind.EVICTION):
-            plan.pin(page, seconds)
-        origin = self._pages.origin(page)
-        return ((0 if origin is None else origin.depth) + 1) * self._page_size
 
     def evict(self, pages: list[int]) -> None:
         """Give up those of some pages that are cached; tiers do not get them."""

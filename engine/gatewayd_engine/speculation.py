@@ -235,7 +235,7 @@ class Speculation:
         fitting = counts.astype(np.int64)
         room = self._queue.num_pages[slots] * self._rows.page_size - lengths
         for i in np.flatnonzero(counts > room).tolist():
-            reach = self._placement.stretch(int(slots[i]), int(lengths[i] + counts[i]))
+            reach = self._placement.growth.stretch(int(slots[i]), int(lengths[i] + counts[i]))
             fitting[i] = min(int(counts[i]), max(reach - int(lengths[i]), 0))
         return fitting
 

@@ -107,7 +107,7 @@ def resume(core: EngineCore, prompt: Sequence[int], mode: PreemptionMode) -> tup
     if found is None:
         raise RuntimeError("it has ended too soon")
     begin = time.perf_counter()
-    core._placement.preempt(Victim(found.slot, mode))
+    core._placement.preemption.preempt(Victim(found.slot, mode))
     out = time.perf_counter() - begin
     evict_all(core)
     begin = time.perf_counter()

@@ -229,7 +229,7 @@ class Combination:
             return
         victim = Victim(dice.choice(running), dice.choice(list(PreemptionMode)))
         with suppress(InFlight):
-            engine.core._placement.preempt(victim)
+            engine.core._placement.preemption.preempt(victim)
 
 
 def _raises(*args: Any) -> None:

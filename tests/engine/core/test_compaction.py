@@ -18,8 +18,8 @@ from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.fronts import NO_PAGE
+from gatewayd_engine.growth import Growth
 from gatewayd_engine.messages_look import Inspect
-from gatewayd_engine.placement import Placement
 from gatewayd_engine.quality.texts import bundled
 from gatewayd_engine.runner import Runner
 from gatewayd_hooks.kv_compression import Compacted, Compaction
@@ -379,7 +379,7 @@ def test_what_goes_wrong_in_between_leaves_nothing_behind(
 ) -> None:
     engine = make_engine(**FIELDS, prefix_cache=None)
     calm = answer(engine)
-    take, left = Placement._take, [3]
+    take, left = Growth.take, [3]
 
     def failing(self: Any, preempted: set[int], slot: int) -> Any:
         left[0] -= 1
@@ -387,10 +387,10 @@ def test_what_goes_wrong_in_between_leaves_nothing_behind(
             return take(self, preempted, slot)
         if raises:
             raise StrategyFault(Kind.PREEMPTION, "not now")
-        self.preempt(Victim(slot, PreemptionMode.SWAP))
+        self._preemption.preempt(Victim(slot, PreemptionMode.SWAP))
         return None
 
-    monkeypatch.setattr(Placement, "_take", failing)
+    monkeypatch.setattr(Growth, "take", failing)
     (one,) = engine.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
     while engine.core.has_work:
         engine.step()

@@ -124,7 +124,7 @@ def test_a_row_that_is_begun_again_is_shown_in_order(
     while len(engine.answers[one].tokens) < 10:
         engine.step()
     slot = engine.core._queue.find(one).slot
-    engine.core._placement.preempt(Victim(slot, PreemptionMode.RECOMPUTE))
+    engine.core._placement.preemption.preempt(Victim(slot, PreemptionMode.RECOMPUTE))
     engine.run()
     assert engine.core.strategies.num_faults == 0
     assert len(drafter.seen[0]) > len(PROMPTS[0]) + 10

@@ -219,7 +219,7 @@ def test_pins_hold_for_pages_that_were_set_aside(make_engine: Make, folder: Path
 
     flood()
     assert engine.core._pages.quotas.num_aside
-    assert engine.core._placement.prefixes.pin(np.array(prompt, np.int32), b"a", 60.0) >= 96
+    assert engine.core._placement.pins.pin(np.array(prompt, np.int32), b"a", 60.0) >= 96
     engine.bound()
     flood()
     (again,) = engine.submit(prompt, max_tokens=2, tenant="a", salt=b"a")

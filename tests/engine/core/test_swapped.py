@@ -28,7 +28,7 @@ PROMPTS = [[2 + i, *range(10, 28 + i % 5)] for i in range(NUM)]
 
 def preempt(engine: Any, sequence_id: int, mode: PreemptionMode = PreemptionMode.SWAP) -> None:
     sequence = engine.core._queue.find(sequence_id)
-    engine.core._placement.preempt(Victim(sequence.slot, mode))
+    engine.core._placement.preemption.preempt(Victim(sequence.slot, mode))
 
 
 def kv_of(engine: Any, sequence_id: int) -> tuple[int, NDArray[np.uint8]]:
@@ -191,7 +191,7 @@ def test_random_requests_with_random_preemptions_and_drafts(
         running = list(engine.core._queue.running)
         if running and rng.random() < 0.2:
             victim = Victim(rng.choice(running), rng.choice(list(PreemptionMode)))
-            engine.core._placement.preempt(victim)
+            engine.core._placement.preemption.preempt(victim)
         if engine.core.has_work:
             engine.step()
         engine.core.check()

@@ -65,7 +65,7 @@ def test_pages_that_went_and_came_change_no_answer(
             running = list(core._queue.running)
             # With drafts no step is on its way now, and somebody may give way.
             if drafter and running and rng.random() < 0.2:
-                core._placement.preempt(Victim(rng.choice(running), PreemptionMode.SWAP))
+                core._placement.preemption.preempt(Victim(rng.choice(running), PreemptionMode.SWAP))
             core.check()
         assert [engine.answers[ids[i]].tokens for i in range(8)] == undisturbed
     assert core.stats.faults == 0

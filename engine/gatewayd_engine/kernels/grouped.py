@@ -16,6 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.codes import code_at, codes_of
 from gatewayd_engine.kernels.room import ROWS, splits
 
 if TYPE_CHECKING:
@@ -66,65 +67,6 @@ def grouped_mm(
         num_warps=4,
         num_stages=4,
     )
-
-
-@triton.jit
-def _code(
-    words: tl.tensor,
-    PLACE: tl.constexpr,
-    BITS: tl.constexpr,
-    ZERO: tl.constexpr,
-    IS_FLOAT: tl.constexpr,
-) -> tl.tensor:
-    """Codes at a place of words, less the code of zero, float32."""
-    if IS_FLOAT:
-        byte = words >> 8 * PLACE
-        bits = ((byte & 0x80) << 24) | ((byte & 0x7F) << 20)
-        # The difference of the biases is a factor: 2 ** 120.
-        code = bits.to(tl.float32, bitcast=True) * 1.329227995784916e36
-    else:
-        # A number of 24 bits whose last are the code, scaled by the place at which they are: that
-        # takes no shift for each code, and no conversion.
-        SHIFT: tl.constexpr = BITS * PLACE % 16
-        SCALE: tl.constexpr = 1.0 / (1 << SHIFT)
-        half = words >> 16 if BITS * PLACE >= 16 else words
-        bits = (half & (((1 << BITS) - 1) << SHIFT)) | 0x4B000000
-        code = bits.to(tl.float32, bitcast=True) * SCALE - (8388608.0 * SCALE + ZERO)
-    return code
-
-
-@triton.jit
-def _block(
-    words: tl.tensor,
-    BITS: tl.constexpr,
-    ZERO: tl.constexpr,
-    IS_FLOAT: tl.constexpr,
-    DTYPE: tl.constexpr,
-) -> tl.tensor:
-    """All codes of words ``[16, n]``, place by place, shape ``[16 * 32 / BITS, n]``."""
-    first = tl.join(
-        _code(words, 0, BITS, ZERO, IS_FLOAT).to(DTYPE),
-        _code(words, 1, BITS, ZERO, IS_FLOAT).to(DTYPE),
-    )
-    second = tl.join(
-        _code(words, 2, BITS, ZERO, IS_FLOAT).to(DTYPE),
-        _code(words, 3, BITS, ZERO, IS_FLOAT).to(DTYPE),
-    )
-    four = tl.join(first, second)
-    if BITS == 8:
-        codes = tl.reshape(tl.permute(four, (3, 2, 0, 1)), (64, words.shape[1]))
-    else:
-        third = tl.join(
-            _code(words, 4, BITS, ZERO, IS_FLOAT).to(DTYPE),
-            _code(words, 5, BITS, ZERO, IS_FLOAT).to(DTYPE),
-        )
-        fourth = tl.join(
-            _code(words, 6, BITS, ZERO, IS_FLOAT).to(DTYPE),
-            _code(words, 7, BITS, ZERO, IS_FLOAT).to(DTYPE),
-        )
-        eight = tl.join(four, tl.join(third, fourth))
-        codes = tl.reshape(tl.permute(eight, (4, 3, 2, 0, 1)), (128, words.shape[1]))
-    return codes
 
 
 @triton.jit
@@ -192,7 +134,7 @@ def _grouped_mm(
             # All of the words' codes are of one group.
             column = block * PER_WORD * 16 + tl.arange(0, PER_WORD * 16)
             given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
-            code = _block(packed, BITS, ZERO, IS_FLOAT, given.dtype)
+            code = codes_of(packed, BITS, ZERO, IS_FLOAT, given.dtype)
             part = tl.dot(given, code, input_precision="ieee")
             group = tl.minimum(block * PER_WORD * 16 // GROUP, groups - 1)
             scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
@@ -205,7 +147,7 @@ def _grouped_mm(
             for place in tl.static_range(PER_WORD):
                 column = (block * PER_WORD + place) * 16 + lane
                 given = _given(x, order, line, m, column, columns, x_stride, HAS_ORDER)
-                code = _code(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
+                code = code_at(packed, place, BITS, ZERO, IS_FLOAT).to(given.dtype)
                 part = tl.dot(given, code, input_precision="ieee")
                 # Places behind the last column are multiplied by zeros, whatever their group.
                 group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
@@ -238,78 +180,3 @@ def _grouped_mm(
                 whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
             tl.store(target, (whole + added[None, :]).to(out.dtype.element_ty), mask=writes)
             tl.store(arrived + tl.program_id(0), 0)
-
-
-def expand(weight: Packed, first: int, out: torch.Tensor) -> None:
-    """See ``Kernels``."""
-    count = out.shape[1]
-    _expand[(triton.cdiv(count, ROWS), weight.words.shape[0])](
-        weight.words,
-        weight.scales,
-        weight.scales if weight.offsets is None else weight.offsets,
-        weight.words if weight.order is None else weight.order,
-        out,
-        first,
-        count,
-        weight.rows,
-        weight.columns,
-        weight.scales.shape[0],
-        out.stride(0),
-        BITS=weight.bits,
-        ZERO=weight.zero,
-        IS_FLOAT=weight.is_float,
-        GROUP=weight.group,
-        HAS_OFFSETS=weight.offsets is not None,
-        HAS_ORDER=weight.order is not None,
-        BLOCK_N=ROWS,
-        num_warps=4,
-    )
-
-
-@triton.jit
-def _expand(
-    words: tl.tensor,
-    scales: tl.tensor,
-    offsets: tl.tensor,
-    order: tl.tensor,
-    out: tl.tensor,
-    first: tl.tensor,
-    count: tl.tensor,
-    rows: tl.tensor,
-    columns: tl.tensor,
-    groups: tl.tensor,
-    out_stride: tl.tensor,
-    BITS: tl.constexpr,
-    ZERO: tl.constexpr,
-    IS_FLOAT: tl.constexpr,
-    GROUP: tl.constexpr,
-    HAS_OFFSETS: tl.constexpr,
-    HAS_ORDER: tl.constexpr,
-    BLOCK_N: tl.constexpr,
-) -> None:
-    PER_WORD: tl.constexpr = 32 // BITS
-    lane = tl.arange(0, 16)
-    block = tl.program_id(1)
-    place_in_out = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    is_row = place_in_out < count
-    row = first + place_in_out
-    at = (block * rows + row)[None, :] * 16 + lane[:, None]
-    packed = tl.load(words + at, mask=is_row[None, :], other=0)
-    for place in tl.static_range(PER_WORD):
-        column = (block * PER_WORD + place) * 16 + lane
-        inside = column < columns
-        group = tl.minimum((block * PER_WORD + place) * 16 // GROUP, groups - 1)
-        scale = tl.load(scales + group * rows + row, mask=is_row, other=0.0)
-        code = _code(packed, place, BITS, ZERO, IS_FLOAT)
-        value = code * scale.to(tl.float32)[None, :]
-        if HAS_OFFSETS:
-            offset = tl.load(offsets + group * rows + row, mask=is_row, other=0.0)
-            value += offset.to(tl.float32)[None, :]
-        target = column
-        if HAS_ORDER:
-            target = tl.load(order + column, mask=inside, other=0)
-        tl.store(
-            out + target[:, None] * out_stride + place_in_out[None, :],
-            value.to(out.dtype.element_ty),
-            mask=inside[:, None] & is_row[None, :],
-        )

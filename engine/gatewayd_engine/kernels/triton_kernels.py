@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from gatewayd_engine.kernels.expanding import expand
 from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
-from gatewayd_engine.kernels.grouped import expand, grouped_mm
+from gatewayd_engine.kernels.grouped import grouped_mm
 from gatewayd_engine.kernels.logprobs import logprobs
 from gatewayd_engine.kernels.mask import mask
 from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads

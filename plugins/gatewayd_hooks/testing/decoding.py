@@ -1,0 +1,135 @@
+"""Sequences that decode beside a KV compression, which is asked and shown what an engine would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gatewayd_hooks.resources import KvShape
+
+SHAPE = KvShape(
+    num_layers=2,
+    num_heads=6,
+    num_kv_heads=2,
+    head_dim=16,
+    scale=0.25,
+    softcap=None,
+    windows=(0, 0),
+)
+
+
+class Decoding:
+    """Sequences that decode, each token of which attends to what a seed says.
+
+    Attributes:
+        selected: every answer of ``select`` that was checked: row, layer, length, places.
+    """
+
+    def __init__(self, strategy: Any, starts: dict[int, int], seed: int = 0) -> None:  # noqa: ANN401
+        self._strategy = strategy
+        self._starts = starts
+        self._seed = seed
+        self.selected: list[tuple[int, int, int, list[list[int]]]] = []
+        for row in starts:
+            strategy.admit(row)
+
+    def run(self, steps: int) -> None:
+        """Decode."""
+        for step in range(steps):
+            self._step(step)
+
+    def _step(self, step: int) -> None:
+        rows = np.array(sorted(self._starts))
+        lengths = np.array([self._starts[int(row)] + step + 1 for row in rows])
+        budgets = self._budgets(rows, lengths)
+        is_sparse = (budgets > 0) & (budgets < lengths)
+        for layer in range(SHAPE.num_layers):
+            weights = [
+                self._weights(int(r), int(n), layer) for r, n in zip(rows, lengths, strict=True)
+            ]
+            found = None
+            if is_sparse.any():
+                found = self._select(layer, rows[is_sparse], lengths[is_sparse], budgets[is_sparse])
+            dense = ~is_sparse if found is not None else np.ones(len(rows), np.bool_)
+            if dense.any():
+                every = [weights[i] for i in np.flatnonzero(dense)]
+                self._observe(layer, rows[dense], lengths[dense], _padded(every), None)
+            if found is not None:
+                few = [weights[i] for i in np.flatnonzero(is_sparse)]
+                self._observe(
+                    layer, rows[is_sparse], lengths[is_sparse], _at(_padded(few), found), found
+                )
+
+    def _budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        budgets = self._strategy.budgets(rows.copy(), lengths.copy())
+        assert isinstance(budgets, np.ndarray)
+        assert budgets.shape == rows.shape
+        assert np.issubdtype(budgets.dtype, np.integer)
+        assert (budgets >= 0).all()
+        again = self._strategy.budgets(rows.copy(), lengths.copy())
+        assert (again == budgets).all(), "a step that is computed again has other budgets"
+        return budgets.astype(np.int64)
+
+    def _select(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        budgets: NDArray[np.int64],
+    ) -> torch.Tensor | None:
+        places: torch.Tensor | None = self._strategy.select(layer, rows, lengths, budgets)
+        again = self._strategy.select(layer, rows, lengths, budgets)
+        assert (places is None) == (again is None)
+        if places is None or again is None:
+            return None
+        assert torch.equal(places, again), "a step that is computed again selects others"
+        assert places.dtype == torch.int64
+        assert places.shape[:2] == (len(rows), SHAPE.num_kv_heads)
+        for i, row in enumerate(rows.tolist()):
+            heads = []
+            for head in places[i].tolist():
+                own = [place for place in head if place >= 0]
+                assert head[: len(own)] == own, "there are places behind none"
+                assert all(place == -1 for place in head[len(own) :])
+                assert len(own) <= budgets[i], "more places than the budget"
+                assert len(set(own)) == len(own), "a place is there twice"
+                assert max(own, default=-1) < lengths[i], "a place that is not there yet"
+                assert int(lengths[i]) - 1 in own, "the newest place is not selected"
+                heads.append(sorted(own))
+            self.selected.append((row, layer, int(lengths[i]), heads))
+        return places
+
+    def _observe(
+        self,
+        layer: int,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        weights: torch.Tensor,
+        places: torch.Tensor | None,
+    ) -> None:
+        before = weights.clone()
+        self._strategy.observe(layer, rows, lengths, weights, places)
+        assert torch.equal(weights, before), "it changes what it is shown"
+
+    def _weights(self, row: int, length: int, layer: int) -> torch.Tensor:
+        """Attention of a token, ``[num_heads, length]``; it follows from where the row began."""
+        seed = (self._seed * 1_000_003 + self._starts[row]) * 4_001 + length * 7 + layer
+        generator = torch.Generator().manual_seed(seed)
+        scores = 3 * torch.randn(SHAPE.num_heads, length, generator=generator)
+        return torch.softmax(scores, -1)
+
+
+def _padded(weights: list[torch.Tensor]) -> torch.Tensor:
+    longest = max(one.shape[-1] for one in weights)
+    return torch.stack([torch.nn.functional.pad(w, (0, longest - w.shape[-1])) for w in weights])
+
+
+def _at(weights: torch.Tensor, places: torch.Tensor) -> torch.Tensor:
+    """What is left of attention where only some places are seen."""
+    by_head = torch.unflatten(weights, 1, (SHAPE.num_kv_heads, -1))
+    index = places.clamp_min(0)[:, :, None].expand(-1, -1, by_head.shape[2], -1)
+    few = by_head.gather(-1, index).masked_fill((places < 0)[:, :, None], 0)
+    return (few / few.sum(-1, keepdim=True)).flatten(1, 2)

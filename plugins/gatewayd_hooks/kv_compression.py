@@ -44,8 +44,9 @@ class KvCompressionStrategy(Strategy, Protocol):
 class Selects(Protocol):
     """Sparse decoding: all keys and values are kept, few are read.
 
-    It is asked about sequences that compute one token; those with drafts behind it, and chunks of
-    prompts, attend to all. A step may be computed again: the same may be asked, and shown, twice.
+    It is asked about sequences that compute one token of their answer; prompts, and those with
+    drafts behind it, attend to all. A step may be computed again: the same may be asked, and shown,
+    twice.
     """
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -59,12 +59,21 @@ class Selection:
         seat: where it sits.
         exact_until: of each row, how many of its tokens were computed from all before them; it
             is lowered where a token attends to few, shape ``[max_running]``.
+        prompt_len: of each row; a prompt attends to all, also where its last token is computed by
+            itself because the rest was cached. Shape ``[max_running]``.
     """
 
-    def __init__(self, shape: AttentionShape, seat: Seat, exact_until: NDArray[np.int32]) -> None:
+    def __init__(
+        self,
+        shape: AttentionShape,
+        seat: Seat,
+        exact_until: NDArray[np.int32],
+        prompt_len: NDArray[np.int32],
+    ) -> None:
         self._kv_heads = shape.num_kv_heads
         self._seat = seat
         self._exact_until = exact_until
+        self._prompt_len = prompt_len
         self._strategy: Any = None
         # Of each row: whose it was, and what that had computed, when it was asked about last.
         self._owners = np.full(len(exact_until), -1, np.int64)
@@ -78,10 +87,12 @@ class Selection:
             self._owners[:] = -1
         if strategy is None:
             return None
-        is_asked = batch.counts[: batch.num_decode] == 1
+        decoding = slice(batch.num_decode)
+        is_asked = batch.counts[decoding] == 1
+        is_asked &= batch.starts[decoding] >= self._prompt_len[batch.rows[decoding]]
         if batch.fronts is not None:
             # The few that stand for many are there to be read.
-            is_asked &= batch.fronts.shift[: batch.num_decode] == 0
+            is_asked &= batch.fronts.shift[decoding] == 0
         lines = np.flatnonzero(is_asked)
         if not len(lines):
             return None

@@ -91,7 +91,8 @@ class Opened:
             self._attention = ReferenceAttention(shape, pool, 1, copy_bytes, is_steady=is_steady)
             if compression is not None:
                 exact_until = np.full(1, ALL_EXACT, np.int32)
-                selection = Selection(shape, _Seat(compression), exact_until)
+                no_prompt = np.zeros(1, np.int32)
+                selection = Selection(shape, _Seat(compression), exact_until, no_prompt)
                 self._attention = SelectiveAttention(
                     shape, pool, 1, copy_bytes, selection, is_steady=is_steady
                 )

@@ -97,8 +97,9 @@ class SparseTwin(Twin):
         super().__init__(shape, copy_bytes, 0, codec)
         self.chair = Chair(strategy)
         self.dice = strategy
-        self.exact_until = Rows(10, MAX_LEN, PAGE).exact_until
-        selection = Selection(shape, self.chair, self.exact_until)
+        rows = Rows(10, MAX_LEN, PAGE)
+        self.exact_until = rows.exact_until
+        selection = Selection(shape, self.chair, self.exact_until, rows.prompt_len)
         self.attention = SelectiveAttention(shape, self.pool, 10, copy_bytes, selection)
         self.num_sparse = 0
 

@@ -68,6 +68,17 @@ def test_few_places_change_answers_and_are_the_same_each_time(
     assert (row.name, row.state, row.faults) == ("heavy", "active", 0)
 
 
+def test_it_does_not_depend_on_what_was_cached(make_engine: Make, few: list[int]) -> None:
+    # All but the last token of the prompt is found the second time: a step with one token.
+    prompt = [*range(20, 20 + 96), 7]
+    engine = make_engine(kv_compression=FEW, page_size=16)
+    once = engine.generate(prompt, max_tokens=40, ignore_eos=True)
+    asked, few[:] = list(few), []
+    assert engine.generate(prompt, max_tokens=40, ignore_eos=True) == once
+    assert engine.core.stats.prefix_hits == 96
+    assert few == asked
+
+
 @pytest.mark.parametrize("size", [4, 64])
 def test_nobody_else_gets_what_was_computed_from_few_places(
     make_engine: Make, few: list[int], size: int

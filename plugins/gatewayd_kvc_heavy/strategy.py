@@ -32,9 +32,9 @@ class Heavy:
         if shape is None:
             raise ValueError("the engine does not tell its attention")
         rows, self._kv_heads = resources.max_running, shape.num_kv_heads
-        self._mass = torch.zeros(
-            shape.num_layers, rows, shape.num_kv_heads, resources.max_model_len
-        )
+        each = (shape.num_layers, rows, shape.num_kv_heads, resources.max_model_len)
+        # By numpy: memory is taken as it is written to.
+        self._mass = torch.from_numpy(np.zeros(each, np.float32))
         self._steps = np.zeros(rows, np.int64)
         self._seen = np.zeros(rows, np.int64)
 
@@ -44,7 +44,7 @@ class Heavy:
 
     def admit(self, row: int) -> None:
         """Forget what was attended to."""
-        self._mass[:, row] = 0
+        self._mass[:, row, :, : self._seen[row]] = 0
         self._steps[row] = self._seen[row] = 0
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -90,6 +90,9 @@ class Heavy:
         index, known = torch.from_numpy(rows), self._mass[layer]
         if places is None:
             known[index, :, : mass.shape[-1]] += mass
-        else:
-            # What stands for no place has no weight.
-            known[index] = known[index].scatter_add_(-1, places.clamp_min(0), mass)
+            return
+        heads = torch.arange(self._kv_heads)[:, None]
+        at = (index[:, None, None] * self._kv_heads + heads) * known.shape[-1]
+        # What stands for no place has no weight.
+        at = at + places.clamp_min(0)
+        known.view(-1).scatter_add_(0, at.flatten(), mass.flatten())

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
+import numpy as np
 import torch
 
 from gatewayd_engine import embedded
@@ -37,6 +40,28 @@ class TestPredictor(KvCompressionConformance):
 
     def resources(self) -> EngineResources:
         return replace(super().resources(), read_heads=read)
+
+
+def test_heavy_takes_memory_as_far_as_contexts_reach() -> None:
+    def resident() -> int:
+        return int(Path("/proc/self/statm").read_text().split()[1]) * mmap.PAGESIZE
+
+    resources = replace(TestHeavy().resources(), max_running=64, max_model_len=1 << 20)
+    heavy = Heavy(HeavyConfig(dense_layers=0))
+    before = resident()
+    heavy.open(resources)  # room for 1 GiB
+    for row in range(64):
+        heavy.admit(row)
+    rows, lengths = np.array([3, 9]), np.array([400, 300])
+    heavy.budgets(rows, lengths)
+    heavy.observe(0, rows, lengths, torch.rand(2, 6, 400), None)
+    places = torch.arange(50).expand(2, 2, 50)
+    heavy.observe(1, rows, lengths, torch.rand(2, 6, 50), places)
+    heavy.admit(3)
+    assert not heavy._mass[:, 3, :, :400].any()
+    assert heavy._mass[1, 9, :, :50].all()
+    assert resident() - before < 64 << 20
+    heavy.close()
 
 
 def test_the_network_is_the_one_that_was_trained() -> None:

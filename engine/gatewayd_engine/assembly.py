@@ -83,8 +83,8 @@ def assemble(
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
     backend = backend_for(config, progress, lambda: Pace(choose(config.threads), _use_threads))
     dtype = _dtype(config, backend)
-    head_dim, decodes = spec.attention.head_dim, backend.decodes
-    form = form_of(config, host, head_dim, dtype, decodes=decodes)
+    head_dim, decodes = spec.attention.head_dim, backend.elements is None
+    form = form_of(config, host, head_dim, dtype, backend.elements)
 
     @cache
     def decoder() -> Decoder:

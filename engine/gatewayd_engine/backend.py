@@ -19,7 +19,7 @@ from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kernels.choose import choose, eight_bit_floats
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
@@ -39,13 +39,14 @@ class Backend(Protocol):
         parts: of its decoder.
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
-        decodes: whether its attention has keys and values decoded; else it reads numbers alone.
+        elements: floats of 8 bits that its attention reads in a pool; None if it has records of
+            any kind decoded.
     """
 
     parts: Parts
     dtype: torch.dtype
     penalise: Penalise | None
-    decodes: bool
+    elements: tuple[torch.dtype, ...] | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """Memory for keys and values.
@@ -75,7 +76,7 @@ class CpuBackend:
 
     dtype = torch.float32
     penalise: Penalise | None = None
-    decodes = True
+    elements: tuple[torch.dtype, ...] | None = None
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
         self._kv_bytes = config.kv_bytes
@@ -121,7 +122,6 @@ class DeviceBackend:
     """
 
     dtype = torch.bfloat16
-    decodes = False
 
     def __init__(
         self, config: EngineConfig, kernels: Kernels, capture: Capture, progress: Progress
@@ -132,6 +132,8 @@ class DeviceBackend:
         self._progress = progress
         self.parts: Parts = FusedParts(kernels)
         self.penalise: Penalise | None = self._penalised
+        self.elements: tuple[torch.dtype, ...] | None
+        self.elements = eight_bit_floats(torch.device(config.device))
 
     def _penalised(
         self,

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
+if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+
+_FLOATS = (torch.float8_e4m3fn, torch.float8_e5m2)
+_E4M3_SINCE = (8, 9)
+"""Compute capability from which on Triton has e4m3; e5m2 it has wherever it runs."""
 
 
 def choose(device: torch.device) -> Kernels:
@@ -19,3 +23,10 @@ def choose(device: torch.device) -> Kernels:
     from gatewayd_engine.kernels.twins import TorchKernels
 
     return TorchKernels()
+
+
+def eight_bit_floats(device: torch.device) -> tuple[torch.dtype, ...]:
+    """Floats of 8 bits that the kernels of a device write."""
+    if device.type == "cuda" and torch.cuda.get_device_capability(device) < _E4M3_SINCE:
+        return _FLOATS[1:]
+    return _FLOATS

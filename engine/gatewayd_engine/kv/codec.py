@@ -12,9 +12,6 @@ from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
-_ELEMENTS = (torch.float8_e4m3fn, torch.float8_e5m2)
-"""What kernels of a device read."""
-
 
 class Form(NamedTuple):
     """How keys and values are kept.
@@ -96,7 +93,11 @@ def chosen_codec(config: EngineConfig) -> StrategyChoice | None:
 
 
 def form_of(
-    config: EngineConfig, host: PluginHost, head_dim: int, dtype: torch.dtype, *, decodes: bool
+    config: EngineConfig,
+    host: PluginHost,
+    head_dim: int,
+    dtype: torch.dtype,
+    elements: tuple[torch.dtype, ...] | None,
 ) -> Form | None:
     """How the chosen codec keeps a key, or a value, of one head; None without one.
 
@@ -105,7 +106,7 @@ def form_of(
         host: loads the strategy.
         head_dim: numbers of a key, and of a value.
         dtype: theirs.
-        decodes: whether attention has records decoded. Kernels of a device read numbers.
+        elements: numbers that kernels of the device read; None where records are decoded.
 
     Raises:
         ConfigError: it does not suit the model, or the device.
@@ -123,14 +124,35 @@ def form_of(
     if not isinstance(size, int) or size < 1:
         raise ConfigError(f"kv_codec {choice.name} says that a record has {size!r} bytes")
     is_plain = element == torch.float8_e4m3fn
-    if decodes:
+    if elements is None:
         return Form(size, None, is_plain)
-    if element not in _ELEMENTS:
-        raise ConfigError(
-            f"kv_codec is {choice.name!r} and device {config.device!r}, whose kernels read plain "
-            'floats of 8 bits alone: fp8 writes such with [kv_codec.fp8] scale = "none"; or set '
-            '[kv_codec] strategy to "none", or [engine] device to "cpu"'
-        )
+    _check_element(config.device, choice.name, element, elements)
     if size != head_dim:
         raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
     return Form(size, element, is_plain)
+
+
+def _check_element(
+    device: str, name: str, element: torch.dtype | None, elements: tuple[torch.dtype, ...]
+) -> None:
+    """Refuse records that kernels of a device cannot read.
+
+    Raises:
+        ConfigError: what to do instead.
+    """
+    if element in elements:
+        return
+    if element is None:
+        raise ConfigError(
+            f"kv_codec is {name!r} and device {device!r}, whose kernels read plain "
+            'floats of 8 bits alone: fp8 writes such with [kv_codec.fp8] scale = "none"; or set '
+            '[kv_codec] strategy to "none", or [engine] device to "cpu"'
+        )
+    mine, theirs = (
+        ", ".join(map(str, some)).replace("torch.", "") for some in ([element], elements)
+    )
+    raise ConfigError(
+        f"kv_codec {name} writes {mine}, and kernels of device {device!r} {theirs} alone: GPUs have"
+        ' e4m3 from compute capability 8.9 on; set [kv_codec.fp8] format to "e5m2", or [kv_codec]'
+        ' strategy to "none"'
+    )

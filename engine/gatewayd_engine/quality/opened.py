@@ -71,7 +71,7 @@ class Opened:
             scheme = None if quantization is None else quantization.scheme
             quantize = None if quantization is None else quantization.quantize
             checkpoint = Checkpoint.open(folder, spec, scheme)
-            form = form_of(config, host, spec.attention.head_dim, dtype, decodes=True)
+            form = form_of(config, host, spec.attention.head_dim, dtype, None)
             is_plain = form is not None and form.is_plain
             self._decoder = read(
                 checkpoint,

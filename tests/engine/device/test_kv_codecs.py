@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from gatewayd_engine import backend
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_kv_fp8.strategy import Fp8
 from tests.engine.core.conftest import build
@@ -70,6 +71,19 @@ def test_e5m2_is_read_as_that(
     assert device_runner(engine)._drafted._pool.data.dtype == torch.float8_e5m2
     reference = greedy(make_engine(kv_codec=choice), PROMPTS[:3], 12)
     assert len(follow(engine, PROMPTS[:3], reference, CLOSE)) <= 2
+
+
+def test_floats_that_a_gpu_lacks_are_refused_in_a_sentence(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "eight_bit_floats", lambda device: (torch.float8_e5m2,))
+    sentence = (
+        r"^kv_codec fp8 writes float8_e4m3fn, and kernels of device 'cpu' float8_e5m2 alone: .* set"
+        r' \[kv_codec.fp8\] format to "e5m2"'
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        make_device_engine(kv_codec=PLAIN)
+    make_device_engine(kv_codec=StrategyChoice("fp8", {"scale": "none", "format": "e5m2"}))
 
 
 def test_records_that_are_no_numbers_are_refused_in_a_sentence(

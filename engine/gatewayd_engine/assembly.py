@@ -153,6 +153,7 @@ def assemble(
     codec = None
     if strategies.codec is not None and record is not None and decodes:
         codec = Codec(strategies.codec, record, head_dim, dtype)
+        codec.try_out(strategies.names[Kind.KV_CODEC.value])
     element = None if form is None else form.element
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
     seed = config.seed or secrets.randbits(63)

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.faults import blame
+from gatewayd_engine.faults import StrategyFault, blame
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
@@ -82,6 +82,30 @@ class Codec:
         with blame(Kind.KV_CODEC):
             self._decode(records, out)
         return out
+
+    def try_out(self, name: str) -> None:
+        """Encode and decode a head before anything is served.
+
+        What is wrong here would fail all requests one by one, and nobody would be named for it.
+
+        Args:
+            name: of the strategy.
+
+        Raises:
+            ConfigError: it raises, or breaks its contract.
+        """
+        heads = torch.linspace(-4, 4, self._head_dim, dtype=self._dtype).view(1, 1, -1)
+        try:
+            blank = self.decode(torch.zeros(1, 1, self.record_bytes, dtype=torch.uint8))
+            found = self.decode(self.encode(heads))
+        except StrategyFault as fault:
+            raise ConfigError(
+                f"kv_codec {name} fails before anything is served: {fault.reason}"
+            ) from fault
+        if bool((blank != 0).any()):
+            raise ConfigError(f"kv_codec {name} decodes zero bytes to other numbers than zeros")
+        if not bool(found.isfinite().all()):
+            raise ConfigError(f"kv_codec {name} decodes finite numbers to what is not finite")
 
 
 def chosen_codec(config: EngineConfig) -> StrategyChoice | None:

@@ -244,7 +244,9 @@ def _open_codec(
     strategy: KvCodecStrategy = host.strategy(Kind.KV_CODEC, choice.name, choice.settings)
     strategy.open(_resources(config, spec))
     opened.callback(strategy.close)
-    return Codec(strategy, form.record_bytes, spec.attention.head_dim, dtype)
+    codec = Codec(strategy, form.record_bytes, spec.attention.head_dim, dtype)
+    codec.try_out(choice.name)
+    return codec
 
 
 def _resources(config: EngineConfig, spec: ModelSpec) -> EngineResources:

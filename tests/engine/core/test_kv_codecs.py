@@ -264,8 +264,13 @@ def test_it_serves_bfloat16_too(make_engine: Make, folder: Path) -> None:
 def test_one_that_raises_ends_the_engine_and_is_named(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    encode, left = Int8.encode, [20]
+
     def broken(self: Any, values: Any, out: Any) -> None:
-        raise ArithmeticError("not today")
+        left[0] -= 1
+        if not left[0]:
+            raise ArithmeticError("not today")
+        encode(self, values, out)
 
     monkeypatch.setattr(Int8, "encode", broken)
     engine = make_engine(folder, kv_codec=StrategyChoice("int8"))
@@ -275,6 +280,31 @@ def test_one_that_raises_ends_the_engine_and_is_named(
         engine.run()
     assert engine.core.strategies.to_leave_out(fault.value) == ["kv_codec", "int8"]
     assert engine.core.strategies.to_leave_out(ValueError()) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "broken", "sentence"),
+    [
+        ("encode", lambda self, values, out: 1 / 0, "fails before .*division by zero"),
+        ("decode", lambda self, records, out: out.fill_(1.0), "decodes zero bytes to other"),
+        (
+            "decode",
+            lambda self, records, out: out.fill_(float("nan") if records.any() else 0.0),
+            "decodes finite numbers to what is not finite",
+        ),
+    ],
+)
+def test_one_that_cannot_work_is_refused_before_anybody_asks(
+    make_engine: Make,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    method: str,
+    broken: Any,
+    sentence: str,
+) -> None:
+    monkeypatch.setattr(Int8, method, broken)
+    with pytest.raises(ConfigError, match=f"^kv_codec int8 {sentence}"):
+        make_engine(folder, kv_codec=StrategyChoice("int8"))
 
 
 def test_it_is_fixed_while_the_engine_runs(make_engine: Make, folder: Path) -> None:

@@ -302,8 +302,8 @@ class Admission:
         """A running sequence gives back its row and its pages, and keeps so many tokens."""
         self._outside.settle()
         self._holdings.forked.discard(sequence.slot)
+        self._holdings.drop_front(sequence)
         held, sequence.pages = only_pages(sequence.pages), []
-        sequence.front = None
         row = sequence.row
         self._rows.give_back(sequence, num_tokens)
         try:

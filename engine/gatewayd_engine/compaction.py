@@ -91,18 +91,24 @@ class Compactor:
         ready = [queue[slot] for slot in batch.slots[is_end].tolist()]
         by_row = {one.row: one for one in ready if one.compacts and one.front is None}
         for plan in self._planned(asked, by_row) if by_row else ():
-            # Another one's front may have cost it its place.
-            if (sequence := by_row[plan.row]).row == plan.row:
-                with about(sequence.names):
-                    self._shorten(asked, fits, sequence, plan)
+            if (sequence := by_row[plan.row]).row != plan.row:
+                # Another one's front has cost it its place. What was kept of it is whole.
+                self._shortening.begin_anew(sequence)
+                continue
+            with about(sequence.names):
+                self._shorten(asked, fits, sequence, plan)
 
     def _planned(self, asked: Compacts, by_row: dict[int, Sequence]) -> list[Compaction]:
         lengths = np.array([one.prompt_len for one in by_row.values()], np.int64)
         with blame(Kind.KV_COMPRESSION):
             planned = list(asked.plan(np.array(list(by_row), np.int64), lengths, lengths))
-            size = self._page_size
+            size, rows = self._page_size, {one.row for one in planned}
+            if len(rows) < len(planned) or not rows <= by_row.keys():
+                raise ValueError(f"plans rows {[one.row for one in planned]} of {list(by_row)}")
             for one in planned:
                 sequence = by_row[one.row]
+                if not all(isinstance(number, int | np.integer) for number in one):
+                    raise ValueError(f"plans {one}, which are no whole numbers")
                 if one.covered % size or one.kept % size:
                     raise ValueError(f"plans {one}, which are no pages of {size} tokens")
                 if not 0 < one.kept < one.covered <= sequence.prompt_len:
@@ -140,5 +146,6 @@ def _check(found: Compacted, keys: torch.Tensor, kept: int) -> None:
     ):
         if tensor.shape != shape:
             raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
-        if not bool(tensor.isfinite().all()):
+        # As they will be kept.
+        if not bool(tensor.to(keys.dtype).isfinite().all()):
             raise ValueError(f"gave {name} that are not finite")

@@ -83,6 +83,17 @@ class Holdings:
         self._queue.num_absent[sequence.slot] = len(absent)
         self._rows.set_front(sequence.row, sequence.front, sequence.pages)
 
+    def drop_front(self, sequence: Sequence) -> None:
+        """Blank the biases of a sequence that is about to give its pages back, if it has any.
+
+        Their float32, read as records or as numbers of another type, may be no numbers: whoever
+        gets the page next reads beyond its own tokens under a mask, and a masked NaN is still one.
+        """
+        if sequence.front is not None:
+            for page in sequence.front.bias:
+                self._pool.data[page].view(torch.uint8).zero_()
+            sequence.front = None
+
     def scrub(self, sequence: Sequence) -> None:
         """Blank the pages only this sequence has written: it may have put NaN there.
 

@@ -68,7 +68,9 @@ class Placement:
         self.growth = Growth(
             queue, pages, self._holdings, self._admission, self.preemption, pool.page_size
         )
-        self.shortening = Shortening(pool, pages, self._holdings, self.growth, self.preemption)
+        self.shortening = Shortening(
+            pool, pages, self._holdings, self.growth, self.preemption, self.outside
+        )
 
     # Into the queue
 

@@ -8,6 +8,7 @@ from gatewayd_engine.holdings import Holdings
 from gatewayd_engine.kv.biases import bias_pages, write_front
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.pool import KvPool
+from gatewayd_engine.outside import Outside
 from gatewayd_engine.preemption import Preemption
 from gatewayd_engine.sequence import Sequence
 from gatewayd_hooks.kv_compression import Compacted
@@ -23,6 +24,11 @@ class Shortening:
         holdings: of the sequences.
         growth: finds fresh ones.
         preemption: puts out whom something went wrong with.
+        outside: what is kept of those who gave way.
+
+    Attributes:
+        count: prompts that were shortened, since the start.
+        saved_pages: of those, less what they took.
     """
 
     def __init__(
@@ -32,12 +38,23 @@ class Shortening:
         holdings: Holdings,
         growth: Growth,
         preemption: Preemption,
+        outside: Outside,
     ) -> None:
         self._pool = pool
         self._pages = pages
         self._holdings = holdings
         self._growth = growth
         self._preemption = preemption
+        self._outside = outside
+        self.count = 0
+        self.saved_pages = 0
+
+    def begin_anew(self, sequence: Sequence) -> None:
+        """A sequence gave way before it was shortened: it computes its prompt again, to be then.
+
+        If it was swapped out it would come back whole, and answer as if nobody had been asked.
+        """
+        self._outside.forget(sequence)
 
     def saves(self, covered: int, kept: int) -> bool:
         """Whether so many keys, with their biases, take fewer pages than what they stand for."""
@@ -79,4 +96,6 @@ class Shortening:
         pages = only_pages(sequence.pages)
         write_front(self._pool, pages[:num_fresh], kept, found)
         self._holdings.set_front(sequence, covered, kept, pages)
+        self.count += 1
+        self.saved_pages += first - num_fresh
         return True

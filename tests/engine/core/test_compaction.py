@@ -139,6 +139,7 @@ def test_pages_are_free_once_a_prompt_is_shorter(make_engine: Make) -> None:
     assert len(sequence.pages) == 19
     assert sequence.pages.count(NO_PAGE) == 17 - 6
     assert engine.core.stats.held_pages == 5 + 1 + 2
+    assert (engine.core.stats.compactions, engine.core.stats.compacted_pages) == (1, 17 - 6)
     engine.core.check()
     plain = make_engine(page_size=8, prefix_cache=None)
     plain.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
@@ -248,6 +249,31 @@ def test_a_codec_keeps_the_few_as_it_keeps_others(make_engine: Make, codec: str)
     assert engine.run()[one].tokens == calm
 
 
+NAN_IN_HALF = torch.tensor([0x3F807FC1], dtype=torch.int32).view(torch.float32)
+"""A number a little above 1, of which a half is no number as bfloat16."""
+
+
+@pytest.mark.parametrize("form", [{"kv_codec": StrategyChoice("int8")}, {"dtype": "bfloat16"}])
+def test_biases_leave_nothing_to_the_next_that_is_no_number(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]
+) -> None:
+    compact = Matching.compact
+
+    def biased(self: Any, *args: Any) -> Compacted:
+        few = compact(self, *args)
+        return few._replace(bias=NAN_IN_HALF.expand(few.bias.shape).to(few.bias.dtype))
+
+    monkeypatch.setattr(Matching, "compact", biased)
+    engine = make_engine(**{**FIELDS, "kv_pages": 40}, **form, prefix_cache=None)
+    assert len(answer(engine)) == LENGTH
+    pool = engine.core._placement.shortening._pool
+    numbers = pool.data if pool.codec is None else pool.codec.decode(pool.data)
+    assert bool(numbers.isfinite().all())
+    ids = [engine.submit(PROMPT[:n], max_tokens=20, ignore_eos=True)[0] for n in range(20, 63, 9)]
+    done = engine.run()
+    assert {done[i].finished.error for i in ids} == {None}
+
+
 def test_prompts_that_several_answers_share_stay_whole(
     make_engine: Make, fitted: list[Compacted]
 ) -> None:
@@ -314,11 +340,21 @@ def test_a_sequence_that_fills_the_pool_still_fits(make_engine: Make) -> None:
     [
         ("plan", lambda self, *args: 1 / 0, "division by zero"),
         ("plan", lambda self, rows, *rest: [Compaction(rows[0], 12, 8)], "no pages"),
+        ("plan", lambda self, rows, *rest: 2 * [Compaction(rows[0], 128, 32)], "plans rows"),
+        ("plan", lambda self, rows, *rest: [Compaction(rows[0] + 1, 128, 32)], "plans rows"),
+        ("plan", lambda self, rows, *rest: [Compaction(rows[0], 128.0, 32)], "no whole numbers"),
         ("compact", lambda self, *args: 1 / 0, "division by zero"),
         ("compact", lambda self, layer, q, k, v, n: Compacted(k, k[..., 0], v), "of shape"),
         (
             "compact",
             lambda self, layer, q, k, v, n: Compacted(k[:, :n], k[:, :n, 0] / 0, v[:, :n]),
+            "not finite",
+        ),
+        (
+            "compact",
+            lambda self, layer, q, k, v, n: Compacted(
+                k[:, :n], k[:, :n, 0], torch.full_like(v[:, :n], 1e300, dtype=torch.float64)
+            ),
             "not finite",
         ),
     ],
@@ -371,6 +407,31 @@ def test_a_swap_leaves_what_is_compacted_as_it_is(make_engine: Make) -> None:
     assert answer(engine) == plain
     swap(engine, Kind.KV_COMPRESSION, MATCHING)
     assert answer(engine) == calm
+
+
+def test_one_that_gives_way_to_another_before_its_turn_is_shortened_later(
+    make_engine: Make, monkeypatch: pytest.MonkeyPatch, fitted: list[Compacted]
+) -> None:
+    engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
+    prompts = [PROMPT, PROMPT[::-1]]
+    calm = [answer(engine, prompt) for prompt in prompts]
+    take, gone = Growth.take, []
+
+    def crowded(self: Any, preempted: set[int], slot: int) -> Any:
+        (other,) = set(self._queue.running) - {slot} or {slot}
+        if not gone:
+            gone.append(other)
+            self._preemption.preempt(Victim(other, PreemptionMode.SWAP))
+        return take(self, preempted, slot)
+
+    monkeypatch.setattr(Growth, "take", crowded)
+    ids = [engine.submit(p, max_tokens=LENGTH, ignore_eos=True)[0] for p in prompts]
+    engine.step()
+    assert len(gone) == 1
+    engine.core.check()
+    done = engine.run()
+    assert [done[i].tokens for i in ids] == calm
+    assert len(fitted) == 4 * 3
 
 
 @pytest.mark.parametrize("raises", [False, True])

@@ -120,6 +120,8 @@ class FleetCollector(Collector):
             ("vllm:prefix_cache_queries", "Prompt tokens looked up.", "prefix_queries"),
             ("vllm:prefix_cache_hits", "Prompt tokens found.", "prefix_hits"),
             ("gatewayd_kv_evictions", "Cached pages given up for others.", "evictions"),
+            ("gatewayd_kv_compactions", "Prompts of which few keys are left.", "compactions"),
+            ("gatewayd_kv_compacted_pages", "Pages that those gave back.", "compacted_pages"),
             ("vllm:spec_decode_num_drafts", "Times a sequence had drafts.", "num_drafts"),
             ("vllm:spec_decode_num_draft_tokens", "Tokens guessed.", "draft_tokens"),
             ("vllm:spec_decode_num_accepted_tokens", "Guesses kept.", "accepted_tokens"),

@@ -318,6 +318,8 @@ class EngineCore:
             num_held=len(queue.parked),
             busy_seconds=self._spending.seconds,
             evictions=pages.evictions,
+            compactions=placement.shortening.count,
+            compacted_pages=placement.shortening.saved_pages,
         )
 
     def check(self) -> None:

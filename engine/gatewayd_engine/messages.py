@@ -296,6 +296,10 @@ class EngineStats(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """In which steps were computed."""
     evictions: int = 0
     """Cached pages that were given up for others."""
+    compactions: int = 0
+    """Prompts of which few keys and values are left."""
+    compacted_pages: int = 0
+    """Pages that those have given back, less the ones that they took."""
 
 
 class TokenLogprobs(msgspec.Struct, array_like=True, frozen=True, gc=False):

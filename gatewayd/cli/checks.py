@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from gatewayd.config import Config
-from gatewayd.launch import model_folder
+from gatewayd.launch import NONE, model_folder
 from gatewayd.sizes import sizes
 
 ARCHITECTURES = frozenset(
@@ -75,6 +75,9 @@ def memory(config: Config) -> Finding:
     pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
     given = config.engine.copy_memory
     copies = pages if given is None else int(given)
+    if given is None and config.kv_codec.strategy != NONE:
+        # Copies are of numbers, which take more than the records that pages have.
+        copies = max(pages, _CPU_KV_BYTES)
     if sizes(config.engine).device != "cpu":
         pages = copies = 0  # they are in the GPU's memory, and there is one of them
     needed = config.engine.replicas * (weights + pages + copies)

@@ -152,6 +152,9 @@ class Admission:
             not sequence.inherited or pages.is_shared(shared[-1]) or pages.is_known(shared[-1])
         )
         needed = reserved - len(shared) + copies + revived
+        kept = sequence.kept
+        if kept is not None and kept.front is not None:
+            needed -= kept.front.num_absent(self._page_size)
         is_there = needed <= pages.num_available - self.promised()
         if pages.quotas is None:
             return is_there

@@ -37,6 +37,10 @@ class Front:
         """How much further in front tokens behind it are in the pool."""
         return self.covered - self.kept
 
+    def num_absent(self, page_size: int) -> int:
+        """Pages that its sequence does without."""
+        return self.shift // page_size - len(self.bias)
+
 
 @dataclass(frozen=True, slots=True)
 class Fronts:

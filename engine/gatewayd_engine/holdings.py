@@ -73,12 +73,11 @@ class Holdings:
             kept: keys and values that do.
             pages: of the few, then of their biases, then of the tokens that are not covered.
         """
-        size = self._pool.page_size
-        num_bias = bias_pages(self._pool, kept)
-        end = kept // size + num_bias
-        absent = [NO_PAGE] * (covered // size - end)
+        first = kept // self._pool.page_size
+        end = first + bias_pages(self._pool, kept)
+        sequence.front = Front(covered, kept, tuple(pages[first:end]))
+        absent = [NO_PAGE] * sequence.front.num_absent(self._pool.page_size)
         sequence.pages = [*pages[:end], *absent, *pages[end:]]
-        sequence.front = Front(covered, kept, tuple(pages[kept // size : end]))
         self._queue.num_pages[sequence.slot] = len(sequence.pages)
         self._queue.num_absent[sequence.slot] = len(absent)
         self._rows.set_front(sequence.row, sequence.front, sequence.pages)

@@ -274,6 +274,21 @@ def test_biases_leave_nothing_to_the_next_that_is_no_number(
     assert {done[i].finished.error for i in ids} == {None}
 
 
+def test_one_that_was_swapped_out_comes_back_where_its_few_pages_fit(make_engine: Make) -> None:
+    engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
+    calm = answer(engine)
+    (one,) = engine.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
+    engine.step()
+    preempt(engine, one)
+    # It has 8 pages, and one to grow into; 19 of tokens.
+    pages = engine.core._pages
+    others = [pages.take() for _ in range(pages.num_available - 9)]
+    engine.step()
+    assert engine.core._queue.find(one).row >= 0
+    pages.give_back(others)
+    assert engine.run()[one].tokens == calm
+
+
 def test_prompts_that_several_answers_share_stay_whole(
     make_engine: Make, fitted: list[Compacted]
 ) -> None:

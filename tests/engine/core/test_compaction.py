@@ -357,7 +357,11 @@ def test_a_sequence_that_fills_the_pool_still_fits(make_engine: Make) -> None:
         ("plan", lambda self, rows, *rest: [Compaction(rows[0], 12, 8)], "no pages"),
         ("plan", lambda self, rows, *rest: 2 * [Compaction(rows[0], 128, 32)], "plans rows"),
         ("plan", lambda self, rows, *rest: [Compaction(rows[0] + 1, 128, 32)], "plans rows"),
-        ("plan", lambda self, rows, *rest: [Compaction(rows[0], 128.0, 32)], "no whole numbers"),
+        (
+            "plan",
+            lambda self, rows, *rest: [Compaction(rows[0], rows[0] + 128.0, 32)],
+            "no whole numbers",
+        ),
         ("compact", lambda self, *args: 1 / 0, "division by zero"),
         ("compact", lambda self, layer, q, k, v, n: Compacted(k, k[..., 0], v), "of shape"),
         (
@@ -430,7 +434,7 @@ def test_one_that_gives_way_to_another_before_its_turn_is_shortened_later(
     engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
     prompts = [PROMPT, PROMPT[::-1]]
     calm = [answer(engine, prompt) for prompt in prompts]
-    take, gone = Growth.take, []
+    take, gone = Growth.take, list[int]()
 
     def crowded(self: Any, preempted: set[int], slot: int) -> Any:
         (other,) = set(self._queue.running) - {slot} or {slot}

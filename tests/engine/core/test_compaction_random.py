@@ -132,11 +132,13 @@ class Shortened(RuleBasedStateMachine):
         pool = self.core._placement.shortening._pool
         biases = [page for one in self.core._queue if one.front for page in one.front.bias]
         others = np.setdiff1d(np.arange(PAGES), biases)
+        assert pool.codec is not None
         assert bool(pool.codec.decode(pool.data[others]).isfinite().all())
 
     def teardown(self) -> None:
         done = self.engine.run()
-        assert all(done[i].finished.error is None for i in self.live)
+        ended = [done[i].finished for i in self.live]
+        assert all(one is not None and one.error is None for one in ended)
         self.core.check()
         stats = self.core.stats
         assert (stats.held_pages, stats.free_pages + stats.cached_pages) == (0, PAGES)

@@ -264,7 +264,7 @@ def test_it_serves_bfloat16_too(make_engine: Make, folder: Path) -> None:
 def test_one_that_raises_ends_the_engine_and_is_named(
     make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    encode, left = Int8.encode, [20]
+    encode, left = Int8.encode, [8]
 
     def broken(self: Any, values: Any, out: Any) -> None:
         left[0] -= 1

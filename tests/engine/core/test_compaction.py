@@ -16,14 +16,12 @@ from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.fronts import NO_PAGE
-from gatewayd_engine.growth import Growth
 from gatewayd_engine.messages_look import Inspect
 from gatewayd_engine.quality.texts import bundled
 from gatewayd_engine.runner import Runner
-from gatewayd_hooks.kv_compression import Compacted, Compaction
-from gatewayd_hooks.preemption import PreemptionMode, Victim
+from gatewayd_hooks.kv_compression import Compacted
+from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kvc_matching.strategy import Matching
 from tests.engine.core.prompts import runner_of
@@ -249,31 +247,6 @@ def test_a_codec_keeps_the_few_as_it_keeps_others(make_engine: Make, codec: str)
     assert engine.run()[one].tokens == calm
 
 
-NAN_IN_HALF = torch.tensor([0x3F807FC1], dtype=torch.int32).view(torch.float32)
-"""A number a little above 1, of which a half is no number as bfloat16."""
-
-
-@pytest.mark.parametrize("form", [{"kv_codec": StrategyChoice("int8")}, {"dtype": "bfloat16"}])
-def test_biases_leave_nothing_to_the_next_that_is_no_number(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]
-) -> None:
-    compact = Matching.compact
-
-    def biased(self: Any, *args: Any) -> Compacted:
-        few = compact(self, *args)
-        return few._replace(bias=NAN_IN_HALF.expand(few.bias.shape).to(few.bias.dtype))
-
-    monkeypatch.setattr(Matching, "compact", biased)
-    engine = make_engine(**{**FIELDS, "kv_pages": 40}, **form, prefix_cache=None)
-    assert len(answer(engine)) == LENGTH
-    pool = engine.core._placement.shortening._pool
-    numbers = pool.data if pool.codec is None else pool.codec.decode(pool.data)
-    assert bool(numbers.isfinite().all())
-    ids = [engine.submit(PROMPT[:n], max_tokens=20, ignore_eos=True)[0] for n in range(20, 63, 9)]
-    done = engine.run()
-    assert {done[i].finished.error for i in ids} == {None}
-
-
 def test_one_that_was_swapped_out_comes_back_where_its_few_pages_fit(make_engine: Make) -> None:
     engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
     calm = answer(engine)
@@ -350,69 +323,6 @@ def test_a_sequence_that_fills_the_pool_still_fits(make_engine: Make) -> None:
     assert tight.core.stats.preemptions == 0
 
 
-@pytest.mark.parametrize(
-    ("method", "broken", "what"),
-    [
-        ("plan", lambda self, *args: 1 / 0, "division by zero"),
-        ("plan", lambda self, rows, *rest: [Compaction(rows[0], 12, 8)], "no pages"),
-        ("plan", lambda self, rows, *rest: 2 * [Compaction(rows[0], 128, 32)], "plans rows"),
-        ("plan", lambda self, rows, *rest: [Compaction(rows[0] + 1, 128, 32)], "plans rows"),
-        (
-            "plan",
-            lambda self, rows, *rest: [Compaction(rows[0], rows[0] + 128.0, 32)],
-            "no whole numbers",
-        ),
-        ("compact", lambda self, *args: 1 / 0, "division by zero"),
-        ("compact", lambda self, layer, q, k, v, n: Compacted(k, k[..., 0], v), "of shape"),
-        (
-            "compact",
-            lambda self, layer, q, k, v, n: Compacted(k[:, :n], k[:, :n, 0] / 0, v[:, :n]),
-            "not finite",
-        ),
-        (
-            "compact",
-            lambda self, layer, q, k, v, n: Compacted(
-                k[:, :n], k[:, :n, 0], torch.full_like(v[:, :n], 1e300, dtype=torch.float64)
-            ),
-            "not finite",
-        ),
-    ],
-)
-def test_a_fault_leaves_prompts_whole(
-    make_engine: Make,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-    method: str,
-    broken: Any,
-    what: str,
-) -> None:
-    calm, plain = answer(make_engine(**FIELDS)), answer(make_engine())
-    assert calm != plain
-    monkeypatch.setattr(Matching, method, broken)
-    engine = make_engine(**FIELDS, fault_limit=2)
-    assert answer(engine) == plain
-    assert engine.core.stats.faults == 1
-    assert what in caplog.text
-    for _ in range(2):  # it comes back once, and is quarantined
-        assert answer(engine) == plain
-        assert engine.core.stats.faults == 2
-
-
-def test_what_is_compacted_stays_so_when_the_strategy_fails(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    engine = make_engine(**FIELDS)
-    calm, other = answer(engine), [*PROMPT[::-1]]
-    (one,) = engine.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
-    while len(engine.answers[one].tokens) < 5:
-        engine.step()
-    monkeypatch.setattr(Matching, "sizes", lambda self, prompt_len: 1 / 0)
-    (two,) = engine.submit(other, max_tokens=LENGTH, ignore_eos=True)
-    done = engine.run()
-    assert done[one].tokens == calm
-    assert done[two].tokens == answer(make_engine(), other)
-
-
 def test_a_swap_leaves_what_is_compacted_as_it_is(make_engine: Make) -> None:
     engine = make_engine(**FIELDS)
     calm, plain = answer(engine), answer(make_engine())
@@ -426,57 +336,6 @@ def test_a_swap_leaves_what_is_compacted_as_it_is(make_engine: Make) -> None:
     assert answer(engine) == plain
     swap(engine, Kind.KV_COMPRESSION, MATCHING)
     assert answer(engine) == calm
-
-
-def test_one_that_gives_way_to_another_before_its_turn_is_shortened_later(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch, fitted: list[Compacted]
-) -> None:
-    engine = make_engine(**FIELDS, prefix_cache=None, preemption=StrategyChoice("swap"))
-    prompts = [PROMPT, PROMPT[::-1]]
-    calm = [answer(engine, prompt) for prompt in prompts]
-    take, gone = Growth.take, list[int]()
-
-    def crowded(self: Any, preempted: set[int], slot: int) -> Any:
-        (other,) = set(self._queue.running) - {slot} or {slot}
-        if not gone:
-            gone.append(other)
-            self._preemption.preempt(Victim(other, PreemptionMode.SWAP))
-        return take(self, preempted, slot)
-
-    monkeypatch.setattr(Growth, "take", crowded)
-    ids = [engine.submit(p, max_tokens=LENGTH, ignore_eos=True)[0] for p in prompts]
-    engine.step()
-    assert len(gone) == 1
-    engine.core.check()
-    done = engine.run()
-    assert [done[i].tokens for i in ids] == calm
-    assert len(fitted) == 4 * 3
-
-
-@pytest.mark.parametrize("raises", [False, True])
-def test_what_goes_wrong_in_between_leaves_nothing_behind(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch, raises: bool
-) -> None:
-    engine = make_engine(**FIELDS, prefix_cache=None)
-    calm = answer(engine)
-    take, left = Growth.take, [3]
-
-    def failing(self: Any, preempted: set[int], slot: int) -> Any:
-        left[0] -= 1
-        if left[0]:
-            return take(self, preempted, slot)
-        if raises:
-            raise StrategyFault(Kind.PREEMPTION, "not now")
-        self._preemption.preempt(Victim(slot, PreemptionMode.SWAP))
-        return None
-
-    monkeypatch.setattr(Growth, "take", failing)
-    (one,) = engine.submit(PROMPT, max_tokens=LENGTH, ignore_eos=True)
-    while engine.core.has_work:
-        engine.step()
-        engine.core.check()
-    assert engine.answers[one].tokens == calm
-    assert engine.core.stats.faults == raises
 
 
 def test_the_map_of_pages_knows_what_a_sequence_holds(make_engine: Make) -> None:

@@ -20,6 +20,7 @@ def test_cuda_gets_triton_and_others_torch() -> None:
     assert isinstance(choose(torch.device("cpu")), TorchKernels)
 
 
+@pytest.mark.filterwarnings("ignore")  # of Triton, about itself
 @pytest.mark.parametrize("capability", [(8, 0), (8, 6), (8, 9), (9, 0), (10, 0)])
 def test_floats_of_8_bits_are_those_that_triton_compiles(
     monkeypatch: pytest.MonkeyPatch, capability: tuple[int, int]

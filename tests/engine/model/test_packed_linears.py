@@ -14,6 +14,7 @@ from gatewayd_engine.model.linears.dequantized import DequantizedLinear
 from gatewayd_engine.model.linears.halves import HalvesLinear
 from gatewayd_engine.model.linears.int4 import Int4Linear
 from gatewayd_engine.model.linears.packed import ByteLinear
+from gatewayd_engine.model.linears.sixteens import SixteensLinear
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight
 
@@ -53,6 +54,23 @@ def in_halves(rows: int, columns: int, groups: int, *, is_signed: bool = False) 
     return GroupedWeight(codes, scales, middles - 136 * scales)
 
 
+def in_sixteens(
+    rows: int, columns: int, groups: int, *, least: int, most: int, times: int = 0
+) -> GroupedWeight:
+    """Of bytes in many groups; with offsets if what is added is to be so many times a bfloat16."""
+    groups = columns // (48 if groups == 1 and columns % 48 == 0 else 16)
+    codes = torch.randint(least, most + 1, (rows, columns)).to(torch.int16)
+    codes.view(-1)[:2] = torch.tensor([least, most])
+    scales = (torch.rand(rows, groups) + 0.5).bfloat16().float()
+    kind = torch.int8 if least < 0 else torch.uint8
+    offsets = None
+    if times:
+        zero = 0 if least < 0 else (most + 1) // 2
+        middle = 8 if times > 9 else 0
+        offsets = times * torch.randn(rows, groups).bfloat16().float() - (zero + middle) * scales
+    return GroupedWeight(codes.to(kind), scales, offsets, 4 if -9 < least and most < 16 else 8)
+
+
 Draw = Callable[[int, int, int], GroupedWeight]
 KINDS: dict[str, tuple[Draw, type]] = {
     "nibbles from 0": (drawn, Int4Linear),
@@ -62,6 +80,14 @@ KINDS: dict[str, tuple[Draw, type]] = {
     "bytes": (of_bytes, ByteLinear),
     "halves from 0": (in_halves, HalvesLinear),
     "halves around 0": (partial(in_halves, is_signed=True), HalvesLinear),
+    "4 bits in sixteens": (partial(in_sixteens, least=-8, most=7), SixteensLinear),
+    "4 bits from 0 in sixteens": (partial(in_sixteens, least=0, most=15, times=1), SixteensLinear),
+    "nvfp4": (partial(in_sixteens, least=-12, most=12), SixteensLinear),
+    "5 bits with offsets": (partial(in_sixteens, least=-16, most=14, times=2), SixteensLinear),
+    "6 bits": (partial(in_sixteens, least=-32, most=31), SixteensLinear),
+    "7 bits with offsets": (partial(in_sixteens, least=-72, most=63, times=9), SixteensLinear),
+    "8 bits in sixteens": (partial(in_sixteens, least=-128, most=127, times=17), SixteensLinear),
+    "8 bits from 0": (partial(in_sixteens, least=0, most=255, times=17), SixteensLinear),
 }
 
 
@@ -71,7 +97,8 @@ def check(made: torch.Tensor, x: torch.Tensor, weight: GroupedWeight, bias: Any)
     wanted = rounded @ numbers.t()
     noise = 1e-6 * (rounded.abs() @ numbers.abs().t())
     low = torch.zeros_like(numbers)
-    if weight.bits == 8 and weight.offsets is not None:
+    is_halved = weight.bits == 8 and x.shape[1] // weight.scales.shape[1] % 32 == 0
+    if is_halved and weight.offsets is not None:
         # Halves are multiplied apart, and each product is rounded.
         codes = (weight.codes & 15).view(torch.int8) - 8
         low = dense(weight._replace(codes=codes, offsets=None)).double()
@@ -104,7 +131,7 @@ def test_codes_are_multiplied_as_their_numbers(shape: tuple[int, int, int], kind
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("draw", [drawn, of_bytes, in_halves])
+@pytest.mark.parametrize("draw", [drawn, of_bytes, in_halves, KINDS["6 bits"][0]])
 def test_a_row_does_not_depend_on_its_batch(shape: tuple[int, int, int], draw: Draw) -> None:
     linear, x = choose(draw(*shape)), torch.randn(64, shape[1])
     whole = linear(x)
@@ -121,6 +148,15 @@ def test_columns_in_any_order_are_those_of_their_groups(draw: Draw, times: int) 
     linear, x = choose(weight), torch.randn(5, 384)
     check(linear(x), x, weight, None)
     assert linear.nbytes == times * (48 * 384 // 2 + 3 * 48 * 4 + 384 * 8)
+
+
+def test_sixteens_are_multiplied_in_any_order_and_take_a_byte_for_each_code() -> None:
+    order = torch.randperm(96)
+    weight = KINDS["6 bits"][0](40, 96, 6)
+    weight = weight._replace(group_of=(torch.arange(96) // 16).to(torch.int32)[order])
+    linear, x = choose(weight), torch.randn(5, 96)
+    check(linear(x), x, weight, None)
+    assert linear.nbytes == 48 * 96 + 6 * 48 * 4 + 96 * 8
 
 
 @pytest.mark.parametrize("draw", [drawn, of_bytes])
@@ -160,7 +196,7 @@ OTHERS: dict[str, dict[str, Any]] = {
         "offsets": None,
     },
     "inputs of 8 bits": {"activations": "int8"},
-    "groups of 16": {"scales": torch.rand(40, 24), "offsets": None},
+    "groups of 8": {"scales": torch.rand(40, 48), "offsets": None},
     "uneven groups": {"group_of": torch.tensor([0] * 32 + [1] * 300 + [2] * 52, dtype=torch.int32)},
 }
 

@@ -10,6 +10,7 @@ from gatewayd_engine.model.linears.halves import HalvesLinear, is_for_halves
 from gatewayd_engine.model.linears.int4 import Int4Linear, is_for_nibbles
 from gatewayd_engine.model.linears.int8 import LEAST_COLUMNS, MOST_COLUMNS, Int8Linear
 from gatewayd_engine.model.linears.packed import ByteLinear, is_for_bytes
+from gatewayd_engine.model.linears.sixteens import SixteensLinear, is_for_sixteens
 from gatewayd_engine.model.linears.static import StaticLinear
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeight, Weight
 
@@ -30,6 +31,8 @@ def choose(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
         return ByteLinear(weight, bias)
     if is_for_halves(weight):
         return HalvesLinear(weight, bias)
+    if is_for_sixteens(weight):
+        return SixteensLinear(weight, bias)
     return DequantizedLinear(weight, bias)
 
 

@@ -11,6 +11,10 @@ _SIZES = (256, 128, 64, 32)
 """Of groups that the kernel knows."""
 _ROWS = 16
 """It takes a multiple of so many rows."""
+_TOGETHER = 64
+"""Rows that it packs together at most."""
+_BLOCK = 1 << 18
+"""Numbers that are made integers of 32 bits at once, as packing wants them."""
 _HALF = 8
 
 
@@ -43,11 +47,13 @@ class Int4Linear(PackedLinear):
         pairs = pairs.repeat_interleave(size // self._size, 0)
         missing = -self._rows % _ROWS
         self._numbers = torch.nn.functional.pad(pairs, (0, 0, 0, missing)).contiguous()
-        wide = codes.to(torch.int32)
-        if is_signed:
-            wide += _HALF
-        wide = torch.nn.functional.pad(wide, (0, 0, 0, missing))
-        self._codes = torch._convert_weight_to_int4pack_for_cpu(wide, 1)
+        step = max(1, _BLOCK // columns // _TOGETHER) * _TOGETHER
+        blocks = []
+        for some in codes.split(step):
+            wide = some.to(torch.int32).add_(_HALF if is_signed else 0)
+            wide = torch.nn.functional.pad(wide, (0, 0, 0, -len(some) % _ROWS))
+            blocks.append(torch._convert_weight_to_int4pack_for_cpu(wide, 1))
+        self._codes = torch.cat(blocks)
         super().__init__(bias, self._codes, self._numbers, self._order)
 
     def _multiplied(self, x: torch.Tensor) -> torch.Tensor:
@@ -72,11 +78,11 @@ def has_groups_for_nibbles(weight: GroupedWeight) -> bool:
         weight.activations == "float"
         and weight.codes.dtype in (torch.uint8, torch.int8)
         and columns % (groups * _SIZES[-1]) == 0
-        and (weight.group_of is None or _are_even(weight.group_of, groups))
+        and (weight.group_of is None or are_even(weight.group_of, groups))
     )
 
 
-def _are_even(group_of: torch.Tensor, groups: int) -> bool:
+def are_even(group_of: torch.Tensor, groups: int) -> bool:
     """Whether all groups have as many columns."""
     counts = group_of.bincount(minlength=groups)
     return bool((counts == counts[0]).all())

@@ -28,8 +28,9 @@ class GroupedWeight(NamedTuple):
         group_of: the group of each column, int32, shape ``[columns]``; None for neighbours:
             column ``c`` is in group ``c // (columns // groups)``.
         activations: what products are meant to be computed from: ``float``, or codes of ``int8``
-            or ``e4m3``, to which each row of the other factor is rounded with a scale of its own.
-            A machine that does not multiply such codes takes floats.
+            or ``e4m3``, to which each row of the other factor is rounded with a scale of its own,
+            or one for each of the weight's groups if it has several. A machine that does not
+            multiply such codes takes floats.
     """
 
     codes: torch.Tensor

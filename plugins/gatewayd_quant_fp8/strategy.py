@@ -192,9 +192,8 @@ class Fp8Scheme:
         codes = take("weight")
         if bool((codes.view(torch.uint8) & 127 == 127).any()):
             raise ValueError("weight holds a NaN")
-        made = GroupedWeight(codes, scales.contiguous(), group_of=group_of)
-        if self.block is None:
-            made = made._replace(activations="e4m3")
+        # In blocks inputs are rounded group by group, else row by row.
+        made = GroupedWeight(codes, scales.contiguous(), group_of=group_of, activations="e4m3")
         weight = _floats(made) if self.is_dense else made
         return weight if static is None else StaticWeight(weight, "e4m3", static)
 

@@ -10,7 +10,7 @@ class GgufConfig(StrategyConfig):
         False,
         reload="restart",
         doc=(
-            "Keep codes in memory, in their kernel; Q6_K is made floats for each product, less"
-            " memory and slower."
+            "Keep codes in memory and multiply them in a kernel of their own: less memory, and"
+            " inputs are rounded to bfloat16."
         ),
     )

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import torch
 
+from gatewayd_engine.kernels.blocks import GROUP
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.device import DeviceLinears
@@ -53,6 +54,15 @@ def _fp8(numbers: torch.Tensor) -> Weight:
     )
 
 
+def _blocks(numbers: torch.Tensor) -> Weight:
+    """As DeepSeek's and Qwen's checkpoints of 8-bit floats have them."""
+    tiles = torch.unflatten(torch.unflatten(numbers.float(), 1, (-1, GROUP)), 0, (-1, GROUP))
+    largest = tiles.abs().amax((1, 3)) / 448
+    scales = largest.repeat_interleave(GROUP, 0)
+    codes = (torch.unflatten(numbers.float(), 1, (-1, GROUP)) / scales.unsqueeze(-1)).flatten(1)
+    return GroupedWeight(codes.to(torch.float8_e4m3fn), scales, activations="e4m3")
+
+
 def _sparse(numbers: torch.Tensor) -> Weight:
     values = numbers.clone()
     values[:, ::2] = 0.0
@@ -69,6 +79,7 @@ SCHEMES: dict[str, Callable[[torch.Tensor], Weight]] = {
     "bf16": lambda numbers: numbers,
     "w4a16": _int4,
     "fp8": _fp8,
+    "fp8 blocks": _blocks,
     "int8": _int8,
     "2:4": _sparse,
 }
@@ -108,8 +119,8 @@ def measure(rows: int, columns: int, lines: int, schemes: dict[str, list[LinearO
 def main() -> int:
     """Measure and print; with ``--strict``, 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--rows", type=int, default=14336)
-    parser.add_argument("--columns", type=int, default=4096)
+    parser.add_argument("--rows", type=int, default=14336, help="a multiple of 128")
+    parser.add_argument("--columns", type=int, default=4096, help="a multiple of 128")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()

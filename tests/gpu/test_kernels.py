@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 import torch
 
-from gatewayd_engine.kernels.base import Activation, Kernels
+from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
+from gatewayd_engine.kernels.products import Activation
 from tests.engine.kernels import checks
 
 pytestmark = [

@@ -13,6 +13,7 @@ import torch
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.blocks import GROUP
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.room import MOST_LINES, Room
@@ -24,6 +25,7 @@ from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
 from tests.engine.kernels import checks
+from tests.engine.kernels.blocked import block_mm, in_blocks
 from tests.engine.kernels.weights import KINDS, grouped
 from tests.gpu.engines import follow, greedy
 from tests.plugins.quantized.writers import WRITERS
@@ -90,7 +92,26 @@ def test_rows_are_rounded(kernels: Kernels, codes: torch.dtype, n: int) -> None:
         checks.scaled(kernels, CUDA, dtype, n, INTERMEDIATE, True)
 
 
-def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
+@pytest.mark.parametrize("n", [1, 16, MOST_LINES, MOST_LINES + 1, 100, 1100])
+def test_blocks_are_multiplied_as_their_twin(kernels: Kernels, n: int) -> None:
+    """Each size of a tile, with sums split and whole, and rows that end within a block."""
+    for dtype in (torch.bfloat16, torch.float32):
+        block_mm(kernels, CUDA, dtype, n, HIDDEN, INTERMEDIATE, has_bias=True)
+        block_mm(kernels, CUDA, dtype, n, 2 * INTERMEDIATE, HIDDEN)
+        block_mm(kernels, CUDA, dtype, n, 1000, HIDDEN, 40)
+
+
+@pytest.mark.parametrize("n", [1, 7, 256])
+def test_groups_of_rows_are_rounded(kernels: Kernels, n: int) -> None:
+    half, codes = torch.bfloat16, torch.float8_e4m3fn
+    checks.quantise(kernels, CUDA, half, n, HIDDEN, codes, GROUP)
+    checks.add_rms_norm_quant(kernels, CUDA, half, n, HIDDEN, True, codes, GROUP)
+    checks.gated_quant(kernels, CUDA, half, n, INTERMEDIATE, "silu", codes, GROUP)
+
+
+def eight_bits(kind: str, rows: int, columns: int) -> Weight:
+    if kind == "blocks":
+        return placed(in_blocks(rows, columns), CUDA)
     scales = torch.rand(rows, 1, device=CUDA) / 64
     if kind == "int8":
         codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8, device=CUDA)
@@ -103,6 +124,7 @@ def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
 @pytest.mark.parametrize("kind", ["int8", "e4m3"])
 def test_codes_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int) -> None:
     weight = eight_bits(kind, 2 * INTERMEDIATE, HIDDEN)
+    assert isinstance(weight, GroupedWeight)
     linear: Any = DeviceLinears(kernels).make(weight, None, torch.bfloat16)
     x = checks.random(n, HIDDEN, dtype=torch.bfloat16, device=CUDA)
     given = kernels.quantise(x, weight.codes.dtype)
@@ -116,7 +138,7 @@ def test_codes_are_multiplied_with_codes(kernels: Kernels, kind: str, n: int) ->
 
 
 @pytest.mark.parametrize("n", [1, 16])
-@pytest.mark.parametrize("kind", ["symmetric", "any order", "int8", "e4m3", "2:4"])
+@pytest.mark.parametrize("kind", ["symmetric", "any order", "int8", "e4m3", "blocks", "2:4"])
 def test_a_captured_product_computes_from_what_its_input_holds_now(
     kernels: Kernels, kind: str, n: int
 ) -> None:
@@ -124,7 +146,7 @@ def test_a_captured_product_computes_from_what_its_input_holds_now(
         values = torch.randn(HIDDEN, INTERMEDIATE, device=CUDA).bfloat16()
         values[:, ::2] = 0.0
         weight: Weight = SparseWeight(values)
-    elif kind in ("int8", "e4m3"):
+    elif kind in ("int8", "e4m3", "blocks"):
         weight = eight_bits(kind, HIDDEN, INTERMEDIATE)
     else:
         weight = placed(grouped(kind, HIDDEN, INTERMEDIATE, 112), CUDA)

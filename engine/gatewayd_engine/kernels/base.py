@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from gatewayd_engine.kernels.products import Activation, Products
 
 if TYPE_CHECKING:
     import torch
 
-    from gatewayd_engine.kernels.packing import Packed
-    from gatewayd_engine.kernels.room import Room
     from gatewayd_hooks.logits import PenaltyColumns
-
-Activation = Literal["silu", "gelu", "gelu_tanh"]
-"""Functions of a gate, by the names that ``ModelSpec`` gives them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,21 +32,7 @@ class SamplingColumns:
     seed: torch.Tensor
 
 
-class Rounded(NamedTuple):
-    """Rows rounded to codes: ``codes * scales``.
-
-    Attributes:
-        codes: int8 or e4m3, shape ``[lines, size]``; lines from the n-th on mean nothing, for
-            products of integers take no fewer than some.
-        scales: of each row, float32, shape ``[n, 1]``; the largest of its codes is 127, or 448. Not
-            a number where one of the row is none.
-    """
-
-    codes: torch.Tensor
-    scales: torch.Tensor
-
-
-class Kernels(Protocol):
+class Kernels(Products, Protocol):
     """The kernels of a device.
 
     All compute in float32 and round once to the type of what they write, unless told otherwise.
@@ -74,16 +57,6 @@ class Kernels(Protocol):
             The normalised stream times the weight, a new tensor of the type of ``x``.
         """
 
-    def add_rms_norm_quant(
-        self,
-        x: torch.Tensor,
-        delta: torch.Tensor | None,
-        weight: torch.Tensor,
-        eps: float,
-        codes: torch.dtype,
-    ) -> Rounded:
-        """``quantise`` what ``add_rms_norm`` would return, without writing that."""
-
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """Scale each head to a root mean square of one, in place.
 
@@ -102,62 +75,6 @@ class Kernels(Protocol):
 
         Returns:
             A new tensor, shape ``[n, size]``.
-        """
-
-    def gated_quant(self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
-        """``quantise`` what ``gated`` would return, without writing that."""
-
-    def quantise(self, x: torch.Tensor, codes: torch.dtype) -> Rounded:
-        """Round rows to codes, each with the scale at which its largest is the largest code.
-
-        Args:
-            x: shape ``[n, size]``.
-            codes: int8, rounded to even, or e4m3.
-        """
-
-    def scaled(
-        self,
-        sums: torch.Tensor,
-        lines: torch.Tensor,
-        rows: torch.Tensor,
-        bias: torch.Tensor | None,
-        out: torch.Tensor,
-    ) -> None:
-        """Write what sums of integers stand for: ``sums * lines * rows + bias``.
-
-        Args:
-            sums: int32, shape ``[n or more, size]``; dense.
-            lines: scales, float32, shape ``[n, 1]``.
-            rows: scales, float32, shape ``[size]``.
-            bias: shape ``[size]``; None for nothing.
-            out: all of it is written, shape ``[n, size]``.
-        """
-
-    def grouped_mm(
-        self,
-        x: torch.Tensor,
-        weight: Packed,
-        bias: torch.Tensor | None,
-        room: Room,
-        out: torch.Tensor,
-    ) -> None:
-        """Multiply a few lines with a matrix of few bits: ``x @ weight.T + bias``.
-
-        Args:
-            x: shape ``[n, columns]``, ``n`` at most ``room.MOST_LINES``.
-            weight: the matrix.
-            bias: shape ``[rows]``; None for nothing.
-            room: made for the matrix.
-            out: all of it is written, shape ``[n, rows]``, of the type of ``x``.
-        """
-
-    def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
-        """Write the numbers of some rows of a matrix of few bits.
-
-        Args:
-            weight: the matrix.
-            first: of the rows.
-            out: all of it is written, shape ``[columns, count]``: a row's numbers in a column.
         """
 
     def rope_append(

@@ -11,11 +11,11 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.base import Activation
+    from gatewayd_engine.kernels.products import Activation
 
 _BLOCK = 1024
 
@@ -31,10 +31,12 @@ def gated(gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
     return out
 
 
-def gated_quant(gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
+def gated_quant(
+    gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
+) -> Rounded:
     """See ``Kernels``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
-    out = rounded_like(n, size, codes, gate_up.device)
+    out = rounded_like(n, size, codes, group, gate_up.device)
     if n:
         _gated_quant[(n,)](
             gate_up,
@@ -44,6 +46,7 @@ def gated_quant(gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> R
             gate_up.stride(0),
             ACT=act,
             MOST=MOST_CODES[codes],
+            GROUP=group,
             BLOCK=triton.next_power_of_2(size),
             num_warps=warps(size),
         )
@@ -75,13 +78,14 @@ def _gated_quant(
     stride: tl.tensor,
     ACT: tl.constexpr,
     MOST: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
     made = _gate(gate_up + row * stride + column, size, inside, ACT).to(tl.float32)
-    store_rounded(made, inside, column, row, size, codes, scales, MOST)
+    store_rounded(made, inside, column, row, size, codes, scales, MOST, GROUP)
 
 
 @triton.jit

@@ -2,10 +2,8 @@
 
 Bound by memory: each code is read once and becomes a number in registers. Codes are exact in the
 type of the activations, so scales are left to the sums of a group: a product is rounded as one of
-floats would be. Sums are split among programs where rows alone would not fill the device. The last
-program of a part to arrive adds up what all have left, in their order, so that the answer is the
-same each time. Source for splitting: Stream-K (Osama et al., arXiv 2301.03598); for packing:
-GPTQ (Frantar et al., arXiv 2210.17323) and Marlin (arXiv 2408.11743).
+floats would be. Sums are split among programs where rows alone would not fill the device. Sources
+for packing: GPTQ (Frantar et al., arXiv 2210.17323) and Marlin (arXiv 2408.11743).
 """
 
 from __future__ import annotations
@@ -17,6 +15,7 @@ import triton
 import triton.language as tl
 
 from gatewayd_engine.kernels.codes import code_at, codes_of
+from gatewayd_engine.kernels.parts import store_sums
 from gatewayd_engine.kernels.room import ROWS, splits
 
 if TYPE_CHECKING:
@@ -163,20 +162,6 @@ def _grouped_mm(
     added = tl.zeros((BLOCK_N,), tl.float32)
     if HAS_BIAS:
         added = tl.load(bias + row, mask=is_row, other=0.0).to(tl.float32)
-    if SPLITS == 1:
-        tl.store(target, (acc + added[None, :]).to(out.dtype.element_ty), mask=writes)
-    else:
-        mine = line[:, None] * rows + row[None, :]
-        size = BLOCK_M * rows
-        tl.store(partial + split * size + mine, acc, mask=writes)
-        # All threads have written before one of them says so.
-        tl.debug_barrier()
-        before = tl.atomic_add(arrived + tl.program_id(0), 1, sem="acq_rel")
-        if before == SPLITS - 1:
-            whole = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
-            for other in tl.static_range(SPLITS):
-                left = partial + other * size + mine
-                # Not from this multiprocessor's cache, which others do not write to.
-                whole += tl.load(left, mask=writes, other=0.0, cache_modifier=".cg")
-            tl.store(target, (whole + added[None, :]).to(out.dtype.element_ty), mask=writes)
-            tl.store(arrived + tl.program_id(0), 0)
+    mine = line[:, None] * rows + row[None, :]
+    count, at = BLOCK_M * rows, arrived + tl.program_id(0)
+    store_sums(acc, added, target, writes, mine, count, partial, at, split, SPLITS)

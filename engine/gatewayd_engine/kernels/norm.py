@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
 
 _HEADS = 8
@@ -22,7 +22,7 @@ def add_rms_norm(
 ) -> torch.Tensor:
     """See ``Kernels``."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(x, delta, weight, eps, out, None, 0.0)
+    _launch(x, delta, weight, eps, out, None, 0.0, 0)
     return out
 
 
@@ -32,11 +32,12 @@ def add_rms_norm_quant(
     weight: torch.Tensor,
     eps: float,
     codes: torch.dtype,
+    group: int = 0,
 ) -> Rounded:
     """See ``Kernels``."""
     n, size = x.shape
-    out = rounded_like(n, size, codes, x.device)
-    _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes])
+    out = rounded_like(n, size, codes, group, x.device)
+    _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes], group)
     return out
 
 
@@ -48,6 +49,7 @@ def _launch(
     out: torch.Tensor,
     scales: torch.Tensor | None,
     most: float,
+    group: int,
 ) -> None:
     n, size = x.shape
     if n == 0:
@@ -66,6 +68,7 @@ def _launch(
         ADDS=delta is not None,
         ROUNDS=scales is not None,
         MOST=most,
+        GROUP=group,
         BLOCK=triton.next_power_of_2(size),
         num_warps=warps(size),
     )
@@ -85,6 +88,7 @@ def _add_rms_norm(
     ADDS: tl.constexpr,
     ROUNDS: tl.constexpr,
     MOST: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
@@ -101,7 +105,7 @@ def _add_rms_norm(
     # Rounded as it would have been written, also where codes are made of it.
     result = (wide * scale * factor).to(x.dtype.element_ty)
     if ROUNDS:
-        store_rounded(result.to(tl.float32), inside, column, row, size, out, scales, MOST)
+        store_rounded(result.to(tl.float32), inside, column, row, size, out, scales, MOST, GROUP)
     else:
         tl.store(out + row * size + column, result, mask=inside)
 

@@ -59,6 +59,11 @@ class Packed(NamedTuple):
         return _WORD // self.bits
 
     @property
+    def pieces(self) -> int:
+        """What each sum is made of: columns that are loaded together."""
+        return self.words.shape[0]
+
+    @property
     def group(self) -> int:
         """Columns of a group."""
         return self.columns // self.scales.shape[0]

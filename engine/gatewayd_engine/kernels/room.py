@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 
 if TYPE_CHECKING:
+    from gatewayd_engine.kernels.blocks import Blocks
     from gatewayd_engine.kernels.packing import Packed
 
 MOST_LINES = 32
@@ -20,7 +21,7 @@ ROWS = 64
 _PROGRAMS = 792
 """Enough for six on each of 132 multiprocessors, those of an H200: each waits for much."""
 _LEAST_BLOCKS = 4
-"""Words that a program had better have: each split costs its sums."""
+"""Pieces of a sum that a program had better have: each split costs its sums."""
 _MOST_SPLITS = 8
 _DENSE = 1 << 26
 """Most numbers that a matrix is made at a time: 128 MiB in bfloat16, far beyond a cache."""
@@ -44,11 +45,15 @@ class Room:
 
     def reserve(self, weight: Packed) -> None:
         """Grow so that a matrix can be multiplied; while nothing is captured."""
+        self.reserve_parts(weight)
+        self.dense = _grown(self.dense, weight.columns * self.rows_at_once(weight))
+
+    def reserve_parts(self, weight: Packed | Blocks) -> None:
+        """The same for one that is never made numbers."""
         parts = splits(weight)
         if parts > 1:
             self.partial = _grown(self.partial, parts * MOST_LINES * weight.rows)
             self.arrived = _grown(self.arrived, -(-weight.rows // ROWS)).zero_()
-        self.dense = _grown(self.dense, weight.columns * self.rows_at_once(weight))
 
     @staticmethod
     def rows_at_once(weight: Packed) -> int:
@@ -57,11 +62,10 @@ class Room:
         return min(most, weight.rows)
 
 
-def splits(weight: Packed) -> int:
+def splits(weight: Packed | Blocks) -> int:
     """Among how many programs each sum of a product is split; the same for any number of lines."""
     programs = -(-weight.rows // ROWS)
-    blocks = weight.words.shape[0]
-    return max(1, min(-(-_PROGRAMS // programs), blocks // _LEAST_BLOCKS, _MOST_SPLITS))
+    return max(1, min(-(-_PROGRAMS // programs), weight.pieces // _LEAST_BLOCKS, _MOST_SPLITS))
 
 
 def _grown(tensor: torch.Tensor, numel: int) -> torch.Tensor:

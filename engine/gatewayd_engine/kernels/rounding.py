@@ -1,4 +1,4 @@
-"""Rows rounded to codes of eight bits, each with a scale of its own, and sums of such codes.
+"""Rows rounded to codes of eight bits, with scales of their own, and sums of such codes.
 
 Bound by memory: a row stays in registers while its largest number is looked for. Where a norm or a
 gate makes the row, it is rounded before it is written: half of the bytes, and no launch.
@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.products import Rounded
 
 _BLOCK = 1024
 MOST_CODES = {torch.int8: 127.0, torch.float8_e4m3fn: 448.0}
@@ -19,12 +19,14 @@ _LEAST_LINES = {torch.int8: 32, torch.float8_e4m3fn: 1}
 """Products of integers on a GPU take more than 16 lines."""
 
 
-def rounded_like(n: int, size: int, codes: torch.dtype, device: torch.device) -> Rounded:
-    """Where codes of so many rows go."""
+def rounded_like(
+    n: int, size: int, codes: torch.dtype, group: int, device: torch.device
+) -> Rounded:
+    """Where codes of so many rows go, with a scale for each group; 0 for one of a row."""
     lines = max(n, _LEAST_LINES[codes])
     return Rounded(
         torch.empty((lines, size), dtype=codes, device=device),
-        torch.empty((n, 1), dtype=torch.float32, device=device),
+        torch.empty((n, size // group if group else 1), dtype=torch.float32, device=device),
     )
 
 
@@ -43,23 +45,33 @@ def store_rounded(
     codes: tl.tensor,
     scales: tl.tensor,
     MOST: tl.constexpr,
+    GROUP: tl.constexpr,
 ) -> None:
-    """Round a row, float32 and 0 where it is not ``inside``, so that its largest is ``MOST``."""
-    scale = tl.maximum(tl.max(tl.abs(value), 0) * (1.0 / MOST), 1.1754943508222875e-38)
-    # No number if one of the row is none, whatever its code is.
-    scale += tl.sum(value * 0.0, 0)
-    code = tl.div_rn(value, tl.zeros_like(value) + scale)
+    """Round a row, float32 and 0 where it is not ``inside``.
+
+    Its largest number becomes ``MOST``, or with a ``GROUP`` the largest of each so many.
+    """
+    WIDTH: tl.constexpr = GROUP if GROUP else value.shape[0]
+    GROUPS: tl.constexpr = value.shape[0] // WIDTH
+    part = tl.reshape(value, (GROUPS, WIDTH))
+    scale = tl.maximum(tl.max(tl.abs(part), 1) * (1.0 / MOST), 1.1754943508222875e-38)
+    # No number if one of them is none, whatever its code is.
+    scale += tl.sum(part * 0.0, 1)
+    code = tl.div_rn(part, tl.zeros_like(part) + scale[:, None])
     if codes.dtype.element_ty == tl.int8:
         # To the nearest integer, of two the even one: beyond 2 ** 23 there are no others.
         code = (code + 12582912.0) - 12582912.0
+    code = tl.reshape(code, (value.shape[0],))
     tl.store(codes + row * size + column, code.to(codes.dtype.element_ty), mask=inside)
-    tl.store(scales + row, scale)
+    group = tl.arange(0, GROUPS)
+    groups = tl.cdiv(size, WIDTH)
+    tl.store(scales + row * groups + group, scale, mask=group < groups)
 
 
-def quantise(x: torch.Tensor, codes: torch.dtype) -> Rounded:
+def quantise(x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
     """See ``Kernels``."""
     n, size = x.shape
-    out = rounded_like(n, size, codes, x.device)
+    out = rounded_like(n, size, codes, group, x.device)
     if n:
         _quantise[(n,)](
             x,
@@ -68,6 +80,7 @@ def quantise(x: torch.Tensor, codes: torch.dtype) -> Rounded:
             size,
             x.stride(0),
             MOST=MOST_CODES[codes],
+            GROUP=group,
             BLOCK=triton.next_power_of_2(size),
             num_warps=warps(size),
         )
@@ -82,13 +95,14 @@ def _quantise(
     size: tl.tensor,
     stride: tl.tensor,
     MOST: tl.constexpr,
+    GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
     value = tl.load(x + row * stride + column, mask=inside, other=0.0).to(tl.float32)
-    store_rounded(value, inside, column, row, size, codes, scales, MOST)
+    store_rounded(value, inside, column, row, size, codes, scales, MOST, GROUP)
 
 
 def scaled(

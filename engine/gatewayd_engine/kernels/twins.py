@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.blocks import GROUP, numbers
 from gatewayd_engine.kernels.drawing import draw, pivots
 from gatewayd_engine.kernels.packing import unpack
+from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.base import Activation, SamplingColumns
+    from gatewayd_engine.kernels.base import SamplingColumns
+    from gatewayd_engine.kernels.blocks import Blocks
     from gatewayd_engine.kernels.packing import Packed
+    from gatewayd_engine.kernels.products import Activation
     from gatewayd_engine.kernels.room import Room
     from gatewayd_hooks.logits import PenaltyColumns
 
@@ -37,9 +40,10 @@ class TorchKernels:
         weight: torch.Tensor,
         eps: float,
         codes: torch.dtype,
+        group: int = 0,
     ) -> Rounded:
         """See ``Kernels``."""
-        return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes)
+        return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes, group)
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """See ``Kernels``."""
@@ -50,19 +54,21 @@ class TorchKernels:
         gate, up = gate_up.chunk(2, -1)
         return activation(act)(gate).mul_(up)
 
-    def gated_quant(self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype) -> Rounded:
+    def gated_quant(
+        self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
+    ) -> Rounded:
         """See ``Kernels``."""
-        return self.quantise(self.gated(gate_up, act), codes)
+        return self.quantise(self.gated(gate_up, act), codes, group)
 
-    def quantise(self, x: torch.Tensor, codes: torch.dtype) -> Rounded:
+    def quantise(self, x: torch.Tensor, codes: torch.dtype, group: int = 0) -> Rounded:
         """See ``Kernels``."""
-        wide = x.float()
+        wide = torch.unflatten(x.float(), 1, (-1, group or x.shape[1]))
         is_int = codes == torch.int8
         scales = wide.abs().amax(-1, keepdim=True) * (1 / (127 if is_int else 448))
         scales = scales.clamp_min_(torch.finfo(torch.float32).tiny)
         scales = torch.where(scales.isfinite(), scales, torch.nan)
-        made = wide / scales
-        return Rounded((made.round_() if is_int else made).to(codes), scales)
+        made = (wide / scales).flatten(1)
+        return Rounded((made.round_() if is_int else made).to(codes), scales.squeeze(-1))
 
     def scaled(
         self,
@@ -91,6 +97,19 @@ class TorchKernels:
     def expand(self, weight: Packed, first: int, out: torch.Tensor) -> None:
         """See ``Kernels``."""
         out.copy_(unpack(weight)[:, first : first + out.shape[1]])
+
+    def block_mm(
+        self,
+        x: Rounded,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        spread = x.scales.repeat_interleave(GROUP, 1)
+        made = torch.mm(x.codes.float() * spread, numbers(weight).t())
+        out.copy_(made if bias is None else made.add_(bias))
 
     def rope_append(
         self,

@@ -13,7 +13,8 @@ from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
 
 if TYPE_CHECKING:
-    from gatewayd_engine.kernels.base import Activation, Kernels
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.products import Activation
     from gatewayd_hooks.quantization import Weight
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
@@ -92,9 +93,9 @@ class FusedParts:
         """See ``Parts``."""
         scale = weight.float() + offset
         if isinstance(entry, RoundedLinear) and not entry.is_static:
-            quant, codes = self._kernels.add_rms_norm_quant, entry.takes
+            quant, codes, group = self._kernels.add_rms_norm_quant, entry.takes, entry.group
             # Nobody but the matrix is given it.
-            return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes))
+            return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes, group))
         fused = self._kernels.add_rms_norm
         return lambda x, delta=None: fused(x, delta, scale, eps)
 
@@ -107,7 +108,7 @@ class FusedParts:
         """See ``Parts``."""
         act = cast("Activation", name)
         if isinstance(entry, RoundedLinear) and not entry.is_static:
-            quant, codes = self._kernels.gated_quant, entry.takes
-            return cast("Gate", lambda joined: quant(joined, act, codes))
+            quant, codes, group = self._kernels.gated_quant, entry.takes, entry.group
+            return cast("Gate", lambda joined: quant(joined, act, codes, group))
         fused = self._kernels.gated
         return lambda joined: fused(joined, act)

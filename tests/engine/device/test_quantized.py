@@ -10,12 +10,18 @@ import pytest
 import torch
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.kernels.blocks import GROUP
 from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model import parts
 from gatewayd_engine.model.layers import Linear, LinearOp
 from gatewayd_engine.model.linears.dequantized import DequantizedLinear
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear, RoundedLinear
+from gatewayd_engine.model.linears.rounded import (
+    BlockLinear,
+    Fp8DeviceLinear,
+    Int8DeviceLinear,
+    RoundedLinear,
+)
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, Weight
 from tests.engine.core.prompts import PROMPTS
@@ -30,7 +36,7 @@ Make = Callable[..., Any]
 AUTO = StrategyChoice("auto")
 PACKED = StrategyChoice("auto", {"fp8": {"packed": True}})
 """The device of these tests is a CPU, too, where fp8 would be made floats."""
-FORMATS = ("awq", "gptq_v2 with an order", "fp8 in blocks")
+FORMATS = ("awq", "gptq_v2 with an order")
 MORE = ("packed with zeros", "floats of 4 bits")
 CLOSE = 0.5
 """How far apart two logits may be and still change places: one of 108 tokens did, 0.21 apart."""
@@ -90,23 +96,25 @@ def exact(weight: Weight, bias: torch.Tensor | None = None) -> LinearOp:
 
 
 class Rounding:
-    """A matrix of floats whose input is rounded to e4m3, row by row."""
+    """A matrix of floats whose input is rounded to e4m3, row by row, or group by group."""
 
-    def __init__(self, weight: Weight, bias: torch.Tensor | None = None) -> None:
+    def __init__(self, weight: GroupedWeight, bias: torch.Tensor | None = None) -> None:
         self._linear = Linear(dense(weight).float(), bias)
+        self._group = 0 if weight.scales.shape[1] == 1 else GROUP
         self.nbytes = 0
 
     rounds_inputs = False
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        codes, scales = TorchKernels().quantise(x, torch.float8_e4m3fn)
-        return self._linear(codes.float() * scales, out=out)
+        codes, scales = TorchKernels().quantise(x, torch.float8_e4m3fn, self._group)
+        numbers = torch.unflatten(codes.float(), 1, (scales.shape[1], -1)) * scales.unsqueeze(-1)
+        return self._linear(numbers.flatten(1), out=out)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
         onto.add_(self(x))
 
 
-@pytest.mark.parametrize("name", ["floats, one scale", "int8"])
+@pytest.mark.parametrize("name", ["floats, one scale", "fp8 in blocks", "int8"])
 def test_tokens_of_rounded_activations_are_the_cpus(
     name: str,
     make_engine: Make,
@@ -119,10 +127,12 @@ def test_tokens_of_rounded_activations_are_the_cpus(
     folder = small()
     kind: type[RoundedLinear] = Int8DeviceLinear
     if name != "int8":
-        folder, kind = tmp_path / "made", Fp8DeviceLinear
-        inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
-        written(small(), folder, with_inputs(WRITERS[name], inputs))
-        fields = {"catalog": catalog(), "quantizer": AUTO}
+        folder, kind, writer = tmp_path / "made", BlockLinear, WRITERS[name]
+        if name != "fp8 in blocks":
+            inputs = {"num_bits": 8, "type": "float", "strategy": "token", "dynamic": True}
+            kind, writer = Fp8DeviceLinear, with_inputs(writer, inputs)
+        written(small(), folder, writer)
+        fields = {"catalog": catalog(), "quantizer": PACKED}
         monkeypatch.setattr(parts, "choose", rounding)
     engine = make_device_engine(folder, **fields)
     for layer in device_runner(engine)._decoder._layers:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from gatewayd_engine.kernels.base import Activation, Kernels, Rounded, SamplingColumns
+from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.kernels.packing import Packed, pack
+from gatewayd_engine.kernels.products import Activation, Rounded
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.weights import placed
@@ -77,14 +78,15 @@ def add_rms_norm_quant(
     size: int,
     adds: bool,
     codes: torch.dtype,
+    group: int = 0,
 ) -> None:
     x = random(n, size + 16, dtype=dtype, device=device, scale=3.0)[:, :size]
     delta = random(n, size, dtype=dtype, device=device) if adds else None
     weight = random(size, dtype=torch.float32, device=device)
     mine, other = x.clone(), x
     same_codes(
-        kernels.add_rms_norm_quant(other, delta, weight, 1e-5, codes),
-        TWIN.add_rms_norm_quant(mine, delta, weight, 1e-5, codes),
+        kernels.add_rms_norm_quant(other, delta, weight, 1e-5, codes, group),
+        TWIN.add_rms_norm_quant(mine, delta, weight, 1e-5, codes, group),
     )
     assert torch.equal(other, mine)
 
@@ -93,10 +95,14 @@ def same_codes(actual: Rounded, expected: Rounded) -> None:
     """Equal but for numbers between two codes, which the last bit of their own decides."""
     n, kind = len(expected.scales), expected.codes.dtype
     assert actual.codes.dtype == kind
-    assert actual.scales.shape == expected.scales.shape == (n, 1)
+    assert actual.scales.shape == expected.scales.shape
     torch.testing.assert_close(actual.scales, expected.scales, rtol=2**-7, atol=0.0)
-    mine, other = (made.codes[:n].float() * made.scales for made in (actual, expected))
-    step = expected.scales * (1.0 if kind == torch.int8 else 2**-9)
+    width = expected.codes.shape[1] // expected.scales.shape[1]
+    mine, other = (
+        torch.unflatten(made.codes[:n].float(), 1, (-1, width)) * made.scales.unsqueeze(-1)
+        for made in (actual, expected)
+    )
+    step = expected.scales.unsqueeze(-1) * (1.0 if kind == torch.int8 else 2**-9)
     apart = (mine - other).abs()
     assert (apart <= step * 1.01 + other.abs() * (0.0 if kind == torch.int8 else 2**-3)).all()
     assert (actual.codes[:n].float() != expected.codes[:n].float()).sum() <= mine.numel() // 20
@@ -110,9 +116,11 @@ def gated_quant(
     size: int,
     act: Activation,
     codes: torch.dtype,
+    group: int = 0,
 ) -> None:
     gate_up = random(n, 2 * size, dtype=dtype, device=device, scale=4.0)
-    same_codes(kernels.gated_quant(gate_up, act, codes), TWIN.gated_quant(gate_up, act, codes))
+    made, expected = (which.gated_quant(gate_up, act, codes, group) for which in (kernels, TWIN))
+    same_codes(made, expected)
 
 
 def quantise(
@@ -122,10 +130,11 @@ def quantise(
     n: int,
     size: int,
     codes: torch.dtype,
+    group: int = 0,
 ) -> None:
     """Bit for bit: there is nothing before it that could differ."""
     x = random(n, size + 16, dtype=dtype, device=device, scale=3.0)[:, :size]
-    actual, expected = kernels.quantise(x, codes), TWIN.quantise(x, codes)
+    actual, expected = (which.quantise(x, codes, group) for which in (kernels, TWIN))
     assert torch.equal(actual.scales, expected.scales)
     mine, other = (made.codes[:n].view(torch.uint8) for made in (actual, expected))
     assert torch.equal(mine, other)

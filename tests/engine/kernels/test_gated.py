@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from gatewayd_engine.kernels.base import Activation, Kernels
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.products import Activation
 from gatewayd_engine.kernels.twins import TorchKernels
 from tests.engine.kernels import checks
 

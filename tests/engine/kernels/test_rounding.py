@@ -26,6 +26,18 @@ def test_the_kernels_round_as_their_twins(
             checks.add_rms_norm_quant(kernels, device, dtype, n, size, adds, codes)
 
 
+@pytest.mark.parametrize("codes", CODES)
+def test_groups_are_rounded_as_their_twins(
+    kernels: Kernels, device: torch.device, codes: torch.dtype
+) -> None:
+    for n, size in [(0, 128), (1, 128), (3, 1408)]:  # the latter within the last power of two
+        checks.quantise(kernels, device, torch.bfloat16, n, size, codes, 128)
+        checks.gated_quant(kernels, device, torch.bfloat16, n, size, "silu", codes, 128)
+        checks.add_rms_norm_quant(kernels, device, torch.bfloat16, n, size, True, codes, 128)
+    made = kernels.quantise(torch.randn(3, 1408, device=device), codes, 128)
+    assert made.scales.shape == (3, 11)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_sums_are_scaled_as_their_twin(
     kernels: Kernels, device: torch.device, dtype: torch.dtype
@@ -58,13 +70,16 @@ def test_products_of_integers_have_enough_lines(kernels: Kernels, device: torch.
     assert kernels.quantise(x.expand(3, -1).repeat(20, 1), torch.int8).codes.shape == (60, 64)
 
 
+@pytest.mark.parametrize("group", [0, 32])
 @pytest.mark.parametrize("codes", CODES)
-def test_the_twin_is_the_nearest_code(codes: torch.dtype) -> None:
-    x = torch.randn(4, 100)
-    made = TorchKernels().quantise(x, codes)
-    assert (made.codes.float().abs().amax(1) == MOST_CODES[codes]).all()
+def test_the_twin_is_the_nearest_code(codes: torch.dtype, group: int) -> None:
+    x = torch.randn(4, 96)
+    made = TorchKernels().quantise(x, codes, group)
+    assert made.scales.shape == (4, 3 if group else 1)
+    by_group = torch.unflatten(made.codes.float(), 1, (made.scales.shape[1], -1))
+    assert (by_group.abs().amax(-1) == MOST_CODES[codes]).all()
     every = torch.arange(256, dtype=torch.uint8).view(codes).float()
     every = every[every.isfinite() & (every >= -MOST_CODES[codes])]
-    values = x / made.scales
+    values = (x.view_as(by_group) / made.scales.unsqueeze(-1)).flatten(1)
     nearest = (values.unsqueeze(-1) - every).abs().amin(-1)
     assert torch.equal((made.codes.float() - values).abs(), nearest)

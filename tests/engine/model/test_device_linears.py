@@ -10,18 +10,21 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels import room as rooms
-from gatewayd_engine.kernels.base import Rounded
+from gatewayd_engine.kernels.blocks import GROUP
+from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.room import MOST_LINES
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears import device
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
 from gatewayd_engine.model.linears.grouped import GroupedLinear
-from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
+from gatewayd_engine.model.linears.rounded import BlockLinear, Fp8DeviceLinear, Int8DeviceLinear
 from gatewayd_engine.model.linears.sparse import is_for_sparse
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import dense
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
+from tests.engine.kernels.blocked import in_blocks
 from tests.engine.kernels.weights import KINDS, grouped
 
 LINES = (0, 1, 5, MOST_LINES, MOST_LINES + 1, 70)
@@ -88,6 +91,8 @@ def test_matrices_of_a_model_share_their_room() -> None:
 
 
 def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
+    if kind == "blocks":
+        return in_blocks(rows, columns)
     scales = torch.rand(rows, 1) + 0.5
     if kind == "int8":
         codes = torch.randint(-127, 128, (rows, columns), dtype=torch.int8)
@@ -96,7 +101,7 @@ def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
     return GroupedWeight(codes, scales, activations="e4m3")
 
 
-ROUNDED = {"int8": Int8DeviceLinear, "e4m3": Fp8DeviceLinear}
+ROUNDED = {"int8": Int8DeviceLinear, "e4m3": Fp8DeviceLinear, "blocks": BlockLinear}
 
 
 @pytest.mark.parametrize("has_bias", [False, True])
@@ -106,12 +111,14 @@ def test_codes_are_multiplied_with_codes(kind: str, has_bias: bool) -> None:
     bias = torch.randn(96) if has_bias else None
     linear = made(weight, bias)
     assert type(linear) is ROUNDED[kind]
-    assert linear.nbytes == 96 * 384 + 4 * 96 + (4 * 96 if has_bias else 0)
+    scales = 3 if kind == "blocks" else 96
+    assert linear.nbytes == 96 * 384 + 4 * scales + (4 * 96 if has_bias else 0)
     for lines in LINES:
         x = torch.randn(lines, 384) * 10 ** torch.randn(lines, 1)
-        given = kernels.quantise(x, weight.codes.dtype)
-        exact = given.codes.double() @ weight.codes.double().t()
-        exact = exact * given.scales * weight.scales[:, 0]
+        given = kernels.quantise(x, weight.codes.dtype, GROUP if kind == "blocks" else 0)
+        width = 384 // weight.scales.shape[1]
+        inputs = given.codes.double() * given.scales.double().repeat_interleave(width, 1)
+        exact = inputs @ dense(weight).double().t()
         exact = (exact if bias is None else exact + bias).float()
         got = linear(x)
         near(got, exact)
@@ -142,7 +149,7 @@ def test_a_line_that_is_no_number_is_told(kind: str) -> None:
     assert got[1:3].isnan().all()
 
 
-@pytest.mark.parametrize("kind", ROUNDED)
+@pytest.mark.parametrize("kind", ["int8", "e4m3"])
 @pytest.mark.parametrize("size", [(100, 384), (96, 100)])
 def test_sides_that_no_matrix_unit_takes_are_multiplied_with_floats(
     kind: str, size: tuple[int, int]
@@ -162,10 +169,10 @@ def test_what_is_meant_for_floats_is_given_floats() -> None:
 @pytest.mark.parametrize("kind", [*ROUNDED, "float"])
 def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
     parts, is_rounded = FusedParts(TorchKernels()), kind in ROUNDED
-    weight = eight_bits(kind, 64, 64) if is_rounded else torch.randn(64, 64)
+    weight = eight_bits(kind, 64, 256) if is_rounded else torch.randn(64, 256)
     linear = parts.linear(weight, None, torch.float32)
-    x, delta, both = torch.randn(3, 64), torch.randn(3, 64), torch.randn(3, 128)
-    scale = torch.rand(64)
+    x, delta, both = torch.randn(3, 256), torch.randn(3, 256), torch.randn(3, 512)
+    scale = torch.rand(256)
     norm, plain = (parts.norm(scale, 1e-5, 1.0, entry) for entry in (linear, None))
     got = norm(x.clone(), delta)
     assert isinstance(got, Rounded) is is_rounded
@@ -173,6 +180,14 @@ def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
     gated = parts.gate("silu", linear)(both)
     assert isinstance(gated, Rounded) is is_rounded
     assert torch.equal(linear(gated), linear(TorchKernels().gated(both, "silu")))
+
+
+def test_a_gpu_before_hopper_multiplies_blocks_with_floats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "_multiplies_floats", lambda codes: False)
+    weight = in_blocks(96, 384)
+    linear = made(weight)
+    assert isinstance(linear, GroupedLinear)
+    check(linear, weight, None)
 
 
 def test_what_no_kernel_reads_is_made_dense(caplog: pytest.LogCaptureFixture) -> None:

@@ -68,7 +68,7 @@ def in_sixteens(
         zero = 0 if least < 0 else (most + 1) // 2
         middle = 8 if times > 9 else 0
         offsets = times * torch.randn(rows, groups).bfloat16().float() - (zero + middle) * scales
-    return GroupedWeight(codes.to(kind), scales, offsets, 4 if -9 < least and most < 16 else 8)
+    return GroupedWeight(codes.to(kind), scales, offsets, 4 if least > -9 and most < 16 else 8)
 
 
 Draw = Callable[[int, int, int], GroupedWeight]

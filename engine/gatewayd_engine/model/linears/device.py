@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_engine.kernels.blocks import blocks
 from gatewayd_engine.kernels.packing import pack
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.grouped import GroupedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
 from gatewayd_engine.model.linears.rounded import (
+    BlockLinear,
     Fp8DeviceLinear,
     Int8DeviceLinear,
-    RoundedLinear,
+    RowLinear,
 )
 from gatewayd_engine.model.linears.sparse import SparseLinear, is_for_sparse
 from gatewayd_engine.model.linears.static import StaticLinear
@@ -32,7 +34,7 @@ _INT8_SIDES = 8
 _FP8_SIDES = 16
 """Products of codes take matrices whose sides are multiples of these."""
 _HOPPER = 9
-"""From here on GPUs multiply 8-bit floats with a scale for each row."""
+"""From here on GPUs multiply 8-bit floats with a scale for each row, or block."""
 
 
 class DeviceLinears:
@@ -64,14 +66,22 @@ class DeviceLinears:
         rounds = _rounds(weight)
         if rounds is not None:
             return rounds(weight, bias, self._kernels, dtype)
+        room = self._room_on(weight.codes.device, dtype)
+        in_blocks = blocks(weight) if _multiplies_floats(weight.codes) else None
+        if in_blocks is not None:
+            room.reserve_parts(in_blocks)
+            return BlockLinear(in_blocks, bias, self._kernels, dtype, room)
         packed = pack(weight)
         if packed is None:
             _log.info("a matrix whose codes no kernel reads is made dense")
             return Apart(dense(weight).to(dtype), bias)
+        room.reserve(packed)
+        return GroupedLinear(packed, bias, self._kernels, room)
+
+    def _room_on(self, device: torch.device, dtype: torch.dtype) -> Room:
         if self._room is None:
-            self._room = Room(packed.words.device, dtype)
-        self._room.reserve(packed)
-        return GroupedLinear(packed, bias, self._kernels, self._room)
+            self._room = Room(device, dtype)
+        return self._room
 
     def _static(
         self, weight: StaticWeight, bias: torch.Tensor | None, dtype: torch.dtype
@@ -121,7 +131,7 @@ class Apart:
         return self(x)
 
 
-def _rounds(weight: GroupedWeight) -> type[RoundedLinear] | None:
+def _rounds(weight: GroupedWeight) -> type[RowLinear] | None:
     """The product of its codes with others; None where there is none."""
     if _is_for_integers(weight):
         return Int8DeviceLinear
@@ -138,13 +148,17 @@ def _is_for_integers(weight: GroupedWeight) -> bool:
 
 
 def _is_for_floats(weight: GroupedWeight) -> bool:
-    codes = weight.codes
     return (
         weight.activations == "e4m3"
-        and codes.dtype == torch.float8_e4m3fn
+        and weight.codes.dtype == torch.float8_e4m3fn
         and _is_by_row(weight, _FP8_SIDES)
-        and not (codes.is_cuda and torch.cuda.get_device_capability(codes.device)[0] < _HOPPER)
+        and _multiplies_floats(weight.codes)
     )
+
+
+def _multiplies_floats(codes: torch.Tensor) -> bool:
+    """Whether what they are on multiplies 8-bit floats."""
+    return not codes.is_cuda or torch.cuda.get_device_capability(codes.device)[0] >= _HOPPER
 
 
 def _is_by_row(weight: GroupedWeight, sides: int) -> bool:

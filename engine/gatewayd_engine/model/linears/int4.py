@@ -49,7 +49,7 @@ class Int4Linear(PackedLinear):
         self._numbers = torch.nn.functional.pad(pairs, (0, 0, 0, missing)).contiguous()
         step = max(1, _BLOCK // columns // _TOGETHER) * _TOGETHER
         blocks = []
-        for some in codes.split(step):
+        for some in torch.split(codes, step):
             wide = some.to(torch.int32).add_(_HALF if is_signed else 0)
             wide = torch.nn.functional.pad(wide, (0, 0, 0, -len(some) % _ROWS))
             blocks.append(torch._convert_weight_to_int4pack_for_cpu(wide, 1))

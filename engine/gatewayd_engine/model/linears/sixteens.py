@@ -100,4 +100,4 @@ def _sum(codes: torch.Tensor) -> _Sum:
 
 def _in_sixteens(numbers: torch.Tensor) -> torch.Tensor:
     """Shape ``[n, columns / 16, 16]``."""
-    return numbers.unflatten(1, (-1, _COLUMNS))
+    return torch.unflatten(numbers, 1, (-1, _COLUMNS))

@@ -82,6 +82,12 @@ class QuantizerTable(StrategyTable):
 
     strategy: str = Field(default="auto", pattern=r"^[a-z0-9_]+$")
     skip: list[str] = []
+    kernels: list[str] = []
+
+    @field_validator("kernels")
+    @classmethod
+    def _refuse_repetition(cls, names: list[str]) -> list[str]:
+        return _each_once(names)
 
 
 class SpecControllerTable(StrategyTable):
@@ -128,9 +134,7 @@ class ChainTable(SlotTable):
     @field_validator("strategies")
     @classmethod
     def _refuse_repetition(cls, names: list[str]) -> list[str]:
-        if twice := next((name for name in names if names.count(name) > 1), None):
-            raise ValueError(f"{twice} is named twice")
-        return names
+        return _each_once(names)
 
 
 class LogitsProcessorTable(ChainTable):
@@ -149,3 +153,9 @@ class ProtocolTable(ChainTable):
     """Which other APIs are served beside OpenAI's."""
 
     strategies: list[str] = ["anthropic", "ollama"]
+
+
+def _each_once(names: list[str]) -> list[str]:
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice} is named twice")
+    return names

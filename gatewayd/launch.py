@@ -103,6 +103,7 @@ def engine_config(config: Config) -> EngineConfig:
         preemption=_choice(config.preemption.strategy, config.preemption),
         quantizer=_quantizer(config.quantizer),
         quantizer_skip=config.quantizer.skip,
+        quantizer_kernels=[_choice(name, config.quantizer) for name in config.quantizer.kernels],
         guide=_optional(config.guide),
         drafter=_optional(config.drafter),
         spec_controller=_choice(config.spec_controller.strategy, config.spec_controller),

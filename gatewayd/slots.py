@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatewayd.config import Config
-from gatewayd.config_slots import SlotTable, StrategyTable
+from gatewayd.config_slots import QuantizerTable, SlotTable, StrategyTable
 from gatewayd.launch import AUTO, NONE
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import PluginError
@@ -49,6 +49,9 @@ def configured(config: Config) -> Iterator[tuple[Kind, str, SlotTable]]:
         for name in names_in(table):
             if name not in _NOBODY.get(kind, ()):
                 yield kind, name, table
+        if isinstance(table, QuantizerTable):
+            # They serve beside the strategy; none of them can be "none".
+            yield from ((kind, name, table) for name in table.kernels)
 
 
 def enabled(config: Config) -> set[str]:

@@ -13,6 +13,7 @@ from typing import NoReturn
 import torch
 
 from gatewayd_engine.backend import Backend, backend_for
+from gatewayd_engine.bringing import open_bringers
 from gatewayd_engine.compression import CompressionSeat, refuse_compression_elsewhere
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
@@ -27,7 +28,7 @@ from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import dummy, read
-from gatewayd_engine.model.parts import Parts
+from gatewayd_engine.model.parts import Parts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.quantizing import Quantizer, open_quantizer
@@ -78,6 +79,7 @@ def assemble(
     config = config.with_choices(
         Kind.QUANTIZER, [] if quantization is None else [quantization.choice]
     )
+    bringers = open_bringers(config, host, ledger)
     # All headers before a byte of weights, and before anything that takes long.
     scheme = None if quantization is None else quantization.scheme
     checkpoint = None if config.dummy_weights else Checkpoint.open(folder, spec, scheme)
@@ -89,7 +91,8 @@ def assemble(
     @cache
     def decoder() -> Decoder:
         quantizer = None if quantization is None else quantization.quantize
-        return _decoder(config, checkpoint, spec, dtype, backend.parts, progress, quantizer, form)
+        parts = with_brought(backend.parts, bringers)
+        return _decoder(config, checkpoint, spec, dtype, parts, progress, quantizer, form)
 
     # Most backends do not have to see the model for this.
     kv_bytes = backend.kv_bytes(decoder)
@@ -147,8 +150,9 @@ def assemble(
     )
     # Strategies first: a wrong name should not wait for gigabytes of weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
-    strategies = Strategies(config, host, resources, ledger, fixed)
+    strategies = Strategies(config, host, resources, ledger, fixed, bringers)
     model = decoder()
+    bringers.tell()
     target.hold(model)
     codec = None
     if strategies.codec is not None and record is not None and decodes:

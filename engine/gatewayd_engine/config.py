@@ -72,6 +72,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     name, the one that the checkpoint asks for, if any."""
     quantizer_skip: list[str] = []
     """Globs of names of matrices that are not quantized while loading."""
+    quantizer_kernels: list[StrategyChoice] = []
+    """Quantizers that are asked, in this order, to multiply weights of few bits."""
     guide: StrategyChoice | None = None
     """None refuses requests whose answers are to follow a grammar."""
     guide_limits: GuideLimits = GuideLimits()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -15,6 +15,7 @@ from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.guides.slot import Guides
 from gatewayd_engine.kv.codec import chosen_codec
 from gatewayd_engine.messages import StrategyRow
+from gatewayd_engine.model.linears.brought import Bringer
 from gatewayd_engine.opening import Opener, close
 from gatewayd_engine.tiers import TierChain
 from gatewayd_hooks.budgets import Overrun
@@ -71,6 +72,7 @@ class Strategies:
         resources: EngineResources,
         ledger: Ledger,
         fixed: Mapping[Kind, Any],
+        bringers: Iterable[Bringer] = (),
     ) -> None:
         """Open what the configuration names.
 
@@ -80,12 +82,14 @@ class Strategies:
             resources: what strategies are given.
             ledger: where all of them are accounted for.
             fixed: what has loaded the model, open and watched, by kind.
+            bringers: what multiplies some of its matrices.
 
         Raises:
             Exception: whatever is wrong with one of them.
         """
         self.ledger = ledger
         self._fixed = {kind: (config.choices(kind)[0].name, one) for kind, one in fixed.items()}
+        self._bringers = tuple(bringers)
         self.opener = Opener(host, resources, self.ledger, config.load_seconds)
         self._choices: dict[Kind, StrategyChoice | None] = {
             kind: getattr(config, kind.value) for kind in DEFAULTS
@@ -112,6 +116,12 @@ class Strategies:
             f"{form_name(host, kind, choice)} but {config.quantizer_skip}"
             for kind in fixed
             for choice in config.choices(kind)
+        ]
+        open_names = {name for name, _ in self._bringers}
+        forms += [
+            f"multiplied by {form_name(host, Kind.QUANTIZER, choice)}"
+            for choice in config.quantizer_kernels
+            if choice.name in open_names
         ]
         if self._codec is not None:
             kind = Kind.KV_CODEC
@@ -188,6 +198,7 @@ class Strategies:
         in_use |= {(Kind.LOGITS_PROCESSOR, name) for name in self.chain.names}
         in_use |= {(Kind.KV_TIER, name) for name in self.tiers.names}
         in_use |= {(kind, name) for kind, (name, _) in self._fixed.items()}
+        in_use |= {(Kind.QUANTIZER, name) for name, _ in self._bringers}
         if self.guides.choice is not None:
             in_use.add((Kind.GUIDE, self.guides.choice.name))
         if self._codec is not None:
@@ -248,7 +259,7 @@ class Strategies:
         """
         if not isinstance(error, StrategyFault) or error.kind not in FIXED_KINDS:
             return []
-        return [error.kind.value, self.names[error.kind.value]]
+        return [error.kind.value, error.name or self.names[error.kind.value]]
 
     def take_retries(self) -> set[Kind]:
         """Kinds whose configured strategy may come back now."""
@@ -385,3 +396,5 @@ class Strategies:
         self.close_one(Kind.KV_CODEC, self.codec)
         for kind, (_, watched) in self._fixed.items():
             self.close_one(kind, watched)
+        for _, watched in self._bringers:
+            self.close_one(Kind.QUANTIZER, watched)

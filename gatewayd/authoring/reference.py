@@ -22,6 +22,7 @@ from gatewayd_hooks import (
     gateway,
     hookspecs,
     http,
+    multiplying,
     refusal,
     resources,
     shortage,
@@ -40,6 +41,8 @@ _REGISTERING, _OBSERVING, _CONSOLE = "registering", "observing", "console"
 _OFFERS = {spec.hook: kind for kind, spec in KINDS.items()}
 _OF_PROTOCOLS = (refusal, http, answers, gateway, tables, checking)
 """What a protocol meets besides."""
+_OF_QUANTIZERS = (multiplying,)
+"""What a quantizer meets besides."""
 _WITH_FUNCTIONS = (strategy, checking)
 
 
@@ -117,7 +120,7 @@ def _types() -> Iterator[str]:
     """Every public class of the contract that is no kind's Protocol, with its fields."""
     protocols = {spec.protocol.__name__ for spec in KINDS.values()}
     modules = dict.fromkeys(_module_of(spec.protocol) for spec in KINDS.values())
-    for module in (*_SHARED, *modules, *_OF_PROTOCOLS):
+    for module in (*_SHARED, *modules, *_OF_PROTOCOLS, *_OF_QUANTIZERS):
         nodes = [
             node
             for node in _classes(module)

@@ -13,12 +13,14 @@ class StrategyFault(Exception):
     Attributes:
         kind: which slot it fills.
         reason: what it did.
+        name: its own, where its kind has several beside each other.
     """
 
-    def __init__(self, kind: Kind, reason: str) -> None:
-        super().__init__(f"{kind}: {reason}")
+    def __init__(self, kind: Kind, reason: str, name: str | None = None) -> None:
+        super().__init__(f"{kind if name is None else f'{kind}.{name}'}: {reason}")
         self.kind = kind
         self.reason = reason
+        self.name = name
 
 
 class StrategyHang(StrategyFault):

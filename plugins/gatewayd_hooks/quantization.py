@@ -129,6 +129,8 @@ class QuantizerResources:
 class QuantizerStrategy(Strategy, Protocol):
     """Gives weights of few bits: it has the method of ``Reads``, of ``Quantizes``, or both.
 
+    Or it ``Multiplies`` them (``gatewayd_hooks.multiplying``), whoever gives them.
+
     It is used while the model is loaded, and is fixed while the engine runs. Whatever it raises
     ends the start; what it says is what operators read.
     """

@@ -1,7 +1,9 @@
 """Products of few bits against bfloat16's on a GPU, at the sizes of a model's layers.
 
-    python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--json FILE] [--strict]
+    python tests/bench/gemm.py [--rows 14336] [--columns 4096] [--kernel humming] [--json FILE]
+        [--strict]
 
+With ``--kernel`` the product of a plugin stands beside the engine's, wherever it takes the matrix.
 For each number of lines: microseconds of each scheme, and how many times as fast as bfloat16. Each
 is captured in a CUDA graph of many products over copies of the matrix, more bytes than the
 device's cache holds, and replayed; schemes take turns, and the best of their rounds counts.
@@ -14,15 +16,19 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 
 from gatewayd_engine.kernels.blocks import GROUP
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears.brought import Bringer, Bringers
 from gatewayd_engine.model.linears.device import DeviceLinears
-from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.quantization import GroupedWeight, QuantizerResources, SparseWeight, Weight
+from gatewayd_hooks.strategy import Kind
 
 _LINES = (1, 2, 4, 8, 16, 32, 48, 64, 128, 512)
 _CACHE = 256 << 20
@@ -40,14 +46,14 @@ class Row(NamedTuple):
     speedup: float
 
 
-def _int4(numbers: torch.Tensor) -> Weight:
+def _int4(numbers: torch.Tensor) -> GroupedWeight:
     groups = torch.unflatten(numbers.float(), 1, (-1, 128))
     scales = (groups.abs().amax(-1) / 7).half().float()
     codes = (groups / scales.unsqueeze(-1)).round_().clamp_(-8, 7).to(torch.int8)
     return GroupedWeight(codes.flatten(1), scales, None, 4)
 
 
-def _fp8(numbers: torch.Tensor) -> Weight:
+def _fp8(numbers: torch.Tensor) -> GroupedWeight:
     scales = numbers.float().abs().amax(1, keepdim=True) / 448
     return GroupedWeight(
         (numbers.float() / scales).to(torch.float8_e4m3fn), scales, activations="e4m3"
@@ -69,18 +75,21 @@ def _sparse(numbers: torch.Tensor) -> Weight:
     return SparseWeight(values)
 
 
-def _int8(numbers: torch.Tensor) -> Weight:
+def _int8(numbers: torch.Tensor) -> GroupedWeight:
     scales = numbers.float().abs().amax(1, keepdim=True) / 127
     codes = (numbers.float() / scales).round_().to(torch.int8)
     return GroupedWeight(codes, scales, activations="int8")
 
 
-SCHEMES: dict[str, Callable[[torch.Tensor], Weight]] = {
-    "bf16": lambda numbers: numbers,
+GROUPED: dict[str, Callable[[torch.Tensor], GroupedWeight]] = {
     "w4a16": _int4,
     "fp8": _fp8,
     "fp8 blocks": _blocks,
     "int8": _int8,
+}
+SCHEMES: dict[str, Callable[[torch.Tensor], Weight]] = {
+    "bf16": lambda numbers: numbers,
+    **GROUPED,
     "2:4": _sparse,
 }
 
@@ -116,11 +125,36 @@ def measure(rows: int, columns: int, lines: int, schemes: dict[str, list[LinearO
     return [Row(name, lines, 1e6 * each, best["bf16"] / each) for name, each in best.items()]
 
 
+WeightT = TypeVar("WeightT", bound=Weight)
+
+
+def _copies(
+    numbers: torch.Tensor,
+    weigh: Callable[[torch.Tensor], WeightT],
+    make: Callable[[WeightT, None, torch.dtype], LinearOp | None],
+) -> list[LinearOp]:
+    """Products of as many copies as no cache holds; none if there is none."""
+    first = make(weigh(numbers.clone()), None, torch.bfloat16)
+    made = [] if first is None else [first]
+    for _ in range(0 if first is None else _CACHE // first.nbytes + 1):
+        another = make(weigh(numbers.clone()), None, torch.bfloat16)
+        made += [] if another is None else [another]
+    return made
+
+
+def _opened(name: str) -> Bringers:
+    """A plugin that multiplies."""
+    strategy = PluginHost(Catalog.installed()).strategy(Kind.QUANTIZER, name, {})
+    strategy.open(QuantizerResources("", "cuda"))
+    return Bringers([Bringer(name, strategy)])
+
+
 def main() -> int:
     """Measure and print; with ``--strict``, 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rows", type=int, default=14336, help="a multiple of 128")
     parser.add_argument("--columns", type=int, default=4096, help="a multiple of 128")
+    parser.add_argument("--kernel", action="append", default=[], help="a quantizer that multiplies")
     parser.add_argument("--json", type=Path, default=None)
     parser.add_argument("--strict", action="store_true")
     options = parser.parse_args()
@@ -130,12 +164,13 @@ def main() -> int:
     kernels = choose(torch.device("cuda"))
     numbers = torch.randn(options.rows, options.columns, dtype=torch.bfloat16, device="cuda")
     schemes: dict[str, list[LinearOp]] = {}
-    for name, make in SCHEMES.items():
-        linears = DeviceLinears(kernels)
-        first = linears.make(make(numbers), None, torch.bfloat16)
-        copies = _CACHE // first.nbytes + 1
-        others = [linears.make(make(numbers.clone()), None, torch.bfloat16) for _ in range(copies)]
-        schemes[name] = [first, *others]
+    for name, weigh in SCHEMES.items():
+        schemes[name] = _copies(numbers, weigh, DeviceLinears(kernels).make)
+    for kernel in options.kernel:
+        bringers = _opened(kernel)
+        for name, grouped in GROUPED.items():
+            made = _copies(numbers, grouped, bringers.make)
+            schemes |= {f"{name} {kernel}": made} if made else {}
     table: list[Row] = []
     with torch.inference_mode():
         for lines in _LINES:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 
 from gatewayd.config import Config
+from gatewayd.config_slots import QuantizerTable
 from gatewayd.launch import engine_config
 from gatewayd_engine.config import StrategyChoice
 
@@ -27,6 +29,15 @@ def test_an_engine_is_told_what_to_load_its_model_with(strategy: str, told: Any)
     config = engine_config(Config(quantizer=table))
     assert config.quantizer == told
     assert config.quantizer_skip == ["lm_head"]
+
+
+def test_an_engine_is_told_what_multiplies_with_its_settings() -> None:
+    table: Any = {"kernels": ["int8", "awq"], **TABLES}
+    told = engine_config(Config(quantizer=table)).quantizer_kernels
+    assert told == [StrategyChoice("int8"), StrategyChoice("awq", {"keep": True})]
+    assert engine_config(Config()).quantizer_kernels == []
+    with pytest.raises(ValidationError, match="awq is named twice"):
+        Config(quantizer=QuantizerTable(kernels=["awq", "awq"]))
 
 
 def test_the_checkpoint_decides_if_nothing_else_is_said() -> None:

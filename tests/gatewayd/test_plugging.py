@@ -13,6 +13,7 @@ import pytest
 from gatewayd.config_load import load
 from gatewayd.observing import FAULT_LIMIT
 from gatewayd.plugging import Plugged, check_strategies
+from gatewayd.slots import enabled
 from gatewayd_hooks.budgets import PATIENCE
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.events import RequestAdmitted
@@ -243,3 +244,12 @@ def test_checking_builds_nothing_and_tells_every_problem(built: dict[str, _Strat
     assert any("dept is unknown; did you mean depth?" in problem for problem in problems)
     assert any("misspelt" in problem for problem in problems)
     assert any("scheduler.fcfs is not installed" in problem for problem in problems)
+
+
+def test_what_multiplies_is_checked_as_what_quantizes_is() -> None:
+    config = _config(**{"quantizer.kernels": ["hummig", "auto"], "quantizer.strategy": "none"})
+    problems = check_strategies(config)
+    assert any("quantizer.hummig is not installed; did you mean" in one for one in problems)
+    assert any("quantizer.auto is not installed" in one for one in problems)
+    assert {"quantizer.hummig", "quantizer.auto"} <= enabled(config)
+    assert "quantizer.none" not in enabled(config)

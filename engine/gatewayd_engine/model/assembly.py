@@ -9,6 +9,7 @@ from typing import Protocol
 import torch
 
 from gatewayd_engine.model.decoder import Attention, Decoder, Layer, Mlp
+from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.heads import HeadBuffers
 from gatewayd_engine.model.kv_scales import (
     KvScales,
@@ -18,6 +19,7 @@ from gatewayd_engine.model.kv_scales import (
 )
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
+from gatewayd_engine.model.linears.brought import UnfitProduct
 from gatewayd_engine.model.linears.device import Apart
 from gatewayd_engine.model.moe import MixtureOfExperts
 from gatewayd_engine.model.parts import Gate, Norm, Parts
@@ -155,12 +157,19 @@ class LayerBuilder:
     def packed(
         self, name: str, weight: Weight, bias: torch.Tensor | None = None, *, is_kept: bool = False
     ) -> LinearOp:
-        """A weight in its place, quantized before unless it is to be kept as it is."""
+        """A weight in its place, quantized before unless it is to be kept as it is.
+
+        Raises:
+            LoadError: a plugin fails to multiply it.
+        """
         if isinstance(weight, torch.Tensor) and self._quantize is not None and not is_kept:
             weight = self._quantize(Matrix(name, *weight.shape), weight.float())
         dtype = self._weights.dtype
         weight = in_type(placed(weight, self._order.device), dtype)
-        made = self._parts.linear(weight, bias, dtype)
+        try:
+            made = self._parts.linear(weight, bias, dtype)
+        except UnfitProduct as error:
+            raise LoadError(f"{name}: {error}") from error
         self.nbytes += made.nbytes
         self._linears.append(made)
         return made

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Protocol, cast
 import torch
 
 from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
+from gatewayd_engine.model.linears.brought import Bringers
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
+from gatewayd_hooks.quantization import GroupedWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
@@ -112,3 +114,36 @@ class FusedParts:
             return cast("Gate", lambda joined: quant(joined, act, codes, group))
         fused = self._kernels.gated
         return lambda joined: fused(joined, act)
+
+
+class BringingParts:
+    """Parts whose matrices of few bits are plugins', as far as these take them.
+
+    Args:
+        parts: of all else, and of what no plugin takes.
+        bringers: the plugins.
+    """
+
+    def __init__(self, parts: Parts, bringers: Bringers) -> None:
+        self._parts = parts
+        self._bringers = bringers
+        self.norm = parts.norm
+        self.head_norm = parts.head_norm
+        self.gate = parts.gate
+
+    def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
+        """See ``Parts``.
+
+        Raises:
+            UnfitProduct: a plugin fails at it.
+        """
+        if isinstance(weight, GroupedWeight):
+            brought = self._bringers.make(weight, bias, dtype)
+            if brought is not None:
+                return brought
+        return self._parts.linear(weight, bias, dtype)
+
+
+def with_brought(parts: Parts, bringers: Bringers) -> Parts:
+    """Parts whose matrices of few bits plugins are asked for first, if there are any."""
+    return BringingParts(parts, bringers) if bringers else parts

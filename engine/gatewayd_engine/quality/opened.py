@@ -17,6 +17,7 @@ from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.attention.selection import Selection
 from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.bringing import open_bringers
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.drafting import Target
 from gatewayd_engine.heads import read_heads
@@ -25,7 +26,7 @@ from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import read
-from gatewayd_engine.model.parts import PlainParts
+from gatewayd_engine.model.parts import PlainParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.quantizing import open_quantizer
@@ -68,6 +69,9 @@ class Opened:
             quantization = open_quantizer(config, host, ledger, spec)
             if quantization is not None:
                 opened.callback(quantization.watched.close)
+            bringers = open_bringers(config, host, ledger)
+            for bringer in bringers:
+                opened.callback(bringer.strategy.close)
             scheme = None if quantization is None else quantization.scheme
             quantize = None if quantization is None else quantization.quantize
             checkpoint = Checkpoint.open(folder, spec, scheme)
@@ -78,7 +82,7 @@ class Opened:
                 dtype,
                 config.device,
                 lambda done: None,
-                PlainParts(),
+                with_brought(PlainParts(), bringers),
                 quantize,
                 used_scales(checkpoint.kv_scales(), is_plain=is_plain),
             )

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from gatewayd_hooks.multiplying import Multiplies
 from gatewayd_hooks.quantization import (
     Announcement,
     Calibrates,
@@ -39,12 +40,20 @@ from gatewayd_hooks.testing.few_bits import (
     random,
     spread,
 )
+from gatewayd_hooks.testing.multiplying import (
+    Taken,
+    check_again,
+    check_kept,
+    check_products,
+    check_weights_are_left,
+    taken,
+)
 from gatewayd_hooks.testing.quantized_writing import (
     Writer,
     check_announcement,
+    check_pruned,
     check_read_back,
     fit_lost,
-    lost,
     nearest_lost,
     site,
     writer_of,
@@ -116,6 +125,12 @@ class QuantizerConformance:
             if isinstance(quantizer, Prunes):
                 yield quantizer, quantizer
 
+    def _multiplying(self) -> Iterator[Taken]:
+        """A product of each sample that it takes over; never of one that multiplies nothing."""
+        with self.opened() as quantizer:
+            if isinstance(quantizer, Multiplies):
+                yield from taken(quantizer)
+
     def _tensors(self, scheme: Scheme, matrix: Matrix) -> dict[str, torch.Tensor]:
         forms = scheme.stored(matrix)
         assert forms, "which tensors are stored of a plain matrix?"
@@ -125,9 +140,9 @@ class QuantizerConformance:
     def test_closing_it_unopened_is_harmless(self) -> None:
         self.make().close()
 
-    def test_it_reads_checkpoints_or_quantizes(self) -> None:
+    def test_it_reads_checkpoints_quantizes_or_multiplies(self) -> None:
         with self.opened() as quantizer:
-            assert isinstance(quantizer, Reads | Quantizes)
+            assert isinstance(quantizer, Reads | Quantizes | Multiplies)
 
     def test_a_wrong_announcement_is_refused_by_its_field(self) -> None:
         with self.opened() as quantizer:
@@ -275,18 +290,22 @@ class QuantizerConformance:
 
     def test_what_is_pruned_by_inputs_loses_less_and_is_the_same_again(self) -> None:
         for quantizer, strategy in self._pruning():
-            for spare in (0, 9):
-                one, other = site(spare=spare), site(spare=spare)
-                made, plain = strategy.prune(one), []
-                for pair, weight in zip(
-                    zip(one.matrices, one.weights, strict=True), made, strict=True
-                ):
-                    check(weight, pair[0])
-                    largest = quantizer.quantize(*pair)
-                    assert largest is not None
-                    plain.append(dense(largest))
-                by_inputs = lost(one.weights, [dense(weight) for weight in made], one.gram)
-                assert by_inputs < lost(one.weights, plain, one.gram)
-                assert all(map(equal, made, strategy.prune(one)))
-                assert all(map(torch.equal, other.weights, one.weights))
-                assert torch.equal(other.gram, one.gram)
+            check_pruned(quantizer, strategy)
+
+    def test_products_are_those_of_the_numbers(self) -> None:
+        """Into new tensors and given ones, of inputs that lie apart, of none, and changing none."""
+        for one in self._multiplying():
+            check_products(one)
+
+    def test_products_are_the_same_again_and_of_a_row_its_own_where_that_is_said(self) -> None:
+        for one in self._multiplying():
+            check_again(one)
+
+    def test_products_tell_what_they_keep_and_can_be_captured(self) -> None:
+        for one in self._multiplying():
+            check_kept(one)
+
+    def test_weights_that_are_taken_over_are_left_as_they_are(self) -> None:
+        with self.opened() as quantizer:
+            if isinstance(quantizer, Multiplies):
+                check_weights_are_left(quantizer)

@@ -12,13 +12,15 @@ from gatewayd_hooks.quantization import (
     Fit,
     GroupedWeight,
     Matrix,
+    Prunes,
+    Quantizes,
     Reads,
     Scheme,
     Site,
     Weight,
     Writes,
 )
-from gatewayd_hooks.testing.few_bits import check, dense
+from gatewayd_hooks.testing.few_bits import check, dense, equal
 
 _PREFIX = "model.layers.0.mlp."
 _ROWS, _COLUMNS = 128, 256
@@ -116,3 +118,20 @@ def lost(
     """The mean square of what other weights make of inputs, less what these do."""
     errors = torch.cat([(o - w).double() for w, o in zip(weights, others, strict=True)])
     return float(((errors @ gram) * errors).sum()) / len(errors)
+
+
+def check_pruned(quantizer: Quantizes, strategy: Prunes) -> None:
+    """What is thinned out by inputs loses less than the largest numbers do, and is it again."""
+    for spare in (0, 9):
+        one, other = site(spare=spare), site(spare=spare)
+        made, plain = strategy.prune(one), []
+        for pair, weight in zip(zip(one.matrices, one.weights, strict=True), made, strict=True):
+            check(weight, pair[0])
+            largest = quantizer.quantize(*pair)
+            assert largest is not None
+            plain.append(dense(largest))
+        by_inputs = lost(one.weights, [dense(weight) for weight in made], one.gram)
+        assert by_inputs < lost(one.weights, plain, one.gram)
+        assert all(map(equal, made, strategy.prune(one)))
+        assert all(map(torch.equal, other.weights, one.weights))
+        assert torch.equal(other.gram, one.gram)

@@ -183,7 +183,7 @@ class WritesIntoTheFile(Nibbles):
         (KeepsThree, "rounded_to_the_nearest"),
         (RoundsWhatStays, "rounded_to_the_nearest"),
         (CoarseFloats, "rounded_to_the_nearest"),
-        (Idle, "reads_checkpoints_or_quantizes"),
+        (Idle, "reads_checkpoints_quantizes_or_multiplies"),
         (TakesAnyBits, "wrong_announcement"),
         (SaysNotWhere, "wrong_announcement"),
         (TakesInfinity, "scales_that_are_not_finite"),

@@ -33,6 +33,7 @@ from gatewayd_engine.messages import (
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import read
+from gatewayd_engine.model.parts import BringingParts
 from gatewayd_engine.runner import Runner
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
@@ -134,7 +135,7 @@ def _read_weights_once() -> Iterator[None]:
 
     def once(checkpoint: Checkpoint, dtype: torch.dtype, *rest: Any) -> Decoder:
         _, _, parts, quantizer, kv_scales = rest
-        if quantizer is not None or kv_scales:
+        if quantizer is not None or kv_scales or isinstance(parts, BringingParts):
             return read(checkpoint, dtype, *rest)
         key = checkpoint.folder, dtype, type(parts)
         if key not in made:

@@ -1,0 +1,159 @@
+"""Hands matrices to humming-kernels, and calls it for their products."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gatewayd_quant_humming.packing import code_name, packed
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.multiplying import Form
+    from gatewayd_hooks.quantization import GroupedWeight, QuantizerResources
+    from gatewayd_quant_humming.config import HummingConfig
+
+_log = logging.getLogger(__name__)
+
+_ROWS, _COLUMNS = 128, 64
+"""Sides of its smallest blocks on Hopper; what is no multiple has no kernel there."""
+_LEAST_GROUP = 16
+_BITS = range(2, 9)
+_HOPPER = (9, 0)
+"""From here on engines multiply 8-bit floats with 8-bit floats themselves."""
+
+
+class Humming:
+    """Weights of few bits times floats of 16 bits.
+
+    Args:
+        config: its settings.
+    """
+
+    def __init__(self, config: HummingConfig) -> None:
+        self._config = config
+        self._layer: Any = None
+        self._schema: Any = None
+
+    def open(self, resources: QuantizerResources) -> None:
+        """Import the library, where there is a GPU for it.
+
+        Raises:
+            ValueError: it is not installed.
+        """
+        if not resources.device.startswith("cuda"):
+            _log.warning("humming multiplies on a GPU; on %s it does nothing", resources.device)
+            return
+        try:
+            self._layer = importlib.import_module("humming.layer").HummingLayer
+            self._schema = importlib.import_module("humming.schema")
+        except ImportError as error:
+            raise ValueError(
+                f"humming-kernels cannot be imported ({error}); pip install 'gatewayd[humming]',"
+                " or take humming out of [quantizer] kernels"
+            ) from error
+
+    def close(self) -> None:
+        """Nothing to give back."""
+
+    def suits(self, form: Form) -> bool:
+        """Whether it multiplies such matrices on such a device.
+
+        Activations stay floats of 16 bits: matrices that are meant for rounded ones are left to
+        engines that round them, but 8-bit floats where no engine does.
+        """
+        if self._layer is None or form.capability is None or not form.is_ordered:
+            return False
+        if form.activations == "int8" or (
+            form.activations == "e4m3" and form.capability >= _HOPPER
+        ):
+            return False
+        group_size = form.columns // form.groups
+        if form.groups > 1 and (group_size < _LEAST_GROUP or group_size & (group_size - 1)):
+            return False
+        if form.codes.is_floating_point:
+            if form.codes != torch.float8_e4m3fn or form.has_offsets:
+                return False
+        elif form.bits not in _BITS:
+            return False
+        if form.rows % _ROWS or form.columns % _COLUMNS:
+            return False
+        is_known: bool = self._described(
+            code_name(form.codes, form.bits),
+            0 if form.groups == 1 else group_size,
+            has_zeros=form.codes == torch.uint8,
+        ).is_compatible_with(self._schema.HummingInputSchema(), form.dtype)
+        return is_known
+
+    def take(
+        self, form: Form, weight: GroupedWeight, bias: torch.Tensor | None
+    ) -> HummingProduct | None:
+        """Pack a matrix, and let the library repack it.
+
+        Returns:
+            None where zeros are no whole codes.
+
+        Raises:
+            RuntimeError: the library wants other tensors than those that it is known to want.
+        """
+        made = packed(weight, bias, form.dtype)
+        if made is None:
+            return None
+        schema = self._described(
+            made.dtype, made.group_size, has_zeros="zero_point" in made.tensors
+        )
+        with torch.device(form.device):
+            layer = self._layer(
+                shape_n=form.rows,
+                shape_k=form.columns,
+                weight_config=schema,
+                has_bias=bias is not None,
+                torch_dtype=form.dtype,
+            )
+        wanted = dict(layer.named_parameters()).keys()
+        if wanted != made.tensors.keys():
+            raise RuntimeError(
+                f"humming-kernels wants {sorted(wanted)}, not {sorted(made.tensors)}"
+            )
+        layer.load_from_tensors(made.tensors)
+        layer.transform()
+        return HummingProduct(layer, form.rows, is_steady=self._config.batch_invariant)
+
+    def _described(self, dtype: str, group_size: int, *, has_zeros: bool) -> Any:  # noqa: ANN401
+        """A matrix in humming's words."""
+        return self._schema.HummingWeightSchema(
+            b_dtype=dtype, weight_scale_group_size=group_size, has_zero_point=has_zeros
+        )
+
+
+class HummingProduct:
+    """A matrix in a layer of humming's; see ``gatewayd_hooks.multiplying.Product``.
+
+    Args:
+        layer: transformed.
+        rows: of its matrix.
+        is_steady: whether it is to add up in one order.
+    """
+
+    __slots__ = ("_compute", "_forward", "_rows", "is_steady", "nbytes")
+    rounds_inputs = False
+
+    def __init__(self, layer: Any, rows: int, *, is_steady: bool) -> None:  # noqa: ANN401
+        self._forward = layer.forward
+        self._rows = rows
+        self._compute = json.dumps({"use_batch_invariant": True}) if is_steady else None
+        self.is_steady = is_steady
+        self.nbytes = sum(tensor.nbytes for tensor in layer.state_dict().values())
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        """See ``Product``; its kernels want numbers that lie in one piece, and one row at least."""
+        if not len(x):
+            return x.new_empty(0, self._rows) if out is None else out
+        x = x.contiguous()
+        if out is None or out.is_contiguous():
+            made: torch.Tensor = self._forward(x, outputs=out, compute_config=self._compute)
+            return made
+        return out.copy_(self._forward(x, compute_config=self._compute))

@@ -1,0 +1,115 @@
+"""Products that plugins bring: on a CPU, on a device, and where bits matter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.linears.brought import Bringer, Bringers, BroughtLinear
+from gatewayd_engine.model.linears.dequantized import DequantizedLinear
+from gatewayd_engine.model.linears.grouped import GroupedLinear
+from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts, with_brought
+from gatewayd_hooks.multiplying import Form
+from gatewayd_hooks.quantization import GroupedWeight
+from tests.engine.multiplier import Plain, PlainConfig, PlainProduct
+from tests.engine.nibbles import meant, rounded
+
+LINES = 5
+
+
+def made(parts: Parts, rows: int = 48, bias: bool = True) -> tuple[Any, torch.Tensor, torch.Tensor]:
+    """A matrix's product, inputs, and what they make in float64."""
+    generator = torch.Generator().manual_seed(3)
+    numbers, x = (torch.randn(n, 64, generator=generator) for n in (rows, LINES))
+    weight = rounded(numbers)
+    add = torch.randn(rows, generator=generator) if bias else None
+    linear = parts.linear(weight, add, torch.float32)
+    exact = x.double() @ meant(weight).double().t()
+    return linear, x, exact if add is None else exact + add
+
+
+def plain(columns: int = 0) -> Plain:
+    return Plain(PlainConfig(columns=columns))
+
+
+@pytest.mark.parametrize("parts", [PlainParts(), FusedParts(TorchKernels())], ids=["cpu", "device"])
+def test_it_multiplies_adds_and_leaves_the_rest_to_be_added(parts: Parts) -> None:
+    ours = with_brought(parts, Bringers([Bringer("plain", plain())]))
+    linear, x, exact = made(ours)
+    assert isinstance(linear, BroughtLinear)
+    assert linear.nbytes == 48 * 64 * 8
+    assert torch.equal(linear(x), exact.float())
+    out = torch.empty(LINES, 48)
+    assert linear(x, out=out) is out
+    assert torch.equal(out, exact.float())
+    stream = torch.ones(LINES, 48)
+    delta = linear.add_to(stream, x)
+    assert delta is not None
+    assert torch.equal(stream + delta, exact.float() + 1)
+
+
+def test_what_nobody_takes_and_floats_are_the_engines() -> None:
+    strategy = plain(columns=128)
+    bringers = Bringers([Bringer("plain", strategy)])
+    for parts, ours in (
+        (PlainParts(), DequantizedLinear),
+        (FusedParts(TorchKernels()), GroupedLinear),
+    ):
+        linear, _, _ = made(with_brought(parts, bringers))
+        assert isinstance(linear, ours)
+        floats = with_brought(parts, bringers).linear(torch.ones(4, 4), None, torch.float32)
+        assert type(floats) is type(parts.linear(torch.ones(4, 4), None, torch.float32))
+    assert strategy.made == []
+    assert with_brought(parts, Bringers()) is parts
+
+
+def test_its_norms_and_gates_are_those_of_a_matrix_of_floats() -> None:
+    parts = FusedParts(TorchKernels())
+    ours = with_brought(parts, Bringers([Bringer("plain", plain())]))
+    linear, x, _ = made(ours)
+    normed = ours.norm(torch.ones(64), 1e-6, 0.0, linear)(x)
+    assert torch.equal(normed, parts.norm(torch.ones(64), 1e-6, 0.0)(x))
+    gated = ours.gate("silu", linear)(x)
+    assert torch.equal(gated, parts.gate("silu", parts.linear(torch.ones(2, 2), None, x.dtype))(x))
+
+
+def test_what_is_asked_describes_the_weight() -> None:
+    strategy = plain()
+    made(with_brought(PlainParts(), Bringers([Bringer("plain", strategy)])))
+    codes, device = torch.uint8, torch.device("cpu")
+    assert strategy.made == [
+        Form(48, 64, codes, 4, 4, True, True, "float", True, torch.float32, device, None)
+    ]
+
+
+class Swayed(PlainProduct):
+    """One whose rows depend on how many there are, as those of most kernels do a little."""
+
+    is_steady = False
+
+    def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+        made = super().__call__(x).mul_(1 + len(x) * 1e-6)
+        return made if out is None else out.copy_(made)
+
+
+def test_where_bits_matter_it_multiplies_row_after_row() -> None:
+    weight = rounded(torch.randn(32, 64))
+    linear = BroughtLinear("swayed", Swayed(weight, None))
+    x = torch.randn(LINES, 64)
+    alone = torch.cat([linear(row) for row in torch.split(x, 1)])
+    assert not torch.equal(linear(x), alone)
+    linear.is_steady = True
+    assert torch.equal(linear(x), alone)
+    out = torch.empty(LINES, 32)
+    assert linear(x, out=out) is out
+    assert torch.equal(out, alone)
+    assert linear(x[:0]).shape == (0, 32)
+
+
+def test_a_matrix_of_zeros_is_no_fault() -> None:
+    weight = GroupedWeight(torch.zeros(8, 64, dtype=torch.int8), torch.zeros(8, 1), None, 4)
+    bringers = Bringers([Bringer("plain", plain())])
+    assert bringers.make(weight, None, torch.float32) is not None

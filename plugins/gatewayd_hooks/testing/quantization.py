@@ -25,6 +25,7 @@ from gatewayd_hooks.quantization import (
     StaticWeight,
     Stored,
 )
+from gatewayd_hooks.testing import multiplying
 from gatewayd_hooks.testing.few_bits import (
     EIGHT_BITS,
     FLOAT_ERROR,
@@ -39,14 +40,6 @@ from gatewayd_hooks.testing.few_bits import (
     normal,
     random,
     spread,
-)
-from gatewayd_hooks.testing.multiplying import (
-    Taken,
-    check_again,
-    check_kept,
-    check_products,
-    check_weights_are_left,
-    taken,
 )
 from gatewayd_hooks.testing.quantized_writing import (
     Writer,
@@ -125,11 +118,11 @@ class QuantizerConformance:
             if isinstance(quantizer, Prunes):
                 yield quantizer, quantizer
 
-    def _multiplying(self) -> Iterator[Taken]:
+    def _multiplying(self) -> Iterator[multiplying.Taken]:
         """A product of each sample that it takes over; never of one that multiplies nothing."""
         with self.opened() as quantizer:
             if isinstance(quantizer, Multiplies):
-                yield from taken(quantizer)
+                yield from multiplying.taken(quantizer)
 
     def _tensors(self, scheme: Scheme, matrix: Matrix) -> dict[str, torch.Tensor]:
         forms = scheme.stored(matrix)
@@ -295,17 +288,14 @@ class QuantizerConformance:
     def test_products_are_those_of_the_numbers(self) -> None:
         """Into new tensors and given ones, of inputs that lie apart, of none, and changing none."""
         for one in self._multiplying():
-            check_products(one)
+            multiplying.check_products(one)
+            multiplying.check_kept(one)
 
     def test_products_are_the_same_again_and_of_a_row_its_own_where_that_is_said(self) -> None:
         for one in self._multiplying():
-            check_again(one)
-
-    def test_products_tell_what_they_keep_and_can_be_captured(self) -> None:
-        for one in self._multiplying():
-            check_kept(one)
+            multiplying.check_again(one)
 
     def test_weights_that_are_taken_over_are_left_as_they_are(self) -> None:
         with self.opened() as quantizer:
             if isinstance(quantizer, Multiplies):
-                check_weights_are_left(quantizer)
+                multiplying.check_weights_are_left(quantizer)

@@ -60,7 +60,7 @@ def _fp8(numbers: torch.Tensor) -> GroupedWeight:
     )
 
 
-def _blocks(numbers: torch.Tensor) -> Weight:
+def _blocks(numbers: torch.Tensor) -> GroupedWeight:
     """As DeepSeek's and Qwen's checkpoints of 8-bit floats have them."""
     tiles = torch.unflatten(torch.unflatten(numbers.float(), 1, (-1, GROUP)), 0, (-1, GROUP))
     largest = tiles.abs().amax((1, 3)) / 448

@@ -27,6 +27,21 @@ from tests.engine.core.test_compaction import (
 __all__ = ["_wide_model", "fitted"]
 
 
+@pytest.fixture
+def odd_biases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Biases a little above 1, half of whose bytes are no number as bfloat16."""
+    odd, compact = (
+        torch.tensor([0x3F807FC1], dtype=torch.int32).view(torch.float32),
+        Matching.compact,
+    )
+
+    def biased(self: Any, *args: Any) -> Compacted:
+        few = compact(self, *args)
+        return few._replace(bias=odd.expand(few.bias.shape))
+
+    monkeypatch.setattr(Matching, "compact", biased)
+
+
 @pytest.mark.parametrize(
     ("method", "broken", "what"),
     [
@@ -141,21 +156,11 @@ def test_what_goes_wrong_in_between_leaves_nothing_behind(
     assert engine.core.stats.faults == raises
 
 
-NAN_IN_HALF = torch.tensor([0x3F807FC1], dtype=torch.int32).view(torch.float32)
-"""A number a little above 1, of which a half is no number as bfloat16."""
-
-
 @pytest.mark.parametrize("form", [{"kv_codec": StrategyChoice("int8")}, {"dtype": "bfloat16"}])
+@pytest.mark.usefixtures("odd_biases")
 def test_biases_leave_nothing_to_the_next_that_is_no_number(
-    make_engine: Make, monkeypatch: pytest.MonkeyPatch, form: dict[str, Any]
+    make_engine: Make, form: dict[str, Any]
 ) -> None:
-    compact = Matching.compact
-
-    def biased(self: Any, *args: Any) -> Compacted:
-        few = compact(self, *args)
-        return few._replace(bias=NAN_IN_HALF.expand(few.bias.shape).to(few.bias.dtype))
-
-    monkeypatch.setattr(Matching, "compact", biased)
     engine = make_engine(**{**FIELDS, "kv_pages": 40}, **form, prefix_cache=None)
     assert len(answer(engine)) == LENGTH
     pool = engine.core._placement.shortening._pool

@@ -21,7 +21,8 @@ from typing import Any
 
 from gatewayd_engine import embedded
 from tests.engine.core.test_formats import written
-from tests.engine.gguf_files import BLOCKS, convert
+from tests.engine.gguf_blocks import BLOCKS
+from tests.engine.gguf_files import convert
 from tests.plugins.quantized.writers import WRITERS
 
 _TOKENIZER = ("generation_config.json", "tokenizer.json", "tokenizer_config.json")

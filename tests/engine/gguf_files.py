@@ -1,26 +1,20 @@
-"""GGUF files, written byte by byte: whole ones of a model, and headers that say anything.
-
-``number`` is the published formula of each type for one number of a block: the measure for what
-unpacks whole rows at once.
-"""
+"""GGUF files, written byte by byte: whole ones of a model, and headers that say anything."""
 
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from safetensors.torch import load_file
 
+from tests.engine.gguf_blocks import BLOCKS, meant, packed
+
 CODES = {"F32": 0, "F16": 1, "Q4_0": 2, "Q8_0": 8, "Q4_K": 12, "Q6_K": 14, "BF16": 30}
-BLOCKS = {"Q8_0": (32, 34), "Q4_0": (32, 18), "Q4_K": (256, 144), "Q6_K": (256, 210)}
-"""Numbers and bytes of a block."""
-HALVES = {"Q8_0": (0,), "Q4_0": (0,), "Q4_K": (0, 2), "Q6_K": (208,)}
-"""Where float16 are in a block."""
 ALIGNMENT = 32
 
 
@@ -81,123 +75,19 @@ def written(
     return head + bytes(-len(head) % alignment) + body
 
 
-def packed(kind: str, weight: torch.Tensor) -> bytes:
-    """A matrix, roughly rounded, in blocks of a type; floats as they are."""
-    if kind in ("F32", "F16"):
-        return weight.numpy().astype("<f4" if kind == "F32" else "<f2").tobytes()
-    if kind == "BF16":
-        return weight.bfloat16().view(torch.int16).numpy().tobytes()
-    columns, nbytes = BLOCKS[kind]
-    blocks = weight.numpy().reshape(-1, columns)
-    made = np.zeros((len(blocks), nbytes), np.uint8)
-    _PUT[kind](made, blocks)
-    return made.tobytes()
-
-
-def _half(numbers: Any) -> Any:
-    return np.maximum(numbers, 1e-6).astype(np.float16).astype(np.float32)[:, None]
-
-
-def _put_half(made: Any, at: int, numbers: Any) -> None:
-    made[:, at : at + 2] = numbers.astype("<f2").view(np.uint8)
-
-
-def _put_q8_0(made: Any, blocks: Any) -> None:
-    scales = _half(np.abs(blocks).max(1) / 127)
-    _put_half(made, 0, scales)
-    made[:, 2:] = np.rint(blocks / scales).clip(-127, 127).astype(np.int8).view(np.uint8)
-
-
-def _put_q4_0(made: Any, blocks: Any) -> None:
-    scales = _half(np.abs(blocks).max(1) / 7)
-    codes = (np.rint(blocks / scales).clip(-7, 7) + 8).astype(np.uint8)
-    _put_half(made, 0, scales)
-    made[:, 2:] = codes[:, :16] | codes[:, 16:] << 4
-
-
-def _put_q4_k(made: Any, blocks: Any) -> None:
-    groups = blocks.reshape(-1, 8, 32)
-    least, most = np.minimum(groups.min(2), 0), groups.max(2)
-    d, dmin = _half((most - least).max(1) / 15 / 63), _half(-least.min(1) / 63)
-    scales = np.rint((most - least) / 15 / d).clip(1, 63).astype(np.uint8)
-    mins = np.rint(-least / dmin).clip(0, 63).astype(np.uint8)
-    _put_half(made, 0, d)
-    _put_half(made, 2, dmin)
-    for j in range(4):
-        made[:, 4 + j] = scales[:, j] | scales[:, 4 + j] >> 4 << 6
-        made[:, 8 + j] = mins[:, j] | mins[:, 4 + j] >> 4 << 6
-        made[:, 12 + j] = scales[:, 4 + j] & 15 | (mins[:, 4 + j] & 15) << 4
-    for j in range(8):
-        step, lowest = d * scales[:, j, None], dmin * mins[:, j, None]
-        codes = np.rint((groups[:, j] + lowest) / step).clip(0, 15).astype(np.uint8)
-        at = 16 + 32 * (j // 2)
-        made[:, at : at + 32] |= codes << 4 * (j % 2)
-
-
-def _put_q6_k(made: Any, blocks: Any) -> None:
-    most = np.abs(blocks.reshape(-1, 16, 16)).max(2) / 31
-    d = _half(most.max(1) / 127)
-    scales = np.rint(most / d).clip(1, 127)
-    codes = np.rint(blocks / (d * scales).repeat(16, 1)).clip(-32, 31) + 32
-    for i, code in enumerate(codes.astype(np.uint8).T):
-        side, t, j = i // 128, i // 32 % 4, i % 32
-        made[:, 64 * side + j + 32 * (t & 1)] |= (code & 15) << 4 * (t >> 1)
-        made[:, 128 + 32 * side + j] |= code >> 4 << 2 * t
-    made[:, 192:208] = scales.astype(np.int8).view(np.uint8)
-    _put_half(made, 208, d)
-
-
-_PUT = {"Q8_0": _put_q8_0, "Q4_0": _put_q4_0, "Q4_K": _put_q4_k, "Q6_K": _put_q6_k}
-
-
-def number(kind: str, raw: Any, i: int) -> Any:
-    """The number ``i`` of each of some blocks, uint8 ``[blocks, bytes]``."""
-    block = raw.T.astype(np.int32)
-
-    def half(at: int) -> Any:
-        return raw[:, at : at + 2].copy().view("<f2")[:, 0].astype(np.float32)
-
-    def signed(at: int) -> Any:
-        return np.where(block[at] > 127, block[at] - 256, block[at]).astype(np.float32)
-
-    if kind == "Q8_0":
-        return half(0) * signed(2 + i)
-    if kind == "Q4_0":
-        return half(0) * ((block[2 + i % 16] >> 4 * (i // 16) & 15) - 8).astype(np.float32)
-    if kind == "Q4_K":
-        j, s = i // 32, block[4:16]
-        if j < 4:
-            scale, least = s[j] & 63, s[j + 4] & 63
-        else:
-            scale = s[j + 4] & 15 | s[j - 4] >> 6 << 4
-            least = s[j + 4] >> 4 | s[j] >> 6 << 4
-        code = block[16 + 32 * (j // 2) + i % 32] >> 4 * (j % 2) & 15
-        product = half(0) * scale.astype(np.float32) * code.astype(np.float32)
-        return product - half(2) * least.astype(np.float32)
-    side, t, j = i // 128, i // 32 % 4, i % 32
-    low = block[64 * side + j + 32 * (t & 1)] >> 4 * (t >> 1) & 15
-    high = block[128 + 32 * side + j] >> 2 * t & 3
-    return half(208) * signed(192 + i // 16) * ((low | high << 4) - 32).astype(np.float32)
-
-
-def meant(kind: str, data: bytes, shape: tuple[int, ...]) -> torch.Tensor:
-    """The numbers of a tensor, one number of the blocks after the other."""
-    if kind not in BLOCKS:
-        dtype = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}[kind]
-        return torch.frombuffer(bytearray(data), dtype=dtype).float().reshape(shape)
-    columns, nbytes = BLOCKS[kind]
-    blocks = np.frombuffer(data, np.uint8).reshape(-1, nbytes)
-    numbers = np.stack([number(kind, blocks, i) for i in range(columns)], 1)
-    return torch.from_numpy(numbers).reshape(shape)
-
-
 NAMES = {
     "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
     "mlp.down_proj": "ffn_down", "input_layernorm": "attn_norm",
     "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+    "mlp.gate": "ffn_gate_inp", "mlp.experts.*.gate_proj": "ffn_gate_exps",
+    "mlp.experts.*.up_proj": "ffn_up_exps", "mlp.experts.*.down_proj": "ffn_down_exps",
+    "block_sparse_moe.gate": "ffn_gate_inp", "block_sparse_moe.experts.*.w1": "ffn_gate_exps",
+    "block_sparse_moe.experts.*.w3": "ffn_up_exps",
+    "block_sparse_moe.experts.*.w2": "ffn_down_exps",
 }  # fmt: skip
+EXPERT = re.compile(r"\.experts\.(\d+|\*)\.")
 WHOLE = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_head": "output"}
 
 
@@ -214,7 +104,27 @@ def gguf_name(name: str, architecture: str) -> str:
             "pre_feedforward_layernorm": "ffn_norm",
             "post_feedforward_layernorm": "post_ffw_norm",
         }
-    return f"blk.{layer}.{({**NAMES, **norms})[part]}.{ending}"
+    part = {**NAMES, **norms}[EXPERT.sub(".experts.*.", part)]
+    # Until 2024 each expert was a tensor.
+    number = EXPERT.search(stem)
+    if number is not None and number[1] != "*":
+        part = part.replace("_exps", f".{number[1]}")
+    return f"blk.{layer}.{part}.{ending}"
+
+
+def stacked(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """The same with a ``*`` for the numbers of experts, which are one tensor."""
+    made: dict[str, Any] = {}
+    for name, tensor in tensors.items():
+        found = EXPERT.search(name)
+        if found is None:
+            made[name] = tensor
+        else:
+            made.setdefault(EXPERT.sub(".experts.*.", name), {})[int(found[1])] = tensor
+    return {
+        name: torch.stack([of[i] for i in range(len(of))]) if isinstance(of, dict) else of
+        for name, of in made.items()
+    }
 
 
 def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -235,6 +145,11 @@ def metadata(architecture: str, config: Mapping[str, Any]) -> dict[str, Any]:
         "rope.freq_base": float(rope.get("rope_theta") or config.get("rope_theta") or 10_000.0),
         "vocab_size": config["vocab_size"],
     }
+    count = config.get("num_local_experts", config.get("num_experts"))
+    if count is not None:
+        facts |= {"expert_count": count, "expert_used_count": config["num_experts_per_tok"]}
+    if "moe_intermediate_size" in config:
+        facts["expert_feed_forward_length"] = config["moe_intermediate_size"]
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(key) is not None:
             facts[key] = float(config[key])
@@ -257,6 +172,8 @@ def convert(
     architecture: str,
     kinds: Sequence[str],
     otherwise: str = "F32",
+    *,
+    is_apart: bool = False,
     **changes: Any,
 ) -> dict[str, torch.Tensor]:
     """Write a checkpoint of Hugging Face's as GGUF; ``changes`` are of the metadata.
@@ -267,6 +184,7 @@ def convert(
         architecture: by llama.cpp's name.
         kinds: types of matrices, which take turns.
         otherwise: the type of a matrix that has no whole blocks of any.
+        is_apart: experts are a tensor each, as in old files.
         changes: of the metadata.
 
     Returns:
@@ -274,26 +192,33 @@ def convert(
     """
     config = json.loads((source / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config))
-    numbers, puts = {}, []
+    tensors: dict[str, torch.Tensor] = {}
     for path in sorted(source.glob("*.safetensors")):
-        for name, weight in sorted(load_file(path).items()):
-            tensor = weight.float()
-            kind = "F32" if tensor.dim() == 1 else kept(name, tensor.shape[1], kinds, otherwise)
-            heads = 0
-            if architecture == "llama":
-                heads = config["num_attention_heads"] if ".q_proj." in name else heads
-                heads = config["num_key_value_heads"] if ".k_proj." in name else heads
-            stored = tensor + 1 if architecture == "gemma2" and tensor.dim() == 1 else tensor
-            if heads:  # as the converter's LlamaModel.permute
-                shape = (heads, 2, len(tensor) // heads // 2, *tensor.shape[1:])
-                stored = tensor.reshape(shape).swapaxes(1, 2).reshape(tensor.shape)
-            data = packed(kind, stored.contiguous())
-            puts.append(Put(gguf_name(name, architecture), tuple(tensor.shape), kind, data))
-            read = meant(kind, data, tuple(tensor.shape))
-            if heads:
-                shape = (heads, len(tensor) // heads // 2, 2, *tensor.shape[1:])
-                read = read.reshape(shape).swapaxes(1, 2).reshape(tensor.shape)
-            numbers[name] = read - 1 if stored is not tensor and not heads else read
+        tensors |= load_file(path)
+    numbers, puts = {}, []
+    for name, weight in sorted((tensors if is_apart else stacked(tensors)).items()):
+        tensor = weight.float()
+        shape = tuple(tensor.shape)
+        kind = "F32" if tensor.dim() == 1 else kept(name, shape[-1], kinds, otherwise)
+        heads = 0
+        if architecture == "llama":
+            heads = config["num_attention_heads"] if ".q_proj." in name else heads
+            heads = config["num_key_value_heads"] if ".k_proj." in name else heads
+        stored = tensor + 1 if architecture == "gemma2" and tensor.dim() == 1 else tensor
+        if heads:  # as the converter's LlamaModel.permute
+            halves = (heads, 2, len(tensor) // heads // 2, *shape[1:])
+            stored = tensor.reshape(halves).swapaxes(1, 2).reshape(shape)
+        data = packed(kind, stored.contiguous())
+        puts.append(Put(gguf_name(name, architecture), shape, kind, data))
+        read = meant(kind, data, shape)
+        if heads:
+            pairs = (heads, len(tensor) // heads // 2, 2, *shape[1:])
+            read = read.reshape(pairs).swapaxes(1, 2).reshape(shape)
+        read = read - 1 if stored is not tensor and not heads else read
+        if tensor.dim() == 3:
+            numbers |= {name.replace("*", str(i)): part for i, part in enumerate(read)}
+        else:
+            numbers[name] = read
     facts = {**metadata(architecture, config), **changes}
     entries = [entry_of(key, fact) for key, fact in facts.items() if fact is not None]
     (folder / "model.gguf").write_bytes(written(entries, puts))

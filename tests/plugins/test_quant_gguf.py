@@ -14,7 +14,7 @@ from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Sto
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_gguf.config import GgufConfig
 from gatewayd_quant_gguf.strategy import Gguf
-from tests.engine.gguf_files import BLOCKS, HALVES, meant
+from tests.engine.gguf_blocks import BLOCKS, HALVES, meant
 
 NAME = "model.layers.0.mlp.down_proj"
 DIGESTS = {

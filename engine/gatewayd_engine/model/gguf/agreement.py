@@ -12,6 +12,8 @@ from gatewayd_engine.model.spec import ModelSpec
 
 _RELATIVE = 1e-6
 """The file has float32, config.json what a decimal number says."""
+_SOFTMAX = 1
+"""Of a router's scores, as llama.cpp numbers functions."""
 
 
 class _Fact(NamedTuple):
@@ -62,7 +64,7 @@ def _expected(spec: ModelSpec) -> Iterator[_Fact]:
     if spec.rope.kind in ("linear", "yarn"):
         yield _Fact("rope.scaling.factor", spec.rope.factor, "a factor of")
     yield _Fact("vocab_size", spec.vocab_size, "vocab_size")
-    yield _Fact("expert_count", 0, "num_experts")
+    yield from _of_experts(spec)
     if any(spec.windows):
         yield _Fact("attention.sliding_window", max(spec.windows), "sliding_window")
     for key, cap in (
@@ -70,6 +72,20 @@ def _expected(spec: ModelSpec) -> Iterator[_Fact]:
         ("final_logit_softcapping", spec.logit_softcap),
     ):
         yield _Fact(key, cap or 0, key)
+
+
+def _of_experts(spec: ModelSpec) -> Iterator[_Fact]:
+    moe = spec.moe
+    count = "num_local_experts" if spec.family.experts == "mixtral" else "num_experts"
+    yield _Fact("expert_count", moe.num_experts if moe else 0, count, moe is not None)
+    used = moe.top_k if moe else 0
+    yield _Fact("expert_used_count", used, "num_experts_per_tok", moe is not None)
+    yield _Fact("expert_shared_count", 0, "shared experts")
+    if moe is not None:
+        yield _Fact("expert_feed_forward_length", moe.intermediate_size, "moe_intermediate_size")
+        yield _Fact("expert_weights_norm", moe.renormalise, "norm_topk_prob")
+        yield _Fact("expert_weights_scale", 1, "a scale of experts of")
+        yield _Fact("expert_gating_func", _SOFTMAX, "the gating function")
 
 
 def _head(files: Files, spec: ModelSpec) -> Iterator[str]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from gatewayd_engine.model.gguf.experts import Experts
 from gatewayd_engine.model.gguf.header import Header, Tensor, Value, read_header
 from gatewayd_engine.model.gguf.names import ARCHITECTURES, FREQUENCIES, renamed
 from gatewayd_engine.model.gguf.types import FLOATS
@@ -70,12 +71,13 @@ def read_files(folder: Path) -> Files:
             f"{paths[0].name}: split.count is {metadata['split.count']}, but it has no parts beside"
             " it; put all of them there, under the names that they were made with"
         )
-    tensors, frequencies = _tensors(paths, headers, architecture)
+    experts = Experts.of(paths[0].name, metadata, architecture)
+    tensors, frequencies = _tensors(paths, headers, architecture, experts)
     return Files(paths[0], metadata, architecture, tensors, frequencies)
 
 
 def _tensors(
-    paths: Sequence[Path], headers: Sequence[Header], architecture: str
+    paths: Sequence[Path], headers: Sequence[Header], architecture: str, experts: Experts
 ) -> tuple[dict[str, tuple[Path, Tensor]], tuple[Path, Tensor] | None]:
     found: dict[str, tuple[Path, Tensor]] = {}
     frequencies = None
@@ -87,11 +89,12 @@ def _tensors(
             full = renamed(name, architecture)
             if full is None:
                 raise LoadError(f"{path.name}: tensor {name} is none of a {architecture} model")
-            if full in found:
-                raise LoadError(
-                    f"tensor {name} is in {found[full][0].name} and again in {path.name}"
-                )
-            found[full] = (path, tensor)
+            for single, part in experts.apart(path.name, name, full, tensor):
+                if single in found:
+                    raise LoadError(
+                        f"tensor {name} is in {found[single][0].name} and again in {path.name}"
+                    )
+                found[single] = (path, part)
     return found, frequencies
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 
-_NAME = re.compile(r"(?:blk\.(0|[1-9][0-9]{0,5})\.)?([a-z_]{1,40})\.(weight|bias)")
+_NUMBER = "0|[1-9][0-9]{0,5}"
+_NAME = re.compile(rf"(?:blk\.({_NUMBER})\.)?([a-z_]{{1,40}})(?:\.({_NUMBER}))?\.(weight|bias)")
 _WHOLE = {
     "token_embd": "model.embed_tokens",
     "output_norm": "model.norm",
@@ -30,28 +31,57 @@ _GEMMA = {
 }
 _PHI = {"attn_qkv": "self_attn.qkv_proj", "ffn_up": "mlp.gate_up_proj"}
 """Joined there as here."""
+_MIXTRAL = {
+    "ffn_gate_inp": "block_sparse_moe.gate",
+    "ffn_gate_exps": "block_sparse_moe.experts.*.w1",
+    "ffn_up_exps": "block_sparse_moe.experts.*.w3",
+    "ffn_down_exps": "block_sparse_moe.experts.*.w2",
+}
+_QWEN = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.*.gate_proj",
+    "ffn_up_exps": "mlp.experts.*.up_proj",
+    "ffn_down_exps": "mlp.experts.*.down_proj",
+}
+_STACKED = "_exps"
 
+EACH = "*"
+"""In the name of a tensor that is all experts' of a layer: in the place of their numbers."""
 FREQUENCIES = "rope_freqs.weight"
 """Not a weight: what config.json says of long contexts, in numbers."""
 GEMMA = "gemma2"
 PHI = "phi3"
+LLAMA = "llama"
+QWEN_EXPERTS = "qwen3moe"
 ARCHITECTURES = {
-    "llama": ("LlamaForCausalLM", "MistralForCausalLM"),
+    LLAMA: ("LlamaForCausalLM", "MistralForCausalLM", "MixtralForCausalLM"),
     "qwen2": ("Qwen2ForCausalLM",),
     "qwen3": ("Qwen3ForCausalLM",),
+    QWEN_EXPERTS: ("Qwen3MoeForCausalLM",),
     GEMMA: ("Gemma2ForCausalLM",),
     PHI: ("Phi3ForCausalLM",),
 }
 """Those that are read, with Hugging Face's names of what they are."""
 
 
+_OTHERS = {GEMMA: _GEMMA, PHI: _PHI, LLAMA: _MIXTRAL, QWEN_EXPERTS: _QWEN}
+
+
 def renamed(name: str, architecture: str) -> str | None:
-    """Hugging Face's name of a tensor; None for one that no architecture read here has."""
+    """Hugging Face's name of a tensor; None for one that no architecture read here has.
+
+    Experts are one tensor, whose name has ``EACH`` in it, or one each, as files were until 2024.
+    """
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    layer, stem, ending = found.groups()
+    layer, stem, expert, ending = found.groups()
     if layer is None:
-        return f"{_WHOLE[stem]}.{ending}" if stem in _WHOLE else None
-    known = {**_LAYER, **{GEMMA: _GEMMA, PHI: _PHI}.get(architecture, {})}
-    return f"model.layers.{layer}.{known[stem]}.{ending}" if stem in known else None
+        return f"{_WHOLE[stem]}.{ending}" if stem in _WHOLE and expert is None else None
+    known = {**_LAYER, **_OTHERS.get(architecture, {})}
+    if expert is not None:
+        stem = f"{stem}{_STACKED}"
+    if stem not in known:
+        return None
+    inside = known[stem] if expert is None else known[stem].replace(EACH, expert)
+    return f"model.layers.{layer}.{inside}.{ending}"

@@ -18,13 +18,13 @@ from gatewayd_engine.model.kv_scales import (
     scaled_output,
 )
 from gatewayd_engine.model.layers import FeedForward, LinearOp
-from gatewayd_engine.model.layout import STACKED, expert_parts, expert_prefix, layer_norms
+from gatewayd_engine.model.layout import expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.linears.brought import UnfitProduct
 from gatewayd_engine.model.linears.device import Apart
-from gatewayd_engine.model.moe import MixtureOfExperts
+from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import Gate, Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
-from gatewayd_engine.model.spec import ModelSpec, MoeSpec
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.model.steady import Unsteady
 from gatewayd_engine.model.weights import dense, in_type, joined, placed, rows, times
 from gatewayd_hooks.quantization import Matrix, Weight
@@ -126,15 +126,11 @@ class LayerBuilder:
         self._linears: list[LinearOp] = []
         self._gates: list[Gate] = []
 
-    def layer(self, index: int) -> Layer:
-        """One layer."""
+    def layer(self, index: int, mlp: Mlp | None = None) -> Layer:
+        """One layer, with another feed-forward part in the place of its own if there is one."""
         spec, prefix = self._spec, f"model.layers.{index}"
         attention = self._attention(index, f"{prefix}.self_attn")
-        mlp: Mlp
-        if spec.moe is not None and spec.moe.layers[index]:
-            mlp = self._experts(spec.moe, expert_prefix(spec, prefix, self._weights))
-        else:
-            mlp = self._feed_forward(f"{prefix}.mlp", ("gate_proj", "up_proj", "down_proj"))
+        mlp = self._mlp(index) if mlp is None else mlp
         entries = (attention.entry, mlp.entry, None, None)
         before_attention, before_mlp, *after = (
             self.norm(f"{prefix}.{name}", entry)
@@ -142,6 +138,24 @@ class LayerBuilder:
         )
         after_attention, after_mlp = after or (None, None)
         return Layer(attention, mlp, before_attention, before_mlp, after_attention, after_mlp)
+
+    def router(self, index: int) -> Router:
+        """What chooses among the experts of a layer.
+
+        Raises:
+            ValueError: there are none.
+        """
+        moe = self._spec.moe
+        if moe is None:
+            raise ValueError(f"layer {index} has no experts")
+        gate = f"{self._expert_prefix(index)}.gate"
+        scores = self.packed(gate, self._weights.matrix(gate), self._bias((gate,)), is_kept=True)
+        return Router(scores, moe.top_k, renormalise=moe.renormalise)
+
+    def expert(self, index: int, number: int) -> FeedForward:
+        """One of the experts of a layer."""
+        prefix = f"{self._expert_prefix(index)}.experts.{number}"
+        return self._feed_forward(prefix, expert_parts(self._spec))
 
     def norm(self, name: str, entry: LinearOp | None = None) -> Norm:
         """A norm of the residual stream, before one matrix or several parts."""
@@ -185,6 +199,17 @@ class LayerBuilder:
                 part.is_steady = True
         return True
 
+    def _mlp(self, index: int) -> Mlp:
+        moe = self._spec.moe
+        if moe is None or not moe.layers[index]:
+            names = ("gate_proj", "up_proj", "down_proj")
+            return self._feed_forward(f"model.layers.{index}.mlp", names)
+        experts = [self.expert(index, number) for number in range(moe.num_experts)]
+        return MixtureOfExperts(self.router(index), experts)
+
+    def _expert_prefix(self, index: int) -> str:
+        return expert_prefix(self._spec, f"model.layers.{index}", self._weights)
+
     def _attention(self, index: int, prefix: str) -> Attention:
         spec = self._spec
         names = self._apart(prefix, "qkv_proj", ("q_proj", "k_proj", "v_proj"))
@@ -217,37 +242,10 @@ class LayerBuilder:
         gate, up, down = names
         joined = self._apart(prefix, "gate_up_proj", (gate, up))
         gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
-        return self._gated(gate_up, self.linear(f"{prefix}.{down}"))
-
-    def _gated(self, gate_up: LinearOp, down: LinearOp) -> FeedForward:
-        gate = self._parts.gate(self._spec.activation, down)
-        self._gates.append(gate)
-        return FeedForward(gate_up, down, gate)
-
-    def _experts(self, moe: MoeSpec, prefix: str) -> MixtureOfExperts:
-        """Experts one by one as released, or stacked as transformers 5 holds them."""
-        if f"{prefix}.{STACKED}" in self._weights:
-            experts = self._stacked(prefix)
-        else:
-            names = expert_parts(self._spec)
-            experts = [
-                self._feed_forward(f"{prefix}.experts.{number}", names)
-                for number in range(moe.num_experts)
-            ]
-        gate = f"{prefix}.gate"
-        router = self.packed(gate, self._weights.matrix(gate), self._bias((gate,)), is_kept=True)
-        return MixtureOfExperts(router, experts, moe.top_k, moe.renormalise)
-
-    def _stacked(self, prefix: str) -> list[FeedForward]:
-        names = (f"{prefix}.{STACKED}", f"{prefix}.experts.down_proj")
-        gate_ups, downs = (
-            [
-                self.packed(f"{prefix}.experts.{number}.{name.rpartition('.')[2]}", weight)
-                for number, weight in enumerate(self._weights.take(name))
-            ]
-            for name in names
-        )
-        return [self._gated(gate_up, down) for gate_up, down in zip(gate_ups, downs, strict=True)]
+        back = self.linear(f"{prefix}.{down}")
+        gated = self._parts.gate(self._spec.activation, back)
+        self._gates.append(gated)
+        return FeedForward(gate_up, back, gated)
 
     def _apart(self, prefix: str, joined: str, parts: tuple[str, ...]) -> list[str]:
         """Names of the matrices of one input, which are stored joined or apart."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from gatewayd_engine.model.experts import apart
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.headers import LoadError
@@ -68,7 +69,7 @@ class Checkpoint:
             )
         if has_gguf(folder):
             return cls(folder, spec, scheme, GgufSource(folder, spec))
-        return cls(folder, spec, scheme, SafetensorsSource(folder))
+        return cls(folder, spec, scheme, apart(SafetensorsSource(folder), spec))
 
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor that is stored plainly."""

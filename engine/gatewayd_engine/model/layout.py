@@ -11,9 +11,6 @@ Shapes = dict[str, tuple[int, ...]]
 
 _WEIGHT = ".weight"
 
-STACKED = "experts.gate_up_proj"
-"""Of a layer whose experts are stored as one tensor."""
-
 
 def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
     """Names and shapes of all tensors that a model needs.
@@ -35,7 +32,7 @@ def layout(spec: ModelSpec, present: Container[str] = ()) -> Shapes:
             shapes[f"{prefix}.{norm}.weight"] = (spec.hidden_size,)
         shapes |= _attention(spec, f"{prefix}.self_attn", present)
         if spec.moe is not None and spec.moe.layers[index]:
-            shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present), present)
+            shapes |= _experts(spec, spec.moe, expert_prefix(spec, prefix, present))
         else:
             shapes |= _feed_forward(spec, f"{prefix}.mlp", present)
     return shapes
@@ -96,13 +93,9 @@ def _feed_forward(spec: ModelSpec, prefix: str, present: Container[str]) -> Shap
     return shapes | _linear(f"{prefix}.down_proj", hidden, inner, spec.mlp_bias)
 
 
-def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str, present: Container[str]) -> Shapes:
+def _experts(spec: ModelSpec, moe: MoeSpec, prefix: str) -> Shapes:
     hidden, inner = spec.hidden_size, moe.intermediate_size
     shapes = _linear(f"{prefix}.gate", moe.num_experts, hidden, False)
-    if f"{prefix}.{STACKED}" in present:
-        shapes[f"{prefix}.{STACKED}"] = (moe.num_experts, 2 * inner, hidden)
-        shapes[f"{prefix}.experts.down_proj"] = (moe.num_experts, hidden, inner)
-        return shapes
     gate, up, down = expert_parts(spec)
     for number in range(moe.num_experts):
         for name in (gate, up):

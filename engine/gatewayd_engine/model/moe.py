@@ -9,30 +9,41 @@ import torch
 from gatewayd_engine.model.layers import FeedForward, LinearOp
 
 
-class MixtureOfExperts:
-    """A router and its experts; tokens are grouped by expert, so each runs once per step."""
+class Router:
+    """Says which experts a token visits, and what their answers count."""
 
-    __slots__ = ("_experts", "_renormalise", "_router", "_top_k")
-    entry = None
+    __slots__ = ("_renormalise", "_scores", "_top_k")
 
-    def __init__(
-        self, router: LinearOp, experts: Sequence[FeedForward], top_k: int, renormalise: bool
-    ) -> None:
-        self._router = router
-        self._experts = experts
+    def __init__(self, scores: LinearOp, top_k: int, *, renormalise: bool) -> None:
+        self._scores = scores
         self._top_k = top_k
         self._renormalise = renormalise
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
-        scores = torch.softmax(self._router(x), -1, dtype=torch.float32)
-        weights, chosen = scores.topk(self._top_k, -1)  # [n, top_k]
+    def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Weights, float32, and numbers of experts, both ``[n, top_k]``, for ``[n, hidden]``."""
+        scores = torch.softmax(self._scores(x), -1, dtype=torch.float32)
+        weights, chosen = scores.topk(self._top_k, -1)
         if self._renormalise:
             weights /= weights.sum(-1, keepdim=True)
+        return weights, chosen
 
+
+class MixtureOfExperts:
+    """A router and its experts; tokens are grouped by expert, so each runs once per step."""
+
+    __slots__ = ("_experts", "_router")
+    entry = None
+
+    def __init__(self, router: Router, experts: Sequence[FeedForward]) -> None:
+        self._router = router
+        self._experts = experts
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+        weights, chosen = self._router(x)
         visits = chosen.flatten()
         order = visits.argsort(stable=True)
-        grouped = x[order // self._top_k]  # [n * top_k, hidden], by expert
+        grouped = x[order // chosen.shape[1]]  # [n * top_k, hidden], by expert
         answers = torch.empty_like(grouped)
         start = 0
         counts = visits.bincount(minlength=len(self._experts)).tolist()

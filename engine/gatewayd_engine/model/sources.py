@@ -5,6 +5,7 @@ Only safetensors is read here, and GGUF by ``gguf``: the other formats can run c
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +48,14 @@ class _File(Protocol):
 
     def get_tensor(self, name: str) -> torch.Tensor: ...
 
+    def get_slice(self, name: str) -> _Slice: ...
+
+
+class _Slice(Protocol):
+    """The same of a tensor that is read in parts."""
+
+    def __getitem__(self, index: tuple[slice, ...]) -> torch.Tensor: ...
+
 
 class SafetensorsSource:
     """The safetensors files of a folder.
@@ -74,11 +83,23 @@ class SafetensorsSource:
 
     def read(self, name: str) -> torch.Tensor:
         """See ``Source``."""
+        return self._read(name, lambda file: file.get_tensor(name))
+
+    def part(self, name: str, number: int, rows: slice) -> torch.Tensor:
+        """Some rows of one of the matrices that a tensor of three dimensions is of.
+
+        Raises:
+            LoadError: it cannot be read.
+        """
+        index = (slice(number, number + 1), rows)
+        return self._read(name, lambda file: file.get_slice(name)[index]).squeeze(0)
+
+    def _read(self, name: str, how: Callable[[_File], torch.Tensor]) -> torch.Tensor:
         path = self._home[name]
         try:
             if path not in self._open:
                 self._open[path] = safe_open(path, framework="pt")
-            return self._open[path].get_tensor(name)
+            return how(self._open[path])
         except (OSError, SafetensorError) as error:
             raise LoadError(f"{path}: {name} cannot be read: {error}") from error
 

@@ -1,4 +1,4 @@
-"""One layer: what its matrices see, what a quantizer makes of them, and what comes out."""
+"""A part of a layer: what its matrices see, what a quantizer makes of them, what comes out."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.weights import checked, dense
 from gatewayd_engine.quantize.folding import Folding
 from gatewayd_engine.quantize.job import Fitted
-from gatewayd_engine.quantize.layers import Layers, LayerTensors
+from gatewayd_engine.quantize.layers import LayerTensors, Watch
 from gatewayd_engine.quantize.places import Place
 from gatewayd_engine.quantize.seen import Enough, Inputs, Seen
 from gatewayd_engine.quantize.strategy import Writer
-from gatewayd_hooks.quantization import Calibrates, Fit, GroupedWeight, Matrix, Site, SparseWeight
+from gatewayd_hooks.quantization import Calibrates, Fit, Matrix, Site
 
 _log = logging.getLogger(__name__)
 
 _LOSS_TOKENS = 1024
-"""Of the sequences that a layer is run over to see how far it is from what it was."""
+"""Of the sequences that a part is run over to see how far it is from what it was."""
 _FEWEST = 128
 """Inputs that something can be learnt from; an expert may have seen fewer."""
 
@@ -30,50 +30,52 @@ Stream = list[torch.Tensor]
 """The residual stream of each sequence, float32 ``[n, hidden]``."""
 
 
-class FittedLayer(NamedTuple):
-    """What was made of a layer.
+Open = Callable[[LayerTensors, Watch | None], Callable[[torch.Tensor], torch.Tensor]]
+"""Builds a part of what tensors there are now; it makes new rows of those of a sequence."""
+
+
+class Made(NamedTuple):
+    """What was made of a part.
 
     Attributes:
-        weights: of its matrices of few bits, by their names.
-        norms: weights of norms that were divided, by their names, as they are to be stored.
+        tensors: of its matrices of few bits, and of norms that were divided, as they are to be
+            stored, by their names there.
         told: what each matrix has lost.
-        stream: behind the layer.
+        stream: behind the part.
     """
 
-    weights: dict[str, GroupedWeight | SparseWeight]
-    norms: dict[str, torch.Tensor]
+    tensors: dict[str, torch.Tensor]
     told: list[Fitted]
     stream: Stream
 
 
-class LayerFitting:
-    """Fits one layer.
+class Fitting:
+    """Fits a part of a layer: all of one without experts, or its attention, or an expert.
 
     Args:
-        layers: of the model.
+        build: the part.
+        tensors: of which it is built.
         writer: what rounds.
-        index: of the layer.
-        stream: before the layer; of no sequence to round to the nearest.
-        advance: told the part of the layer that is done.
+        stream: before the part; of no sequence to round to the nearest.
+        advance: told how much of the part is done.
     """
 
     def __init__(
         self,
-        layers: Layers,
+        build: Open,
+        tensors: LayerTensors,
         writer: Writer,
-        index: int,
         stream: Stream,
         advance: Callable[[float], None],
     ) -> None:
-        self._layers = layers
+        self._build = build
+        self._tensors = tensors
         self._writer = writer
-        self._index = index
         self._stream = stream
         self._advance = advance
-        self._tensors = LayerTensors(layers.checkpoint)
-        self._made = FittedLayer({}, {}, [], [])
+        self._made = Made({}, [], [])
 
-    def run(self, places: Sequence[Place]) -> FittedLayer:
+    def run(self, places: Sequence[Place]) -> Made:
         """Fit all places.
 
         Raises:
@@ -98,18 +100,18 @@ class LayerFitting:
         return self._made._replace(stream=stream)
 
     def _passed(self, stream: Stream) -> Stream:
-        """The stream behind the layer as it is now."""
-        layer = self._layers.open(self._index, self._tensors)
-        return [layer(x) for x in stream]
+        """The stream behind the part as it is now."""
+        part = self._build(self._tensors, None)
+        return [part(x) for x in stream]
 
     def _seen(self, places: Sequence[Place], *, ends: bool) -> dict[str, Inputs]:
         """What places see of all sequences."""
         tokens = sum(map(len, self._stream))
         seen = Seen([place.name for place in places], tokens, ends=ends)
-        layer = self._layers.open(self._index, self._tensors, seen)
+        part = self._build(self._tensors, seen)
         for x in self._stream:
             with suppress(Enough):
-                layer(x)
+                part(x)
         return seen.inputs
 
     def _fit(self, place: Place, strategy: Calibrates, inputs: Inputs) -> None:
@@ -120,11 +122,11 @@ class LayerFitting:
                 place.name,
                 inputs.count,
             )
-            self._put(place, self._nearest(place), None)
+            self._put(place, self._nearest(place), None, few=inputs.count)
             return
         gram, weights, folding = inputs.gram, self._weights(place), None
         if place.before is not None and not strategy.propagates:
-            folding = Folding(self._layers.checkpoint, place.before, self._tensors)
+            folding = Folding(self._tensors.checkpoint, place.before, self._tensors)
         site = Site(
             matrices=place.matrices,
             weights=tuple(weights),
@@ -142,9 +144,11 @@ class LayerFitting:
             raise LoadError(f"{place.name}: its inputs were divided, and may not be")
         norm = folding.apply(fit.factors)
         if norm is not None:
-            self._made.norms[place.before.name] = norm
+            self._made.tensors[place.before.name] = norm
 
-    def _put(self, place: Place, fit: Fit, gram: torch.Tensor | None) -> None:
+    def _put(
+        self, place: Place, fit: Fit, gram: torch.Tensor | None, few: int | None = None
+    ) -> None:
         """Let what was made of a place's matrices take their places, and tell what they lost."""
         nearest = self._nearest(place)
         for matrix, before, made, plain in zip(
@@ -153,10 +157,10 @@ class LayerFitting:
             with _named(matrix):
                 after = dense(checked(matrix, made))
             self._tensors.put(f"{matrix.name}.weight", after)
-            self._made.weights[matrix.name] = made
+            self._made.tensors.update(self._writer.pack(matrix, made))
             effective = after if fit.factors is None else after / fit.factors
             lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
-            self._made.told.append(Fitted(matrix.name, *lost))
+            self._made.told.append(Fitted(matrix.name, *lost, few))
 
     def _nearest(self, place: Place) -> Fit:
         made = []
@@ -169,7 +173,7 @@ class LayerFitting:
         return [self._tensors.take(f"{matrix.name}.weight") for matrix in place.matrices]
 
     def _layer_loss(self, place: Place) -> Callable[[Sequence[torch.Tensor]], float]:
-        """How far the layer is from what it is now, with other weights in a place."""
+        """How far the part is from what it is now, with other weights in a place."""
         some: Stream = []
         for x in self._stream:
             if sum(map(len, some)) < _LOSS_TOKENS:

@@ -57,6 +57,8 @@ class Fitted(msgspec.Struct, frozen=True):
     """Of what it makes of its inputs: the mean square of the difference beside its own."""
     nearest: float
     """The same if it were rounded to the nearest."""
+    few: int | None = None
+    """Tokens that it saw, where they are too few and it is rounded to the nearest; None if not."""
 
 
 class Kept(msgspec.Struct, frozen=True, tag="kept"):

@@ -9,8 +9,10 @@ import torch
 from gatewayd_engine.model.assembly import LayerBuilder
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Layer
-from gatewayd_engine.model.layers import Linear, LinearOp
-from gatewayd_engine.model.parts import PlainParts
+from gatewayd_engine.model.layers import FeedForward, Linear, LinearOp
+from gatewayd_engine.model.layout import layer_norms
+from gatewayd_engine.model.moe import Router
+from gatewayd_engine.model.parts import Norm, PlainParts
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quantize.attending import WholeSequence
 from gatewayd_hooks.quantization import Matrix, Weight
@@ -24,23 +26,26 @@ class LayerTensors:
 
     Args:
         checkpoint: of floats.
+
+    Attributes:
+        checkpoint: the same.
     """
 
     num_parameters = 0
     dtype = torch.float32
 
     def __init__(self, checkpoint: Checkpoint) -> None:
-        self._checkpoint = checkpoint
+        self.checkpoint = checkpoint
         self._kept: dict[str, torch.Tensor] = {}
 
     def __contains__(self, name: object) -> bool:
         """See ``Weights``."""
-        return name in self._checkpoint.shapes
+        return name in self.checkpoint.shapes
 
     def take(self, name: str) -> torch.Tensor:
         """See ``Weights``; not to be written to."""
         if name not in self._kept:
-            self._kept[name] = self._checkpoint.tensor(name).float()
+            self._kept[name] = self.checkpoint.tensor(name).float()
         return self._kept[name]
 
     def matrix(self, name: str) -> Weight:
@@ -72,9 +77,31 @@ class Layers:
 
     def open(self, index: int, tensors: LayerTensors, watch: Watch | None = None) -> OpenLayer:
         """Build a layer of what tensors there are now."""
-        parts = _WatchedParts(watch)
-        builder = LayerBuilder(self._spec, tensors, parts, parts.named, torch.device("cpu"))
+        builder = self._builder(tensors, watch)
         return OpenLayer(builder.layer(index), builder, self._attend)
+
+    def open_before_experts(
+        self, index: int, tensors: LayerTensors, watch: Watch | None = None
+    ) -> OpenLayer:
+        """The same without its experts, none of which is read."""
+        builder = self._builder(tensors, watch)
+        return OpenLayer(builder.layer(index, _Nothing()), builder, self._attend)
+
+    def routing(self, index: int) -> tuple[Norm, Router]:
+        """What makes the inputs of a layer's experts, and what chooses among them."""
+        builder = self._builder(LayerTensors(self.checkpoint))
+        norm = f"model.layers.{index}.{layer_norms(self._spec)[1]}"
+        return builder.norm(norm), builder.router(index)
+
+    def open_expert(
+        self, index: int, number: int, tensors: LayerTensors, watch: Watch | None = None
+    ) -> FeedForward:
+        """One of the experts of a layer, of what tensors there are now."""
+        return self._builder(tensors, watch).expert(index, number)
+
+    def _builder(self, tensors: LayerTensors, watch: Watch | None = None) -> LayerBuilder:
+        parts = _WatchedParts(watch)
+        return LayerBuilder(self._spec, tensors, parts, parts.named, torch.device("cpu"))
 
 
 class OpenLayer:
@@ -91,6 +118,19 @@ class OpenLayer:
         rotation = self._rotary.at(torch.arange(len(stream)))
         left = self._layer(after, None, rotation, self._attend)
         return after if left is None else after.add_(left)
+
+
+class _Nothing:
+    """A feed-forward part that adds nothing."""
+
+    entry = None
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """See ``Mlp``."""
+        return torch.zeros_like(x)
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> None:
+        """See ``Mlp``."""
 
 
 class _WatchedParts(PlainParts):

@@ -42,12 +42,14 @@ class Place(NamedTuple):
         before: None where nothing may be divided.
         is_alone: what the matrices themselves make says how far the layer is off: it is added to
             the stream as it is, or there are too many of its like to run the layer for each.
+        expert: the number of the expert that it is in; None for a place that all tokens pass.
     """
 
     name: str
     matrices: tuple[Matrix, ...]
     before: Before | None
     is_alone: bool
+    expert: int | None = None
 
 
 def layer_matrices(shapes: Shapes, index: int) -> list[Matrix]:
@@ -82,7 +84,8 @@ def places(spec: ModelSpec, shapes: Shapes, index: int, packed: Collection[str])
     experts = expert_prefix(spec, prefix, [*shapes])
     for number in range(spec.moe.num_experts):
         # The router multiplies with the norm, too, and stays as it is.
-        yield from finder.feed_forward(f"{experts}.experts.{number}", expert_parts(spec), None)
+        found = finder.feed_forward(f"{experts}.experts.{number}", expert_parts(spec), None)
+        yield from (place._replace(expert=number) for place in found)
 
 
 class _Finder:

@@ -15,10 +15,9 @@ from gatewayd_engine.config import ConfigError
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.spec import SpecError, read_spec
-from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quantize.checkpoint import assemble, layer_names
 from gatewayd_engine.quantize.files import WriteError
-from gatewayd_engine.quantize.fitting import FittedLayer, LayerFitting
+from gatewayd_engine.quantize.fitting_layers import fit
 from gatewayd_engine.quantize.job import (
     Advanced,
     Began,
@@ -36,7 +35,6 @@ from gatewayd_engine.quantize.strategy import Writer
 from gatewayd_engine.quantize.work import Work
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.quantization import Matrix, Weight
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
 
@@ -117,47 +115,20 @@ def _fit_layers(
             tell(Advanced(done + part))
 
         found = list(places(spec, source.shapes, index, packed))
-        fitted = LayerFitting(layers, writer, index, stream, advance).run(found)
+        fitted = fit(layers, writer, index, found, stream, advance)
         stream = fitted.stream
-        work.keep(index, _stored(source, writer, index, fitted), fitted.told, stream)
+        tensors = _stored(source, writer, index, fitted.tensors)
+        work.keep(index, tensors, fitted.told, stream)
         tell(Kept(index, fitted.told))
 
 
 def _stored(
-    source: Checkpoint, writer: Writer, index: int, fitted: FittedLayer
+    source: Checkpoint, writer: Writer, index: int, made: Mapping[str, torch.Tensor]
 ) -> dict[str, torch.Tensor]:
-    """The tensors of a layer as they are to be stored.
-
-    Raises:
-        LoadError: what is packed is not what its reader makes of it.
-    """
-    made: dict[str, torch.Tensor] = {}
-    for full in layer_names(source, index):
-        name = full.removesuffix(".weight")
-        if name in fitted.weights and full.endswith(".weight"):
-            matrix = Matrix(name, *source.shapes[full])
-            tensors = writer.strategy.pack(matrix, fitted.weights[name])
-            _check(writer, matrix, fitted.weights[name], tensors)
-            made |= {f"{name}.{suffix}": tensor for suffix, tensor in tensors.items()}
-        else:
-            made[full] = fitted.norms.get(full, source.tensor(full))
-    return made
-
-
-def _check(
-    writer: Writer, matrix: Matrix, weight: Weight, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """Read a matrix back.
-
-    Raises:
-        LoadError: it is another.
-    """
-    try:
-        read = writer.scheme.weight(matrix, lambda suffix: tensors[suffix])
-    except (ValueError, KeyError) as error:
-        raise LoadError(f"{matrix.name}: what is packed cannot be read: {error}") from error
-    if not torch.equal(dense(read), dense(weight)):
-        raise LoadError(f"{matrix.name}: what is packed is read as other numbers")
+    """The tensors of a layer: those that were made, and the others as they are."""
+    packed = {f"{name}.weight" for name in writer.packed}
+    kept = [name for name in layer_names(source, index) if name not in made.keys() | packed]
+    return {**made, **{name: source.tensor(name) for name in kept}}
 
 
 def _origin(job: Job, writer: Writer, samples: list[torch.Tensor], owner: str) -> dict[str, str]:
@@ -204,4 +175,6 @@ def _report(
         "texts": {"sequences": len(samples), "tokens": sum(map(len, samples))},
         "digests": dict(origin),
         "matrices": {one.matrix: {"lost": one.lost, "nearest": one.nearest} for one in told},
+        # By tokens that they saw: experts to which hardly any of the texts came.
+        "saw_too_few": {one.matrix: one.few for one in told if one.few is not None},
     }

@@ -8,9 +8,12 @@ from fnmatch import fnmatchcase
 from functools import cache
 from typing import Any, cast
 
+import torch
+
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.layout import STACKED
+from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quantize.places import is_router, layer_matrices
 from gatewayd_engine.quantize.pruning import Packer, Pruner, Pruning
 from gatewayd_hooks.loading import PluginHost
@@ -24,6 +27,7 @@ from gatewayd_hooks.quantization import (
     Quantizes,
     Reads,
     Scheme,
+    Weight,
     Writes,
 )
 from gatewayd_hooks.strategy import Kind
@@ -82,7 +86,11 @@ class Writer:
         self._opened = opened
         opened.open(QuantizerResources(str(checkpoint.folder), "cpu"))
         try:
-            found = _matrices(checkpoint)
+            found = [
+                matrix
+                for index in range(checkpoint.spec.num_layers)
+                for matrix in layer_matrices(checkpoint.shapes, index)
+            ]
             packed = _packed(found, skip, checkpoint.shapes)
             if isinstance(strategy, Pruner):
                 packed = strategy.among(packed)
@@ -105,6 +113,21 @@ class Writer:
         """Nothing more is written."""
         self._opened.close()
 
+    def pack(self, matrix: Matrix, weight: Weight) -> dict[str, torch.Tensor]:
+        """The tensors of a matrix by their names in files, read back before they count.
+
+        Raises:
+            LoadError: they are no weight, or another.
+        """
+        tensors = self.strategy.pack(matrix, weight)
+        try:
+            read = self.scheme.weight(matrix, lambda suffix: tensors[suffix])
+        except (ValueError, KeyError) as error:
+            raise LoadError(f"{matrix.name}: what is packed cannot be read: {error}") from error
+        if not torch.equal(dense(read), dense(weight)):
+            raise LoadError(f"{matrix.name}: what is packed is read as other numbers")
+        return {f"{matrix.name}.{suffix}": tensor for suffix, tensor in tensors.items()}
+
     def _check(self, matrix: Matrix, *, is_packed: bool) -> None:
         """Whether it reads what it announces.
 
@@ -114,25 +137,6 @@ class Writer:
         if (self.scheme.stored(matrix) is not None) != is_packed:
             said = "stays as it is" if is_packed else "would be of few bits"
             raise ValueError(f"{matrix.name} {said} by what it announces")
-
-
-def _matrices(checkpoint: Checkpoint) -> list[Matrix]:
-    """Those of all layers.
-
-    Raises:
-        ConfigError: the experts of a layer are one tensor.
-    """
-    stacked = next((name for name in checkpoint.shapes if name.endswith(STACKED)), None)
-    if stacked is not None:
-        raise ConfigError(
-            f"{stacked} is all experts in one tensor, and formats of few bits want one for each;"
-            " save the model with experts apart"
-        )
-    return [
-        matrix
-        for index in range(checkpoint.spec.num_layers)
-        for matrix in layer_matrices(checkpoint.shapes, index)
-    ]
 
 
 def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]) -> list[Matrix]:

@@ -57,10 +57,12 @@ def test_the_configuration_names_what_stays_too(tmp_path: Path) -> None:
 def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:
     """And neither the model that they are of, nor a quantizer that looks at no text."""
     said = "calibrates on the bundled texts"
-    done = run(str(small()), "--to", "awq", "--tokens", "300", cwd=tmp_path)
+    done = run(str(small()), "--to", "awq", "--tokens", "100", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(said)
     assert "--text" in done.stderr.splitlines()[0]
+    # So few tokens say nothing.
+    assert done.stderr.count("; 7 saw too little text, and are rounded so\n") == 2
     assert said not in run(str(small()), "--to", "fp8", cwd=tmp_path).stderr
 
 
@@ -71,7 +73,7 @@ def test_programs_get_all_numbers(tmp_path: Path) -> None:
     assert values["folder"] == "x/y"
     assert values["weight_bytes"] < values["source_bytes"]
     assert len(values["matrices"]) == 14
-    assert values["matrices"][0].keys() == {"matrix", "lost", "nearest"}
+    assert values["matrices"][0].keys() == {"matrix", "lost", "nearest", "few"}
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,174 @@
+"""Experts of few bits in an engine: the tokens of transformers with the numbers that these mean.
+
+Prompts are longer than a step and asked all at once, so experts get tokens of chunks and of several
+sequences. What a kernel rounds before it multiplies is rounded there too, but for routers.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight
+from tests.engine.core.conftest import build, mixed_prompts
+from tests.engine.gguf_files import convert
+
+Linear = Callable[..., torch.Tensor]
+PROMPTS = [prompt for prompt in mixed_prompts(7, 320, 130, 2) if len(prompt) > 5]
+NEW_TOKENS = 10
+HEADS = ("lm_head",)
+MODELS = ("mixtral", "qwen3_moe")
+
+
+def int8_inputs(linear: Linear) -> Linear:
+    """Inputs have steps of their largest number's 127th, row by row."""
+
+    def rounding(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        steps = x.abs().amax(-1, keepdim=True).mul(1 / 127).clamp_min(1e-38)
+        return linear((x / steps).round() * steps, weight, bias)
+
+    return rounding
+
+
+def bfloat16_inputs(linear: Linear) -> Linear:
+    """Inputs and what is made of them are numbers of bfloat16."""
+
+    def rounding(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        return linear(x.bfloat16().float(), weight, bias).bfloat16().float()
+
+    return rounding
+
+
+class Scheme(NamedTuple):
+    """A quantizer, whether the head is rounded, and what its product does to inputs."""
+
+    choice: StrategyChoice
+    has_head: bool = True
+    inputs: Callable[[Linear], Linear] | None = None
+
+
+SCHEMES = {
+    "int8": Scheme(StrategyChoice("int8"), inputs=int8_inputs),
+    "int4": Scheme(StrategyChoice("int4", {"group_size": 32}), False, bfloat16_inputs),
+    "int4, all, even": Scheme(
+        StrategyChoice("int4", {"group_size": 32, "symmetric": True, "head": True}),
+        inputs=bfloat16_inputs,
+    ),
+    "fp8": Scheme(StrategyChoice("fp8")),
+    "fp8 in bytes": Scheme(StrategyChoice("fp8", {"packed": True})),
+    "sparse24": Scheme(StrategyChoice("sparse24")),
+}
+
+
+@pytest.fixture(scope="module")
+def source(
+    request: pytest.FixtureRequest,
+    make_checkpoint: Callable[..., Path],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Path:
+    """A checkpoint of two layers; of Qwen the second has no experts."""
+    sizes = {"num_hidden_layers": 2, "max_shard_size": "1GB"}
+    if request.param == "qwen3_moe":
+        sizes["moe_intermediate_size"] = 64
+    return make_checkpoint(tmp_path_factory.mktemp(request.param), request.param, **sizes)
+
+
+def meant(choice: StrategyChoice, name: str, weight: torch.Tensor) -> torch.Tensor:
+    """The numbers that a quantizer makes of a matrix, whatever it is joined with."""
+    settings = {**choice.settings, **({"packed": True} if choice.name == "fp8" else {})}
+    strategy: Any = PluginHost(Catalog.installed()).strategy(
+        "quantizer",  # type: ignore[arg-type]
+        choice.name,
+        settings,
+    )
+    made = strategy.quantize(Matrix(name, *weight.shape), weight)
+    if isinstance(made, SparseWeight):
+        return made.values
+    assert isinstance(made, GroupedWeight)
+    groups = made.codes.float().unflatten(1, (made.scales.shape[1], -1))
+    numbers = groups * made.scales.unsqueeze(-1)
+    return (numbers if made.offsets is None else numbers + made.offsets.unsqueeze(-1)).flatten(1)
+
+
+@contextmanager
+def rounding(scheme: Scheme, config: dict[str, Any]) -> Iterator[None]:
+    """Let transformers round what the products of a scheme round."""
+    linear, functional = torch.nn.functional.linear, torch.nn.functional
+    rounded = linear if scheme.inputs is None else scheme.inputs(linear)
+    left = {config.get("num_local_experts", config.get("num_experts"))}
+    left |= set() if scheme.has_head else {config["vocab_size"]}
+
+    def chosen(x: torch.Tensor, weight: torch.Tensor, bias: Any = None) -> torch.Tensor:
+        return (linear if len(weight) in left else rounded)(x, weight, bias)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(functional, "linear", chosen)
+        yield
+
+
+def theirs(folder: Path) -> list[list[int]]:
+    """Greedy continuations of all prompts, by transformers."""
+    import transformers
+
+    auto: Any = transformers.AutoModelForCausalLM
+    # Experts one after the other: the other ways round by kernels of their own.
+    model = auto.from_pretrained(folder, dtype=torch.float32, experts_implementation="eager")
+    asked = {"max_new_tokens": NEW_TOKENS, "do_sample": False, "eos_token_id": None}
+    with torch.inference_mode():
+        made = [model.generate(torch.tensor([prompt]), **asked)[0] for prompt in PROMPTS]
+    return [all_.tolist()[-NEW_TOKENS:] for all_ in made]
+
+
+def answers(model: Path, choice: StrategyChoice) -> list[list[int]]:
+    """What an engine says to all prompts at once, in steps shorter than some of them."""
+    engine = build(model, quantizer=choice, max_batch_tokens=48, prefix_cache=None)
+    ids = [engine.submit(p, max_tokens=NEW_TOKENS, ignore_eos=True)[0] for p in PROMPTS]
+    said = engine.run()
+    engine.core.check()
+    engine.core.strategies.close()
+    return [said[i].tokens for i in ids]
+
+
+@pytest.mark.parametrize("source", MODELS, indirect=True)
+@pytest.mark.parametrize("name", SCHEMES)
+def test_what_is_rounded_while_loading_answers_as_its_numbers_do(
+    name: str, source: Path, tmp_path: Path
+) -> None:
+    scheme, config = SCHEMES[name], json.loads((source / "config.json").read_text())
+    kept = () if scheme.has_head else HEADS
+    numbers = {
+        full: meant(scheme.choice, full.removesuffix(".weight"), weight)
+        if weight.dim() == 2
+        and not full.removesuffix(".weight").endswith((".gate", "embed_tokens", *kept))
+        else weight
+        for full, weight in load_file(source / "model.safetensors").items()
+    }
+    shutil.copy(source / "config.json", tmp_path)
+    save_file(numbers, tmp_path / "model.safetensors", {"format": "pt"})
+    with rounding(scheme, config):
+        wanted = theirs(tmp_path)
+    assert answers(source, scheme.choice) == wanted
+
+
+@pytest.mark.parametrize("source", MODELS, indirect=True)
+def test_a_gguf_file_answers_as_its_numbers_do(source: Path, tmp_path: Path) -> None:
+    folder, plain = tmp_path / "gguf", tmp_path / "plain"
+    folder.mkdir()
+    plain.mkdir()
+    architecture = "llama" if "mixtral" in source.name else "qwen3moe"
+    numbers = convert(source, folder, architecture, ("Q8_0", "Q4_0", "F16"))
+    shutil.copy(source / "config.json", plain)
+    save_file({n: t.contiguous() for n, t in numbers.items()}, plain / "model.safetensors")
+    wanted = theirs(plain)
+    assert answers(folder, StrategyChoice("auto")) == wanted

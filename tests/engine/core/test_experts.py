@@ -18,12 +18,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight
-from tests.engine.core.conftest import build, mixed_prompts
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.conftest import CATALOG, build, mixed_prompts
 from tests.engine.gguf_files import convert
 
+HOST = PluginHost(CATALOG)
 Linear = Callable[..., torch.Tensor]
 PROMPTS = [prompt for prompt in mixed_prompts(7, 320, 130, 2) if len(prompt) > 5]
 NEW_TOKENS = 10
@@ -67,7 +68,7 @@ SCHEMES = {
     ),
     "fp8": Scheme(StrategyChoice("fp8")),
     "fp8 in bytes": Scheme(StrategyChoice("fp8", {"packed": True})),
-    "sparse24": Scheme(StrategyChoice("sparse24")),
+    "sparse24": Scheme(StrategyChoice("sparse24"), False),
 }
 
 
@@ -87,11 +88,7 @@ def source(
 def meant(choice: StrategyChoice, name: str, weight: torch.Tensor) -> torch.Tensor:
     """The numbers that a quantizer makes of a matrix, whatever it is joined with."""
     settings = {**choice.settings, **({"packed": True} if choice.name == "fp8" else {})}
-    strategy: Any = PluginHost(Catalog.installed()).strategy(
-        "quantizer",  # type: ignore[arg-type]
-        choice.name,
-        settings,
-    )
+    strategy: Any = HOST.strategy(Kind.QUANTIZER, choice.name, settings)
     made = strategy.quantize(Matrix(name, *weight.shape), weight)
     if isinstance(made, SparseWeight):
         return made.values

@@ -31,6 +31,8 @@ from gatewayd_quant_gptq.strategy import Gptq
 from tests.engine.quantize.jobs import HOST, reason, stopped, told
 from tests.engine.quantize.test_running import dequantized, files
 
+torch.set_num_threads(1)
+
 Source = Callable[[str], Path]
 IDS = torch.randint(2, 320, (8, 96), generator=torch.Generator().manual_seed(4)).tolist()
 MODELS = ("mixtral", "qwen3_moe")

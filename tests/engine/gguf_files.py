@@ -195,7 +195,8 @@ def convert(
     tensors: dict[str, torch.Tensor] = {}
     for path in sorted(source.glob("*.safetensors")):
         tensors |= load_file(path)
-    numbers, puts = {}, []
+    numbers: dict[str, torch.Tensor] = {}
+    puts = []
     for name, weight in sorted((tensors if is_apart else stacked(tensors)).items()):
         tensor = weight.float()
         shape = tuple(tensor.shape)

@@ -159,8 +159,8 @@ class Fitting:
             self._tensors.put(f"{matrix.name}.weight", after)
             self._made.tensors.update(self._writer.pack(matrix, made))
             effective = after if fit.factors is None else after / fit.factors
-            lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
-            self._made.told.append(Fitted(matrix.name, *lost, few))
+            lost, nearest_lost = (_lost(before, one, gram) for one in (effective, dense(plain)))
+            self._made.told.append(Fitted(matrix.name, lost, nearest_lost, few))
 
     def _nearest(self, place: Place) -> Fit:
         made = []

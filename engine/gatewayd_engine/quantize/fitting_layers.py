@@ -82,9 +82,9 @@ class _WithExperts:
         weights, chosen = router(inputs)
         for number in range(num_experts):
             rows, places = (chosen == number).nonzero(as_tuple=True)
-            answers = self._fit_expert(number, made, list(inputs[rows].split(_ROWS)))
+            answers = self._fit_expert(number, made, list(torch.split(inputs[rows], _ROWS)))
             after[rows] += torch.cat(answers) * weights[rows, places].unsqueeze(-1)
-        return made._replace(stream=list(after.split(sizes)))
+        return made._replace(stream=list(torch.split(after, sizes)))
 
     def _fit_expert(self, number: int, made: Made, inputs: Stream) -> Stream:
         """Fit an expert, and answer with what it makes of its inputs."""

@@ -91,9 +91,10 @@ def meant(choice: StrategyChoice, name: str, weight: torch.Tensor) -> torch.Tens
     strategy: Any = HOST.strategy(Kind.QUANTIZER, choice.name, settings)
     made = strategy.quantize(Matrix(name, *weight.shape), weight)
     if isinstance(made, SparseWeight):
-        return made.values
+        values: torch.Tensor = made.values
+        return values
     assert isinstance(made, GroupedWeight)
-    groups = made.codes.float().unflatten(1, (made.scales.shape[1], -1))
+    groups = torch.unflatten(made.codes.float(), 1, (made.scales.shape[1], -1))
     numbers = groups * made.scales.unsqueeze(-1)
     return (numbers if made.offsets is None else numbers + made.offsets.unsqueeze(-1)).flatten(1)
 

@@ -259,9 +259,9 @@ def test_heads_that_are_tied_in_one_and_not_in_the_other_are_named(tiny: Path) -
 
 
 def test_tensors_that_no_such_model_has_are_named(tiny: Path) -> None:
-    rewritten(tiny, [Put("blk.0.ffn_gate_exps.weight", (3,), "F32", bytes(12))])
+    rewritten(tiny, [Put("blk.0.ffn_gate_shexp.weight", (3,), "F32", bytes(12))])
     with pytest.raises(
-        SpecError, match=r"model.gguf: tensor blk.0.ffn_gate_exps.weight is none of a"
+        SpecError, match=r"model.gguf: tensor blk.0.ffn_gate_shexp.weight is none of a"
     ):
         read_spec(tiny)
 

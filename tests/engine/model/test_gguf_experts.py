@@ -172,6 +172,7 @@ def test_a_dense_model_has_no_experts(make_checkpoint: Callable[..., Path], tmp_
     source = make_checkpoint(tmp_path, "llama", num_hidden_layers=1, max_shard_size="1GB")
     folder = tmp_path / "gguf"
     folder.mkdir()
-    convert(source, folder, "llama", ("F32",), **{"llama.expert_count": 8})
+    said: dict[str, Any] = {"llama.expert_count": 8}
+    convert(source, folder, "llama", ("F32",), **said)
     with pytest.raises(LoadError, match=r"expert_count is 8, but config.json has num_experts"):
         opened(folder)

@@ -147,11 +147,11 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
 
 @pytest.mark.parametrize("strategy", [Awq, Gptq])
 def test_an_expert_is_fitted_on_the_tokens_that_come_to_it(
-    strategy: type, source_of: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    strategy: type[Awq | Gptq], source_of: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of the first layer, before anything was lost; who comes where says transformers."""
     source, sites = source_of("mixtral"), {}
-    fit = strategy.fit
+    fit: Callable[[Any, Site], Fit] = strategy.fit
 
     def noting(self: Any, site: Site) -> Fit:
         sites[site.matrices[0].name] = site

@@ -239,7 +239,7 @@ def test_there_is_one_expert_of_floats_at_a_time(
         return tensor
 
     monkeypatch.setattr(LayerTensors, "take", noting)
-    for to in SETTINGS:
+    for to in ("awq", "gptq", "fp8"):  # of what is thinned out floats are written
         out = tmp_path / to
         assert isinstance(told(job(source_of("mixtral"), out, to, IDS[:3]))[-1], Written)
     assert most == 1

@@ -28,9 +28,10 @@ class KvCodecStrategy(Strategy, Protocol):
     may be gaps. Records of an even number of bytes begin at even bytes, and so may be looked at as
     numbers of two (``records.view(torch.bfloat16)``).
 
-    It is called in every step, once to encode and at least once to decode in each layer. What it
-    raises ends the engine, for the pool is in its form and no default can read that; the next one
-    starts without it. It is fixed while an engine runs.
+    It is called in every step, once to encode and at least once to decode in each layer, and tried
+    once before: what it raises then is told, and nothing is served. What it raises later ends the
+    engine, for the pool is in its form and no default can read that; the next one starts without
+    it. It is fixed while an engine runs.
     """
 
     def open(self, resources: EngineResources) -> None:

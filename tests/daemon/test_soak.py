@@ -36,10 +36,13 @@ MOST_OUTSTANDING = 96
 """Beyond that the machine is slower than it was when it was measured, and arrivals are left out."""
 MIB_PER_100_000 = 1.0
 MANY = 50_000
-MIB_AT_ONCE = 8.0
+MIB_AT_ONCE, DAEMON_MIB_AT_ONCE = 8.0, 16.0
 """Resident memory is as high as the worst moment so far, and what piles up while an engine is away
 is given back to Python, not to the system. So the daemon's heap may take such steps, and what leaks
 is told by what is allocated; an engine's by its slope, in as many requests as tell steps apart."""
+RINGS_MIB = 1.0
+"""Log lines and ledgers of requests that had faults fill what is kept of them, in the first hundred
+faults: with that they took half as much, and gave some back when only good requests came."""
 STORE_BYTES_PER_REQUEST = 1024
 QUIET_SECONDS = 10.0
 """After an engine was lost: what is answered before says nothing of latency."""
@@ -200,11 +203,12 @@ def check_engine(points: list[tuple[float, float]]) -> None:
 
 
 def check_daemon(soak: Soak, held: tuple[float, float], requests: int) -> None:
-    by = (held[1] - held[0]) / requests * 100_000 / 2**20
+    more = (held[1] - held[0]) / 2**20
+    by = more / requests * 100_000
     print(f"daemon: {by:+.2f} MiB in 10^5 requests, from {held[0]:.0f} to {held[1]:.0f} bytes held")
     print(f"daemon: {course(soak.daemon)} MiB resident")
-    assert by < MIB_PER_100_000
-    assert soak.daemon[-1][1] - soak.daemon[0][1] < MIB_AT_ONCE * 1024
+    assert more < max(RINGS_MIB, MIB_PER_100_000 * requests / 100_000)
+    assert soak.daemon[-1][1] - soak.daemon[0][1] < DAEMON_MIB_AT_ONCE * 1024
 
 
 @pytest.mark.slow

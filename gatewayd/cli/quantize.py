@@ -51,7 +51,7 @@ def quantize(
     ] = None,
     to: Annotated[
         str,
-        typer.Option("--to", metavar="NAME", help="The quantizer that writes: awq, gptq, fp8."),
+        typer.Option("--to", metavar="NAME", help="Who writes: awq, gptq, fp8, sparse24."),
     ] = ...,  # type: ignore[assignment]
     out: Annotated[
         Path | None,
@@ -84,7 +84,7 @@ def quantize(
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Calibrate a model on text, layer by layer, and write it with weights of few bits.
+    """Calibrate a model on text, layer by layer, and write it with fewer bits, or half zeros.
 
     The folder that is written is served as any other. Until it is complete it is called DIR.part,
     and holds each layer that is done: after an end of any kind, --resume goes on there.
@@ -121,7 +121,7 @@ def quantize(
         return
     sizes = [size / _MIB for size in (written.weight_bytes, written.source_bytes)]
     typer.echo(
-        f"{out}: {len(written.matrices)} matrices of few bits, {sizes[0]:,.1f} MiB instead of"
+        f"{out}: {len(written.matrices)} matrices by {to}, {sizes[0]:,.1f} MiB instead of"
         f" {sizes[1]:,.1f}; what it costs: gatewayd quality {out} --against {model or folder}"
     )
 

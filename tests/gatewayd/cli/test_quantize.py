@@ -32,7 +32,7 @@ def test_a_checkpoint_is_written_and_told_of(tmp_path: Path) -> None:
     done = run(str(small()), *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     out = tmp_path / f"{small().name}-gptq"
-    assert done.stdout.startswith(f"{out.name}: 14 matrices of few bits, ")
+    assert done.stdout.startswith(f"{out.name}: 14 matrices by gptq, ")
     assert f"gatewayd quality {out.name} --against {small()}" in done.stdout
     lines = done.stderr.splitlines()
     assert [line.partition(":")[0] for line in lines] == ["layer 1 of 2", "layer 2 of 2"]
@@ -49,9 +49,9 @@ def test_the_configuration_names_what_stays_too(tmp_path: Path) -> None:
     (tmp_path / "gatewayd.toml").write_text('[quantizer]\nskip = ["lm_head", "*.down_proj"]\n')
     options = (str(small()), "--to", "fp8", "--config", "gatewayd.toml")
     done = run(*options, cwd=tmp_path)
-    assert "12 matrices of few bits" in done.stdout, done.stderr
+    assert "12 matrices by fp8" in done.stdout, done.stderr
     done = run(*options, "--skip", "*.0.*.o_proj", "--force", cwd=tmp_path)
-    assert "13 matrices of few bits" in done.stdout, done.stderr
+    assert "13 matrices by fp8" in done.stdout, done.stderr
 
 
 def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:

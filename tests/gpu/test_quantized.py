@@ -18,12 +18,14 @@ from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.room import MOST_LINES, Room
 from gatewayd_engine.kernels.rounding import MOST_CODES
+from gatewayd_engine.model import parts
 from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.sparse import SparseLinear
 from gatewayd_engine.model.weights import placed
 from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, Weight
 from tests.engine.core.conftest import Harness, build, mixed_prompts
 from tests.engine.core.test_formats import catalog, written
+from tests.engine.device.test_quantized import PACKED, rounding
 from tests.engine.kernels import checks
 from tests.engine.kernels.blocked import block_mm, in_blocks
 from tests.engine.kernels.weights import KINDS, grouped
@@ -180,7 +182,7 @@ def test_zeros_are_left_out(kernels: Kernels) -> None:
         assert torch.equal(linear(x, out=out), linear(x))
 
 
-FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits", "fp8 in blocks")
+FORMATS = ("awq", "gptq_v2 with an order", "packed with zeros", "floats of 4 bits")
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -193,6 +195,20 @@ def test_tokens_of_a_quantized_checkpoint_are_the_cpus(
     prompts = mixed_prompts(24, NANO_VOCAB, 300, seed=5)
     reference = greedy(build(folder, dtype="float32", threads=None, **fields), prompts, 24)
     gaps = follow(make(folder, **fields), prompts, reference, CLOSE)
+    assert len(gaps) <= 24 * 24 // 12
+
+
+def test_tokens_of_blocks_are_those_of_a_cpu_that_rounds_inputs_as_well(
+    make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A CPU's floats are no measure: rounding inputs moved logits by 2.5."""
+    folder = tmp_path / "made"
+    written(embedded.folder("nano"), folder, WRITERS["fp8 in blocks"])
+    fields: dict[str, Any] = {"catalog": catalog(), "quantizer": PACKED}
+    prompts = mixed_prompts(24, NANO_VOCAB, 300, seed=5)
+    monkeypatch.setattr(parts, "choose", rounding)
+    reference = greedy(build(folder, dtype="float32", threads=None, **fields), prompts, 24)
+    gaps = follow(make(folder, **fields), prompts, reference, 2 * CLOSE)
     assert len(gaps) <= 24 * 24 // 12
 
 

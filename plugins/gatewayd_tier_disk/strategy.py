@@ -36,7 +36,7 @@ class Disk:
 
     Dictionaries are changed by one thread each where that matters, and single operations on them
     are atomic: ``_writing`` grows by ``put`` and shrinks by the writer, ``_ahead`` grows by the
-    reader and shrinks by ``fetch``.
+    reader and by ``ready``, and shrinks by whoever asks, who is one thread.
 
     Attributes:
         dropped: pages that were not written: too many waited, or the device failed.
@@ -172,11 +172,8 @@ class Disk:
             wanted.add(name)
             if self._at_hand(name) is not None or name in self._fetching:
                 continue
-            if len(self._ahead) + len(self._fetching) >= self._most:
-                other = next((name for name in list(self._ahead) if name not in wanted), None)
-                if other is None:
-                    return
-                del self._ahead[other]
+            if not self._has_room(wanted):
+                return
             self._fetching[name] = None
             self._to_read.put(name)
 
@@ -185,12 +182,26 @@ class Disk:
         return self._page_seconds
 
     def ready(self, keys: Sequence[bytes]) -> int:
-        """See ``Fetches``."""
-        name = self._opened.name
-        for i, key in enumerate(keys):
-            if self._at_hand(name(key)) is None:
+        """See ``Fetches``; what is counted stays at hand when the writer is through with it."""
+        names = [self._opened.name(key) for key in keys]
+        for i, name in enumerate(names):
+            if name in self._ahead:
+                continue
+            page = self._writing.get(name)
+            if page is None or not self._has_room(set(names)):
                 return i
+            self._ahead[name] = page
         return len(keys)
+
+    def _has_room(self, wanted: set[bytes]) -> bool:
+        """Whether another page can be held ahead; one that is not wanted makes room."""
+        if len(self._ahead) + len(self._fetching) < self._most:
+            return True
+        other = next((name for name in list(self._ahead) if name not in wanted), None)
+        if other is None:
+            return False
+        del self._ahead[other]
+        return True
 
     @property
     def _opened(self) -> Store:

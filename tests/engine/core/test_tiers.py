@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from gatewayd_engine import tiered
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.kv import arrivals
 from gatewayd_engine.runner import Runner
+from gatewayd_tier_disk.store import Store
+from gatewayd_tier_disk.strategy import Disk
 from tests.engine.core.tiering import PROMPT, disk, evict_all, first_step, host
 
 Make = Callable[..., Any]
@@ -69,6 +72,34 @@ def test_a_hit_equals_computing_bit_for_bit(
     assert after.faults == 0
     if "," in chain:
         assert set(after.tier_hits) == {"host", "disk"}
+
+
+@pytest.mark.parametrize("chain", ["disk", "small host, disk"])
+def test_a_hit_is_whole_though_its_pages_are_written_in_between(
+    make_engine: Make, folder: Path, tmp_path: Path, chain: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(folder, kv_pages=40, page_size=8, kv_tiers=CHAINS[chain](tmp_path))
+    one = first_step(engine, PROMPT)
+    computed = kv_of(engine, one, len(PROMPT) - 1)
+    engine.run()
+    may_write = threading.Event()
+    append, get = Store.append, Disk.get
+
+    def waiting(self: Store, *args: Any) -> None:
+        assert may_write.wait(60)
+        append(self, *args)
+
+    def written(self: Disk, keys: Any) -> Any:
+        may_write.set()
+        self.flush()
+        return get(self, keys)
+
+    monkeypatch.setattr(Store, "append", waiting)
+    monkeypatch.setattr(Disk, "get", written)
+    evict_all(engine)
+    again = first_step(engine, PROMPT)
+    assert engine.answers[again].admitted.cached_tokens == 96
+    assert np.array_equal(kv_of(engine, again, len(PROMPT) - 1), computed)
 
 
 @pytest.mark.usefixtures("depth")

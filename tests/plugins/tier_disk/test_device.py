@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -81,6 +82,33 @@ def test_a_slow_device_makes_nobody_wait(
     assert time.monotonic() - began < 0.5
     assert 18 <= disk.dropped <= 20
     assert disk.find([key(n) for n in range(30)]) == 10
+
+
+def test_what_was_counted_can_be_had_though_it_is_written_meanwhile(
+    make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = make(memory=4 * PAGE_BYTES)
+    may_write = threading.Event()
+    write = os.pwrite
+
+    def waiting(*args: Any) -> int:
+        assert may_write.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(os, "pwrite", waiting)
+    for first in (0, 4):  # those of before make room
+        may_write.clear()
+        numbers = range(first, first + 4)
+        keys = [key(n) for n in numbers]
+        for number in numbers:
+            disk.put(key(number), page(number))
+        assert disk.ready(keys) == 4
+        may_write.set()
+        disk.flush()
+        assert disk.ready(keys) == 4
+        for found, number in zip(disk.get(keys), numbers, strict=True):
+            assert np.array_equal(found, page(number))
+        assert len(disk._ahead) <= 4
 
 
 def test_reading_ahead_has_a_limit_and_makes_room(make: Callable[..., Disk]) -> None:

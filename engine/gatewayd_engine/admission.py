@@ -91,6 +91,8 @@ class Admission:
                 return self.admit(slot, grant)
             return 0
         queue.num_reserved[slot] = reserved
+        if sequence.kept is None:
+            sequence.decodes_from = num_tokens
         self._rows.take(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row

@@ -104,7 +104,7 @@ class CpuBackend:
             # numbers, and those of a few records more: who has no copy is decoded in every step.
             decoded = pool.decoded_bytes * (pool.num_pages + 1)
             copy_bytes = max(pool.data.nbytes, min(decoded, _CPU_KV_BYTES))
-        selection = Selection(shape, seat, rows.exact_until, rows.prompt_len)
+        selection = Selection(shape, seat, rows)
         attention = SelectiveAttention(
             shape, pool, len(rows.seed), copy_bytes, selection, is_steady=decoder.rounds_inputs
         )

@@ -53,6 +53,10 @@ class Rows:
             ``[rows]``.
         exact_until: tokens whose keys and values were computed from all before them; others may
             not have what comes behind, shape ``[rows]``.
+        decodes_from: tokens that each had when its computation began; in front of that none is
+            decoded, also where a chunk has a single one, shape ``[rows]``.
+        followed: the sequence of each row that a KV compression follows; -1 if it has none, or
+            one that has just come, shape ``[rows]``.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
 
@@ -80,6 +84,8 @@ class Rows:
         self.prompt_len = np.zeros(n, np.int32)
         self.reported = np.zeros(n, np.int32)
         self.exact_until = np.full(n, ALL_EXACT, np.int32)
+        self.decodes_from = np.zeros(n, np.int32)
+        self.followed = np.full(n, -1, np.int64)
         self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))
 
@@ -96,6 +102,8 @@ class Rows:
         sequence.tokens = self.tokens[row]
         sequence.row = row
         self.exact_until[row] = sequence.exact_until
+        self.decodes_from[row] = sequence.decodes_from
+        self.followed[row] = -1
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p

@@ -51,6 +51,7 @@ class Sequence:
         inherited: full and partial pages of the prompt taken over from a finished prefill.
         preemptions: how often it had to give up its pages for want of free ones.
         exact_until: see ``Rows``; kept here while it waits.
+        decodes_from: the same.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -62,6 +63,7 @@ class Sequence:
     __slots__ = (
         "compacts",
         "deadline",
+        "decodes_from",
         "exact_until",
         "forks",
         "front",
@@ -137,6 +139,7 @@ class Sequence:
         self.preemptions = 0
         self.reported = 0
         self.exact_until = int(ALL_EXACT)
+        self.decodes_from = 0
         self.was_admitted = False
         self.was_counted = False
         self.is_urgent = False

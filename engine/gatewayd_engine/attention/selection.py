@@ -28,6 +28,14 @@ class Seat(Protocol):
         """Let nobody select from now on."""
 
 
+class Followed(Protocol):
+    """Columns of rows that selection reads and writes; see ``Rows``."""
+
+    exact_until: NDArray[np.int32]
+    decodes_from: NDArray[np.int32]
+    followed: NDArray[np.int64]
+
+
 @dataclass(frozen=True, slots=True)
 class Asked:
     """The lines of a step that compute one token, and who of them attends to few places.
@@ -57,42 +65,30 @@ class Selection:
     Args:
         shape: the model's attention.
         seat: where it sits.
-        exact_until: of each row, how many of its tokens were computed from all before them; it
-            is lowered where a token attends to few, shape ``[max_running]``.
-        prompt_len: of each row; a prompt attends to all, also where its last token is computed by
-            itself because the rest was cached. Shape ``[max_running]``.
+        rows: what is known of sequences; where a token attends to few, ``exact_until`` is lowered.
     """
 
-    def __init__(
-        self,
-        shape: AttentionShape,
-        seat: Seat,
-        exact_until: NDArray[np.int32],
-        prompt_len: NDArray[np.int32],
-    ) -> None:
+    def __init__(self, shape: AttentionShape, seat: Seat, rows: Followed) -> None:
         self._kv_heads = shape.num_kv_heads
         self._seat = seat
-        self._exact_until = exact_until
-        self._prompt_len = prompt_len
+        self._rows = rows
         self._strategy: Any = None
-        # Of each row: whose it was, and what that had computed, when it was asked about last.
-        self._owners = np.full(len(exact_until), -1, np.int64)
-        self._starts = np.zeros(len(exact_until), np.int64)
 
     def begin(self, batch: StepBatch) -> Asked | None:
         """Ask who attends to few in this step; None if nobody is there to be asked."""
         strategy = self._seat.selecting
         if strategy is not self._strategy:
             self._strategy = strategy
-            self._owners[:] = -1
+            self._rows.followed[:] = -1
         if strategy is None:
             return None
-        decoding = slice(batch.num_decode)
-        is_asked = batch.counts[decoding] == 1
-        is_asked &= batch.starts[decoding] >= self._prompt_len[batch.rows[decoding]]
+        decode = slice(batch.num_decode)
+        # A chunk of one token is still a part of what was there at first.
+        is_asked = batch.starts[decode] >= self._rows.decodes_from[batch.rows[decode]]
+        is_asked &= batch.counts[decode] == 1
         if batch.fronts is not None:
             # The few that stand for many are there to be read.
-            is_asked &= batch.fronts.shift[decoding] == 0
+            is_asked &= batch.fronts.shift[decode] == 0
         lines = np.flatnonzero(is_asked)
         if not len(lines):
             return None
@@ -100,7 +96,7 @@ class Selection:
         lengths = starts + 1
         try:
             with blame(_KIND):
-                self._admit(rows, batch.sequences[lines], starts)
+                self._admit(rows, batch.sequences[lines])
                 budgets = strategy.budgets(rows.copy(), lengths.copy())
                 _check_budgets(budgets, len(rows))
         except StrategyFault as fault:
@@ -109,7 +105,8 @@ class Selection:
         sparse = np.flatnonzero((budgets > 0) & (budgets < lengths))
         if len(sparse):
             few = rows[sparse]
-            self._exact_until[few] = np.minimum(self._exact_until[few], starts[sparse])
+            exact_until = self._rows.exact_until
+            exact_until[few] = np.minimum(exact_until[few], starts[sparse])
         return Asked(
             lines, batch.last[lines], rows, lengths, sparse, budgets[sparse].astype(np.int64)
         )
@@ -149,19 +146,20 @@ class Selection:
         except StrategyFault as fault:
             self._fail(fault)
 
-    def _admit(
-        self, rows: NDArray[np.int64], sequences: NDArray[np.int64], starts: NDArray[np.int64]
-    ) -> None:
-        """Tell of sequences that came into their rows, or begin again, since they were seen."""
-        is_new = (self._owners[rows] != sequences) | (starts < self._starts[rows])
-        for row in rows[is_new].tolist():
+    def _admit(self, rows: NDArray[np.int64], sequences: NDArray[np.int64]) -> None:
+        """Tell of sequences that came into their rows, or came back, since they were seen."""
+        followed = self._rows.followed
+        for row in rows[followed[rows] != sequences].tolist():
             self._strategy.admit(row)
-        self._owners[rows], self._starts[rows] = sequences, starts
+        followed[rows] = sequences
 
     def _check_places(
         self, places: torch.Tensor, lengths: NDArray[np.int64], budgets: NDArray[np.int64]
     ) -> None:
-        """Refuse what is not there: it would be another sequence's."""
+        """Refuse what is not there, which would be another sequence's, and what is there twice.
+
+        Sorted by numpy it takes a few microseconds: nothing is asked of each place in Python.
+        """
         if not isinstance(places, torch.Tensor) or places.dtype != torch.int64:
             raise ValueError("places are no tensor of int64")
         if places.dim() != 3 or places.shape[:2] != (len(lengths), self._kv_heads):
@@ -170,9 +168,11 @@ class Selection:
             )
         if not 0 < places.shape[2] <= budgets.max():
             raise ValueError(f"{places.shape[2]} places for a budget of {budgets.max()}")
-        beyond = places.amax((1, 2)).numpy() >= lengths
-        if beyond.any() or int(places.min()) < -1:
+        ordered = np.sort(places.numpy(), -1)
+        if (ordered[..., -1] >= lengths[:, None]).any() or (ordered[..., 0] < -1).any():
             raise ValueError("a place that the sequence does not have")
+        if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+            raise ValueError("a place twice, which would count double")
         if int(places[..., 0].min()) < 0:
             raise ValueError("no place at all for one of the heads")
 

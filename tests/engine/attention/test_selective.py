@@ -97,9 +97,8 @@ class SparseTwin(Twin):
         super().__init__(shape, copy_bytes, 0, codec)
         self.chair = Chair(strategy)
         self.dice = strategy
-        rows = Rows(10, MAX_LEN, PAGE)
-        self.exact_until = rows.exact_until
-        selection = Selection(shape, self.chair, self.exact_until, rows.prompt_len)
+        self.columns = Rows(10, MAX_LEN, PAGE)
+        selection = Selection(shape, self.chair, self.columns)
         self.attention = SelectiveAttention(shape, self.pool, 10, copy_bytes, selection)
         self.num_sparse = 0
 
@@ -205,7 +204,7 @@ def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPat
     assert twin.num_sparse > 10
 
 
-def test_a_row_is_announced_when_its_sequence_is_another_or_begins_again() -> None:
+def test_a_row_is_announced_when_its_sequence_is_another_or_comes_back() -> None:
     dice = Dice()
     twin = SparseTwin(dice, 1 << 26)
     twin.step({0: 20, 1: 20})
@@ -216,9 +215,20 @@ def test_a_row_is_announced_when_its_sequence_is_another_or_begins_again() -> No
     twin.step({0: 20})
     twin.step({0: 1, 1: 1})
     assert dice.admitted[2:] == [0]
-    twin.known[1] = twin.known[1][:, :10]  # preempted, and its prompt was computed again
+    twin.columns.followed[1] = -1  # preempted, and back in its row
     twin.step({0: 1, 1: 1})
     assert dice.admitted[2:] == [0, 1]
+
+
+def test_a_prompts_chunk_of_one_token_is_none_that_decodes() -> None:
+    dice = Dice()
+    twin = SparseTwin(dice, 1 << 26)
+    twin.columns.decodes_from[:2] = 23, 21
+    twin.step({0: 20, 1: 20})
+    for admitted in ([], [1], [1], [1, 0]):
+        twin.step({0: 1, 1: 1})
+        assert dice.admitted == admitted
+    assert int(twin.columns.exact_until[:1].min()) >= 23
 
 
 def test_what_is_computed_from_few_places_is_told() -> None:
@@ -228,7 +238,7 @@ def test_what_is_computed_from_few_places_is_told() -> None:
     twin.step({0: 20, 1: 20})
     twin.step({0: 1, 1: 1})
     twin.step({0: 1, 1: 1})
-    assert twin.exact_until[:3].tolist() == [ALL_EXACT, 20, ALL_EXACT]
+    assert twin.columns.exact_until[:3].tolist() == [ALL_EXACT, 20, ALL_EXACT]
 
 
 def _budgets_of_another_shape(dice: Any) -> None:
@@ -277,6 +287,7 @@ def _selects(change: Callable[[torch.Tensor], Any]) -> Callable[[Any], None]:
         _selects(lambda places: places.repeat(1, 1, 2)),
         _selects(lambda places: places[..., :0]),
         _selects(lambda places: places * 0 - 1),
+        _selects(lambda places: places // 2),
         _selects(lambda places: places.tolist()),
     ],
 )

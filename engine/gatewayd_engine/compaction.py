@@ -15,7 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.about import about
-from gatewayd_engine.attention.fitting import Ask
+from gatewayd_engine.attention.fitting import Ask, check_compacted, check_plan
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import blame
 from gatewayd_engine.queue import Queue
@@ -102,19 +102,11 @@ class Compactor:
         lengths = np.array([one.prompt_len for one in by_row.values()], np.int64)
         with blame(Kind.KV_COMPRESSION):
             planned = list(asked.plan(np.array(list(by_row), np.int64), lengths, lengths))
-            size, rows = self._page_size, {one.row for one in planned}
+            rows = {one.row for one in planned}
             if len(rows) < len(planned) or not rows <= by_row.keys():
                 raise ValueError(f"plans rows {[one.row for one in planned]} of {list(by_row)}")
             for one in planned:
-                sequence = by_row[one.row]
-                if not all(isinstance(number, int | np.integer) for number in one):
-                    raise ValueError(f"plans {one}, which are no whole numbers")
-                if one.covered % size or one.kept % size:
-                    raise ValueError(f"plans {one}, which are no pages of {size} tokens")
-                if not 0 < one.kept < one.covered <= sequence.prompt_len:
-                    raise ValueError(f"plans {one} for a prompt of {sequence.prompt_len} tokens")
-                if one.queries < 1:
-                    raise ValueError(f"plans {one}, which shows no queries")
+                check_plan(one, by_row[one.row].prompt_len, self._page_size)
         return planned
 
     def _shorten(self, asked: Compacts, fits: Fits, sequence: Sequence, plan: Compaction) -> None:
@@ -127,7 +119,7 @@ class Compactor:
         ) -> Compacted:
             with blame(Kind.KV_COMPRESSION):
                 found = asked.compact(layer, queries, keys, values, kept)
-                _check(found, keys, kept)
+                check_compacted(found, keys, kept)
             return found
 
         prompt = sequence.tokens[: sequence.prompt_len]
@@ -135,17 +127,3 @@ class Compactor:
         found = fits.fit(prompt, sequence.pages, last, covered, ask)
         if self._shortening.shorten(sequence, covered, kept, found):
             _log.debug("%d keys stand for the first %d tokens of the prompt", kept, covered)
-
-
-def _check(found: Compacted, keys: torch.Tensor, kept: int) -> None:
-    heads, _, dim = keys.shape
-    for tensor, name, shape in (
-        (found.keys, "keys", (heads, kept, dim)),
-        (found.bias, "biases", (heads, kept)),
-        (found.values, "values", (heads, kept, dim)),
-    ):
-        if tensor.shape != shape:
-            raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
-        # As they will be kept.
-        if not bool(tensor.to(keys.dtype).isfinite().all()):
-            raise ValueError(f"gave {name} that are not finite")

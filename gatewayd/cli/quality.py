@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
+from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
+from gatewayd.bench.options import Set, pairs
 from gatewayd.bench.stages import Stages
 from gatewayd.cli.child import ChildFailed, told
 from gatewayd.cli.common import (
@@ -24,6 +27,7 @@ from gatewayd.cli.quality_report import (
     Result,
     markdown,
     most_kl,
+    notes,
     reasons,
     table,
     values,
@@ -32,12 +36,13 @@ from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
 from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
 from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
 _STORED = "as stored"
+_TOKENS, _CONTEXTS = 30_000, 8_192
+"""Tokens that are read, and those of long contexts, of which the ends are decoded."""
 _MISUSED = 2
 
 
@@ -52,6 +57,10 @@ def quality(
     kv_codec: Annotated[
         str, typer.Option(metavar="A,B", help="KV codecs to try with each, beside none.")
     ] = "",
+    kv_compression: Annotated[
+        str,
+        typer.Option(metavar="A,B", help="KV compressions to try with each, beside none."),
+    ] = "",
     against: Annotated[
         str | None,
         typer.Option(metavar="FOLDER", help="The model to compare with. Default: MODEL itself."),
@@ -60,7 +69,15 @@ def quality(
         Path | None,
         typer.Option(metavar="FILE", help="Text, or .jsonl of kind and text. Default: bundled."),
     ] = None,
-    tokens: Annotated[int, typer.Option(min=2, help="Tokens to read, of all texts.")] = 30_000,
+    tokens: Annotated[
+        int | None,
+        typer.Option(
+            min=2,
+            help=f"Tokens to read, of all texts. Default: {_TOKENS}, or {_CONTEXTS} with"
+            " --kv-compression.",
+        ),
+    ] = None,
+    set_: Set = None,
     config: ConfigFile = None,
     as_json: AsJson = False,
     as_markdown: Annotated[bool, typer.Option("--markdown", help="Print Markdown.")] = False,
@@ -77,32 +94,40 @@ def quality(
     chunks over the KV pool, as an engine does. The bundled texts are of the corpus of
     gatewayd-nano; of other models take --text, from what they are asked.
 
-    Of a quantized checkpoint without --against there is perplexity alone. [kv_compression] is left
-    out: it acts where answers are decoded, and texts are read here as prompts are. Where a scheme
-    cannot be used the others are measured, and the command ends with 1.
+    A KV compression acts where answers are decoded: with --kv-compression texts are long, the first
+    three quarters of each are a prompt, and of all schemes what follows it is counted. The
+    compressions compute that token by token; three take a minute or two of the embedded model.
+
+    Of a quantized checkpoint without --against there is perplexity alone. Where a scheme cannot be
+    used the others are measured, and the command ends with 1.
     """
     folder = None if model is None else named_folder(model)
     catalog = Catalog.installed()
     quantizers = _names("--quantizer", quantizer, catalog.names(Kind.QUANTIZER), AUTO)
     codecs = _names("--kv-codec", kv_codec, catalog.names(Kind.KV_CODEC), NONE)
-    pairs = [(one, codec) for one in quantizers for codec in codecs]
-    loaded = [_load(config, folder, *pair) for pair in pairs]
+    known = catalog.names(Kind.KV_COMPRESSION)
+    compressions = _names("--kv-compression", kv_compression, known, NONE)
+    flags = pairs(set_)
+    ways = [*product(quantizers, codecs, compressions)]
+    loaded = [_load(config, folder, flags, *way) for way in ways]
     schemes = [
-        Scheme(_name(*pair), _attending_to_all(one))
-        for pair, one in zip(pairs, loaded, strict=True)
+        Scheme(_name(*way), engine_config(one)) for way, one in zip(ways, loaded, strict=True)
     ]
     here = model_folder(loaded[0])
-    base = _load(config, str(here) if against is None else named_folder(against), NONE, NONE)
+    other = str(here) if against is None else named_folder(against)
+    base = _load(config, other, flags, NONE, NONE, NONE)
     reference = None
     try:
         contexts = [checked_context_len(one) for one in (loaded[0], base)]
         if against is not None or not _is_quantized(here):
-            plain = msgspec.structs.replace(_attending_to_all(base), dtype="float32")
+            plain = msgspec.structs.replace(engine_config(base), dtype="float32")
             reference = Scheme(str(model_folder(base)), plain)
-        found = samples(here, text, tokens, min(contexts))
+        is_packed = len(compressions) > 1
+        count = tokens or (_CONTEXTS if is_packed else _TOKENS)
+        found = samples(here, text, count, min(contexts), packed=is_packed)
     except ValueError as error:
         fail(str(error))
-    _say_what_is_left_out(loaded[0])
+    _say_what_is_left_out(config, folder, compressions)
     if text is None:
         _say_what_is_read(here, model_folder(base))
     job = Job(reference, schemes, found)
@@ -115,6 +140,8 @@ def quality(
         console().print(table(results))
         for line in reasons(results):
             console().print(line, markup=False, soft_wrap=True)
+    for line in notes(results):
+        typer.echo(line, err=True)
     if reference is None:
         typer.echo(
             "its weights are quantized already: give --against the folder that they were made of",
@@ -162,17 +189,12 @@ def _names(option: str, given: str, known: list[str], first: str) -> list[str]:
     return list(dict.fromkeys((first, *names)))
 
 
-def _attending_to_all(config: Config) -> EngineConfig:
-    """The engine's configuration without KV compression, which prompts show nothing of."""
-    return msgspec.structs.replace(engine_config(config), kv_compression=None)
-
-
-def _say_what_is_left_out(config: Config) -> None:
-    if config.kv_compression.strategy != NONE:
+def _say_what_is_left_out(file: Path | None, folder: str | None, tried: list[str]) -> None:
+    configured = load_config(file, {} if folder is None else {"model.path": folder}).config
+    if (name := configured.kv_compression.strategy) not in tried:
         typer.echo(
-            f"[kv_compression] {config.kv_compression.strategy} is left out: it acts where"
-            " answers are decoded, and texts are read here as prompts are; docs/benchmarks.md has"
-            " what it loses",
+            f"[kv_compression] {name} is left out: it acts where answers are decoded; measure it"
+            f" with --kv-compression {name}",
             err=True,
         )
 
@@ -188,16 +210,27 @@ def _say_what_is_read(model: Path, reference: Path) -> None:
         )
 
 
-def _name(quantizer: str, codec: str) -> str:
-    name = _STORED if quantizer == AUTO else quantizer
-    return name if codec == NONE else f"{name}, kv {codec}"
+def _name(quantizer: str, codec: str, compression: str) -> str:
+    parts = [_STORED if quantizer == AUTO else quantizer]
+    parts += [] if codec == NONE else [f"kv {codec}"]
+    parts += [] if compression == NONE else [compression]
+    return ", ".join(parts)
 
 
-def _load(file: Path | None, folder: str | None, quantizer: str, codec: str) -> Config:
+def _load(
+    file: Path | None,
+    folder: str | None,
+    given: Mapping[str, Any],
+    quantizer: str,
+    codec: str,
+    compression: str,
+) -> Config:
     """The daemon's configuration with a scheme of this command line, on the CPU."""
     flags = {
+        **given,
         "quantizer.strategy": quantizer,
         "kv_codec.strategy": codec,
+        "kv_compression.strategy": compression,
         "engine.device": "cpu",
     }
     if folder is not None:

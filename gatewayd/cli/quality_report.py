@@ -11,10 +11,13 @@ from rich.table import Table
 from gatewayd_engine.quality.job import Figures, Measured, Unusable
 
 _MIB = 1 << 20
+_READ = "KV read"
+"""A column that is there where a KV compression was measured."""
 _COLUMNS = (
     ("scheme", False),
     ("weights MiB", True),
     ("KV B/token", True),
+    (_READ, True),
     ("decode tok/s", True),
     ("texts", False),
     ("tokens", True),
@@ -32,10 +35,11 @@ Named = Sequence[tuple[str, Result]]
 def table(results: Named) -> Table:
     """For a terminal; a scheme that cannot be used is a row with its sentence below."""
     made = Table(box=None, pad_edge=False)
-    for header, is_number in _COLUMNS:
+    columns = _columns(results)
+    for header, is_number in columns:
         made.add_column(header, justify="right" if is_number else "left", no_wrap=True)
     for name, result in results:
-        for row in _rows(name, result):
+        for row in _rows(name, result, columns):
             made.add_row(*row)
     return made
 
@@ -45,18 +49,26 @@ def reasons(results: Named) -> list[str]:
     return [f"{name}: {one.reason}" for name, one in results if isinstance(one, Unusable)]
 
 
+def notes(results: Named) -> list[str]:
+    """What is to be known of figures, a line each."""
+    return [
+        f"{name}: {one.note}" for name, one in results if isinstance(one, Measured) and one.note
+    ]
+
+
 def markdown(results: Named) -> str:
     """A table for a document."""
+    columns = _columns(results)
     lines = [
-        _line([header for header, _ in _COLUMNS]),
-        _line(["---:" if is_number else "---" for _, is_number in _COLUMNS]),
+        _line([header for header, _ in columns]),
+        _line(["---:" if is_number else "---" for _, is_number in columns]),
     ]
     for name, result in results:
         if isinstance(result, Unusable):
             sentence = result.reason.replace("|", "\\|")
-            lines.append(_line([name, f"cannot be used: {sentence}", *[""] * (len(_COLUMNS) - 2)]))
+            lines.append(_line([name, f"cannot be used: {sentence}", *[""] * (len(columns) - 2)]))
         else:
-            lines.extend(_line(row) for row in _rows(name, result))
+            lines.extend(_line(row) for row in _rows(name, result, columns))
     return "\n".join(lines)
 
 
@@ -90,16 +102,20 @@ def _line(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _rows(name: str, result: Result) -> Iterator[list[str]]:
+def _columns(results: Named) -> list[tuple[str, bool]]:
+    """Headers, and whether numbers are below them."""
+    is_compressed = any(isinstance(one, Measured) and one.kv_read is not None for _, one in results)
+    return [column for column in _COLUMNS if is_compressed or column[0] != _READ]
+
+
+def _rows(name: str, result: Result, columns: Sequence[tuple[str, bool]]) -> Iterator[list[str]]:
     if isinstance(result, Unusable):
-        yield [name, "cannot be used", *[""] * (len(_COLUMNS) - 2)]
+        yield [name, "cannot be used", *[""] * (len(columns) - 2)]
         return
-    cells = [
-        name,
-        f"{result.weight_bytes / _MIB:,.1f}",
-        f"{result.kv_bytes_per_token:,.0f}",
-        f"{result.decode_tokens_per_second:,.0f}",
-    ]
+    cells = [name, f"{result.weight_bytes / _MIB:,.1f}", f"{result.kv_bytes_per_token:,.0f}"]
+    if (_READ, True) in columns:
+        cells.append(f"{1 if result.kv_read is None else result.kv_read:.1%}")
+    cells.append(f"{result.decode_tokens_per_second:,.0f}")
     for kind, figures in result.kinds.items():
         yield [*cells, kind, *_figures(figures)]
         cells = [""] * len(cells)

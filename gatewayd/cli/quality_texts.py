@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from tokenizers import Tokenizer
@@ -12,7 +13,7 @@ from gatewayd_engine.quality.texts import Text, bundled, read
 
 LONGEST = 1024
 """Tokens of a piece: a longer text is cut into several."""
-_SHORTEST = 2
+_SHORTEST, _LEAST_PACKED = 2, 16
 
 
 def samples(
@@ -21,6 +22,8 @@ def samples(
     num_tokens: int,
     context: int,
     default: Callable[[], Sequence[Text]] = bundled,
+    *,
+    packed: bool = False,
 ) -> list[Sample]:
     """Pieces of texts, as many tokens of each kind.
 
@@ -30,9 +33,12 @@ def samples(
         num_tokens: of all of them, at most.
         context: tokens of the shortest context.
         default: the bundled texts.
+        packed: texts of a kind follow one another, so that pieces are long, all as long as can be;
+            the first three quarters of each are a prompt.
 
     Raises:
-        ValueError: there is no text of two tokens, or a file cannot be read; one sentence.
+        ValueError: there is no text of two tokens, or of 16 where they are packed, or a file cannot
+            be read; one sentence.
     """
     source = folder / "tokenizer.json"
     try:
@@ -46,17 +52,30 @@ def samples(
     tokenizer.no_truncation()
     tokenizer.no_padding()
     kinds = list(dict.fromkeys(text.kind for text in texts))
-    found = [
-        Sample(kind, ids)
-        for kind in kinds
-        for ids in _first(
-            _pieces(tokenizer, [t for t in texts if t.kind == kind], min(LONGEST, context)),
-            num_tokens // len(kinds),
-        )
-    ]
+    each, longest = num_tokens // len(kinds), min(LONGEST, context)
+    found = []
+    for kind in kinds:
+        of_kind = [text for text in texts if text.kind == kind]
+        if packed:
+            one = Text(kind, "".join(text.text for text in of_kind))
+            pieces = _long(tokenizer, one, each, min(longest, each))
+            found += [Sample(kind, ids, len(ids) * 3 // 4) for ids in pieces]
+        else:
+            begun = _first(_pieces(tokenizer, of_kind, longest), each)
+            found += [Sample(kind, ids) for ids in begun]
     if not found:
-        raise ValueError(f"there is no text of {_SHORTEST} tokens; raise --tokens, or lengthen it")
+        least = _LEAST_PACKED if packed else _SHORTEST
+        raise ValueError(f"there is no text of {least} tokens; raise --tokens, or lengthen it")
     return found
+
+
+def _long(tokenizer: Tokenizer, text: Text, num_tokens: int, length: int) -> list[list[int]]:
+    """Pieces of a length, as many as have so many tokens; what there is where the text is short."""
+    if length < _LEAST_PACKED:
+        return []
+    pieces = [*islice(_pieces(tokenizer, [text], length), num_tokens // length)]
+    found = [piece for piece in pieces if len(piece) == length]
+    return found or [piece for piece in pieces if len(piece) >= _LEAST_PACKED]
 
 
 def _pieces(tokenizer: Tokenizer, texts: Sequence[Text], longest: int) -> Iterator[list[int]]:

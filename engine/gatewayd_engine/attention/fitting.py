@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.kv.pool import KvPool
-from gatewayd_hooks.kv_compression import Compacted
+from gatewayd_hooks.kv_compression import Compacted, Compaction
 
 Ask = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], Compacted]
 """Given a layer, queries ``[kv_heads, n, dim]``, and keys and values ``[kv_heads, covered, dim]``,
@@ -78,3 +78,39 @@ class Fitting:
         if self._pool.codec is not None:
             found = self._pool.codec.decode(found)
         return found.transpose(0, 1).contiguous()
+
+
+def check_plan(plan: Compaction, prompt_len: int, page_size: int) -> None:
+    """Look over what is planned for a prompt.
+
+    Raises:
+        ValueError: it cannot be.
+    """
+    covered, kept = plan.covered, plan.kept
+    if not all(isinstance(number, int | np.integer) for number in plan):
+        raise ValueError(f"plans {plan}, which are no whole numbers")
+    if covered % page_size or kept % page_size:
+        raise ValueError(f"plans {plan}, which are no pages of {page_size} tokens")
+    if not 0 < kept < covered <= prompt_len:
+        raise ValueError(f"plans {plan} for a prompt of {prompt_len} tokens")
+    if plan.queries < 1:
+        raise ValueError(f"plans {plan}, which shows no queries")
+
+
+def check_compacted(found: Compacted, keys: torch.Tensor, kept: int) -> None:
+    """Look over what is to stand for keys, shape ``[kv_heads, covered, dim]``.
+
+    Raises:
+        ValueError: its shape is another, or it has what is no number.
+    """
+    heads, _, dim = keys.shape
+    for tensor, name, shape in (
+        (found.keys, "keys", (heads, kept, dim)),
+        (found.bias, "biases", (heads, kept)),
+        (found.values, "values", (heads, kept, dim)),
+    ):
+        if tensor.shape != shape:
+            raise ValueError(f"gave {name} of shape {list(tensor.shape)}, not {list(shape)}")
+        # As they will be kept.
+        if not bool(tensor.to(keys.dtype).isfinite().all()):
+            raise ValueError(f"gave {name} that are not finite")

@@ -19,6 +19,8 @@ class Sample(msgspec.Struct, frozen=True):
 
     kind: str
     ids: list[int]
+    prompt: int = 0
+    """Its first tokens, that are a prompt and not counted; a KV compression decodes the others."""
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -57,9 +59,14 @@ class Measured(msgspec.Struct, frozen=True, tag="measured"):
     scheme: int
     weight_bytes: int
     kv_bytes_per_token: float
+    """Bytes that are held; of a context that has been compacted, of what is left."""
     decode_tokens_per_second: float
     """Of one sequence alone."""
     kinds: dict[str, Figures]
+    kv_read: float | None = None
+    """The part of keys and values that decoding reads, with a KV compression."""
+    note: str = ""
+    """What is to be known of the figures."""
 
 
 class Unusable(msgspec.Struct, frozen=True, tag="unusable"):

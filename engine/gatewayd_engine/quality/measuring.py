@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine.config import ConfigError
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Sample, Unusable
-from gatewayd_engine.quality.opened import Opened
+from gatewayd_engine.quality.opened import PROMPT, Opened
 from gatewayd_engine.quality.scores import Scores
 from gatewayd_hooks.loading import PluginHost
 
@@ -25,6 +25,7 @@ def measure(job: Job, host: PluginHost, tell: Callable[[Event], None]) -> None:
     than a chunk of its probabilities is kept, and nothing of them is rounded.
     """
     longest = max(len(sample.ids) for sample in job.samples)
+    prompt = min(sample.prompt for sample in job.samples)
     with ExitStack() as opened:
         reference = None
         if job.reference is not None:
@@ -36,7 +37,7 @@ def measure(job: Job, host: PluginHost, tell: Callable[[Event], None]) -> None:
             opened.callback(reference.close)
         for index, scheme in enumerate(job.schemes):
             try:
-                with closing(Opened(scheme.config, host, longest)) as candidate:
+                with closing(Opened(scheme.config, host, longest, prompt)) as candidate:
                     tell(_measured(index, candidate, reference, job.samples, tell))
             except Exception as error:  # noqa: BLE001 - a plugin's may be any
                 _log.debug("%s", scheme.name, exc_info=True)
@@ -64,20 +65,23 @@ def _measured(
     for done, sample in enumerate(samples, 1):
         _read(sample, candidate, reference, scores[sample.kind])
         tell(Advanced(index, done))
+    first = samples[0]
     return Measured(
         scheme=index,
         weight_bytes=candidate.weight_bytes,
         kv_bytes_per_token=candidate.kv_bytes_per_token,
-        decode_tokens_per_second=candidate.decode_rate(samples[0].ids),
+        decode_tokens_per_second=candidate.decode_rate(first.ids[: first.prompt or PROMPT]),
         kinds={kind: score.figures() for kind, score in scores.items()},
+        kv_read=candidate.kv_read,
+        note=candidate.note,
     )
 
 
 def _read(sample: Sample, candidate: Opened, reference: Opened | None, scores: Scores) -> None:
-    following = torch.tensor(sample.ids[1:])
-    beside = repeat(None) if reference is None else reference.logits(sample.ids)
-    begin = 0
-    for logits, others in zip(candidate.logits(sample.ids), beside, strict=False):
+    ids, begin = sample.ids, sample.prompt
+    following = torch.tensor(ids[1:])
+    beside = repeat(None) if reference is None else reference.logits(ids, begin)
+    for logits, others in zip(candidate.logits(ids, begin), beside, strict=False):
         # Nothing is known to follow the last token.
         after = following[begin : begin + len(logits)]
         scores.add(logits[: len(after)], after, None if others is None else others[: len(after)])

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, replace
 from pathlib import Path
 from statistics import median
-from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.attention.selection import Selection
@@ -19,8 +18,7 @@ from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.bringing import open_bringers
 from gatewayd_engine.config import ConfigError, EngineConfig
-from gatewayd_engine.drafting import Target
-from gatewayd_engine.heads import read_heads
+from gatewayd_engine.fronts import Front, Fronts
 from gatewayd_engine.kv.codec import Codec, Form, chosen_codec, form_of
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
@@ -29,19 +27,20 @@ from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import PlainParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
 from gatewayd_engine.pace import Pace
+from gatewayd_engine.quality.compressed import Compressed, open_compression
 from gatewayd_engine.quantizing import open_quantizer
-from gatewayd_engine.sequence import ALL_EXACT
 from gatewayd_engine.threads import choose
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
-from gatewayd_hooks.kv_compression import Selects
 from gatewayd_hooks.ledger import Ledger
 from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.resources import EngineResources, KvShape
+from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 
 CHUNK = 512
 """Tokens that are computed at once, as an engine computes a prompt."""
-_PROMPT, _STEPS, _WARM = 64, 48, 4
+PROMPT = 64
+"""Tokens behind which the speed of decoding is measured, where no text says otherwise."""
+_STEPS, _WARM = 48, 4
 
 
 class Opened:
@@ -51,19 +50,22 @@ class Opened:
         config: of the engine.
         host: loads its quantizer and its KV codec.
         longest: tokens of the longest sequence.
+        prompt: of the shortest prompt behind which is decoded; 0 for no matter.
 
     Raises:
         ConfigError, SpecError, LoadError: it cannot be served.
         PluginError: a strategy cannot be loaded.
     """
 
-    def __init__(self, config: EngineConfig, host: PluginHost, longest: int) -> None:
+    def __init__(
+        self, config: EngineConfig, host: PluginHost, longest: int, prompt: int = 0
+    ) -> None:
         if config.device != "cpu":
             raise ConfigError(f"device is {config.device}; quality is measured on a CPU only")
         dtype = torch.bfloat16 if config.dtype == "bfloat16" else torch.float32
         folder = Path(config.model)
         spec = read_spec(folder, config.max_model_len)
-        self._longest = min(max(longest, _PROMPT + _STEPS), spec.max_model_len)
+        self._longest = min(max(longest, PROMPT + _STEPS), spec.max_model_len)
         ledger = Ledger(config.strategy_budget_ms / 1000)
         with ExitStack() as opened:
             quantization = open_quantizer(config, host, ledger, spec)
@@ -90,31 +92,58 @@ class Opened:
             codec = _open_codec(config, host, spec, dtype, form, opened)
             pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec)
             copy_bytes = pool.decoded_bytes * len(pool.data)
-            compression = _open_compression(config, host, spec, opened)
+            compressed = _open_compression(config, host, spec, pool, prompt, opened)
             shape, is_steady = spec.attention, self._decoder.rounds_inputs
             self._attention = ReferenceAttention(shape, pool, 1, copy_bytes, is_steady=is_steady)
-            if compression is not None:
-                exact_until = np.full(1, ALL_EXACT, np.int32)
-                no_prompt = np.zeros(1, np.int32)
-                selection = Selection(shape, _Seat(compression), exact_until, no_prompt)
+            if compressed is not None and compressed.selecting is not None:
+                selection = Selection(shape, compressed, compressed.row)
                 self._attention = SelectiveAttention(
                     shape, pool, 1, copy_bytes, selection, is_steady=is_steady
                 )
             self._opened = opened.pop_all()
         self._pace = Pace(choose(config.threads), torch.set_num_threads)
         self._table = np.arange(num_pages)[None]
+        self._page_size = config.page_size
         self._sequence = 0
+        self._compressed = compressed
+        self._step_seconds: list[float] = []
+        self._bytes_per_token = pool.data.nbytes / pool.data.shape[0] / config.page_size
         self.vocab_size = spec.vocab_size
         self.weight_bytes = self._decoder.weight_bytes
-        self.kv_bytes_per_token = pool.data.nbytes / pool.data.shape[0] / config.page_size
 
     def close(self) -> None:
         """Close its strategies."""
         self._opened.close()
 
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Of the KV cache, as far as it is held."""
+        held = self._bytes_per_token
+        return held if self._compressed is None else held * self._compressed.kept
+
+    @property
+    def kv_read(self) -> float | None:
+        """The part of keys and values that decoding has read; None if it reads all."""
+        return None if self._compressed is None else self._compressed.read
+
+    @property
+    def note(self) -> str:
+        """What is to be known of its figures; empty for nothing."""
+        compressed = self._compressed
+        if compressed is None:
+            return ""
+        if compressed.kept == compressed.read == 1:
+            return "it has changed nothing: with its settings these contexts are too short for it"
+        return compressed.note
+
     @torch.inference_mode()
-    def logits(self, ids: list[int]) -> Iterator[torch.Tensor]:
-        """Compute a new sequence; float32 ``[n, vocab]`` of each of its chunks.
+    def logits(self, ids: list[int], begin: int = 0) -> Iterator[torch.Tensor]:
+        """Compute a new sequence.
+
+        With a KV compression tokens from ``begin`` on are decoded, unless that is 0.
+
+        Returns:
+            Logits of those, chunk by chunk, float32 ``[n, vocab]``.
 
         Raises:
             ConfigError: it is longer than the context.
@@ -124,13 +153,23 @@ class Opened:
                 f"a text has {len(ids)} tokens, but the context is {self._longest};"
                 " give a larger max_model_len, or shorter texts"
             )
+        if self._compressed is not None and begin:
+            block: list[torch.Tensor] = []
+            for place, one in enumerate(self.decoded(ids, begin), begin + 1):
+                block.append(one)
+                if place % CHUNK == 0 or place == len(ids):
+                    yield torch.cat(block)
+                    block = []
+            return
         self._sequence += 1
         for start in range(0, len(ids), CHUNK):
-            yield self._computed(start, ids[start : start + CHUNK])
+            found = self._computed(start, ids[start : start + CHUNK])
+            if start + len(found) > begin:
+                yield found[max(begin - start, 0) :]
 
     @torch.inference_mode()
     def decoded(self, ids: list[int], begin: int) -> Iterator[torch.Tensor]:
-        """The same, but the tokens from ``begin`` on are computed one by one, as answers are.
+        """Compute a new sequence, the tokens from ``begin`` on one by one, as answers are.
 
         Returns:
             Logits of those, float32 ``[1, vocab]`` each.
@@ -138,13 +177,27 @@ class Opened:
         self._sequence += 1
         for start in range(0, begin, CHUNK):
             self._computed(start, ids[start : min(start + CHUNK, begin)])
+        compressed, front = self._compressed, None
+        if compressed is not None:
+            compressed.row.decodes_from[:] = begin
+            front = compressed.compact(ids[:begin], self._table[0], self._decoder.hidden)
         for place in range(begin, len(ids)):
-            yield self._computed(place, [ids[place]])
+            began = time.perf_counter()
+            logits = self._computed(place, [ids[place]], front)
+            self._step_seconds.append(time.perf_counter() - began)
+            yield logits
+        if compressed is not None:
+            compressed.ended(len(ids), front)
 
     @torch.inference_mode()
     def decode_rate(self, ids: list[int]) -> float:
-        """Tokens a second of one sequence that is continued greedily, by the median step."""
-        prompt = ids[: min(_PROMPT, self._longest - _STEPS)]
+        """Tokens a second of one sequence, by the median step.
+
+        It is continued greedily behind these ids, unless sequences have been decoded already.
+        """
+        if self._step_seconds:
+            return 1 / median(self._step_seconds)
+        prompt = ids[: self._longest - _STEPS]
         self._sequence += 1
         token = int(self._computed(0, prompt)[-1].argmax())
         seconds = []
@@ -154,7 +207,7 @@ class Opened:
             seconds.append(time.perf_counter() - began)
         return 1 / median(seconds[_WARM:] or seconds)
 
-    def _computed(self, start: int, ids: list[int]) -> torch.Tensor:
+    def _computed(self, start: int, ids: list[int], front: Front | None = None) -> torch.Tensor:
         """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""
         count = len(ids)
         places = np.arange(start, start + count)
@@ -171,8 +224,9 @@ class Opened:
             positions=places,
             last=np.array([count - 1]),
             samples=np.ones(1, np.bool_),
-            block_table=self._table,
+            block_table=self._table if front is None else self._shorter(front),
             drafts=None,
+            fronts=None if front is None else Fronts.make([front]),
         )
         self._pace.begin(count)
         self._attention.plan(batch)
@@ -183,49 +237,31 @@ class Opened:
         self._pace.end()
         return logits
 
-
-class _Seat:
-    """A KV compression that is measured: its faults are told, not made up for."""
-
-    def __init__(self, strategy: Any) -> None:  # noqa: ANN401 - of the kind
-        self.selecting: Any | None = strategy
-
-    def fail(self, error: BaseException) -> None:
-        raise error
+    def _shorter(self, front: Front) -> NDArray[np.int64]:
+        """The block table of a sequence that has a front."""
+        size = self._page_size
+        few, rest = self._table[:, : front.kept // size], self._table[:, front.covered // size :]
+        return np.concatenate((few, rest), 1)
 
 
 def _open_compression(
-    config: EngineConfig, host: PluginHost, spec: ModelSpec, opened: ExitStack
-) -> Any | None:  # noqa: ANN401 - of the kind
-    """What selects places; closed with the rest. None for attention to all.
+    config: EngineConfig,
+    host: PluginHost,
+    spec: ModelSpec,
+    pool: KvPool,
+    prompt: int,
+    opened: ExitStack,
+) -> Compressed | None:
+    """A KV compression, closed with the rest; None for attention to all.
 
     Raises:
-        ConfigError: it does not suit the model, or does not select.
+        ConfigError: it does not suit the model.
         PluginError: it cannot be loaded.
     """
-    choice, kind = config.kv_compression, Kind.KV_COMPRESSION
-    if choice is None:
-        return None
-    strategy = host.strategy(kind, choice.name, choice.settings)
-    target = Target(spec.hidden_size, torch.float32)
-    try:
-        strategy.open(
-            replace(
-                _resources(config, spec),
-                kv_shape=KvShape(**asdict(spec.attention)),
-                read_heads=lambda setting, name: read_heads(
-                    setting, name, Path(config.model), target, spec.vocab_size, config.device
-                ),
-            )
-        )
-    except ValueError as error:
-        raise ConfigError(
-            f"kv_compression {choice.name} cannot serve this model: {error}"
-        ) from error
-    opened.callback(strategy.close)
-    if not isinstance(strategy, Selects):
-        raise ConfigError(f"kv_compression {choice.name} selects nothing; no other is measured")
-    return strategy
+    found = open_compression(config, host, spec, pool, _resources(config, spec), prompt)
+    if found is not None:
+        opened.callback(found.close)
+    return found
 
 
 def _open_codec(

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from gatewayd.cli.quality import _is_quantized
-from gatewayd.cli.quality_report import Named, markdown, most_kl, reasons, table, values
+from gatewayd.cli.quality_report import Named, markdown, most_kl, notes, reasons, table, values
 from gatewayd.cli.quality_texts import samples
 from gatewayd_engine import embedded
 from gatewayd_engine.quality.job import Figures, Measured, Unusable
@@ -78,15 +78,15 @@ def test_of_the_embedded_model_nothing_is_said_and_the_limit_ends_with_1() -> No
     assert line.startswith("gatewayd: --most-kl: the largest mean divergence is 0.")
 
 
-@pytest.mark.parametrize("option", ["--quantizer", "--kv-codec"])
+@pytest.mark.parametrize("option", ["--quantizer", "--kv-codec", "--kv-compression"])
 def test_names_that_are_not_installed_are_told_before_anything_is_measured(option: str) -> None:
-    done = run("nano", option, "int8,zzz")
+    done = run("nano", option, "none,zzz")
     assert done.returncode == 2
     assert done.stdout == ""
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"gatewayd: {option}: zzz is not installed; there are ")
-    assert "fp8, " in line
-    assert "int8" in line
+    first = "int8" if option != "--kv-compression" else "heavy"
+    assert first in line.removeprefix(f"gatewayd: {option}: ")
 
 
 @pytest.mark.parametrize(
@@ -133,6 +133,65 @@ def test_a_file_is_cut_to_pieces_of_the_context(tmp_path: Path) -> None:
     assert {one.kind for one in found} == {"text"}
     with pytest.raises(ValueError, match="no text of 2 tokens"):
         samples(embedded.folder(), _empty(tmp_path), 100, 256)
+
+
+def test_a_compression_is_measured_behind_long_prompts() -> None:
+    set_ = ("--set", "kv_compression.matching.ratio=8")
+    options = ("--kv-compression", "matching", "--kv-codec", "int8", "--tokens", "320")
+    done = run("nano", *options, *set_, "--json")
+    assert done.returncode == 0, done.stderr
+    found = {one["scheme"]: one for one in json.loads(done.stdout)["schemes"]}
+    names = [
+        "as stored",
+        "as stored, matching",
+        "as stored, kv int8",
+        "as stored, kv int8, matching",
+    ]
+    assert list(found) == names
+    for one in found.values():
+        assert {kind["tokens"] for kind in one["kinds"].values()} == {160 - 120 - 1}
+    assert [one["kv_read"] is None for one in found.values()] == [True, False] * 2
+    plain, matched, int8, both = (one["kv_bytes_per_token"] for one in found.values())
+    assert matched / plain == pytest.approx(both / int8)
+    assert matched < plain
+    assert done.stderr.splitlines() == [
+        f"{name}: at_least is 1024 by default, more than these prompts have: it was 120"
+        for name in (names[1], names[3])
+    ]
+
+
+def test_packed_texts_are_long_and_have_a_prompt(tmp_path: Path) -> None:
+    found = samples(embedded.folder(), None, 4200, 2048, packed=True)
+    assert [(one.kind, len(one.ids), one.prompt) for one in found] == [
+        (kind, 1024, 768) for kind in ("chats", "chats", "code", "code")
+    ]
+    # They are what the texts say, one behind the other.
+    whole = samples(embedded.folder(), None, 1100, 2048)
+    chats = [i for one in whole if one.kind == "chats" for i in one.ids]
+    assert found[0].ids[:300] == chats[:300]
+    few = samples(embedded.folder(), None, 300, 2048, packed=True)
+    assert [(len(one.ids), one.prompt) for one in few] == [(150, 112)] * 2
+    with pytest.raises(ValueError, match="no text of 16 tokens"):
+        samples(embedded.folder(), None, 30, 2048, packed=True)
+    file = tmp_path / "text"
+    file.write_text("def f(x): return x\n" * 5)
+    (one,) = samples(embedded.folder(), file, 4000, 2048, packed=True)
+    assert one.prompt == len(one.ids) * 3 // 4 > 10
+
+
+def test_the_table_says_what_is_read_where_a_compression_was_measured() -> None:
+    few = Measured(2, 48 << 20, 3686.0, 200.0, {"text": Figures(100, 2.5)}, 0.604, "a note")
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(table([*RESULTS, ("few", few)]))
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert lines[1][:6] == ["as", "stored", "48.0", "6,144", "100.0%", "300"]
+    assert lines[5][:5] == ["few", "48.0", "3,686", "60.4%", "200"]
+    assert notes([*RESULTS, ("few", few)]) == ["few: a note"]
+    counts = {
+        line.replace("\\|", "").count("|")
+        for line in markdown([*RESULTS, ("few", few)]).split("\n")
+    }
+    assert counts == {13}
 
 
 def test_the_table_has_a_row_for_each_kind_and_each_failure() -> None:

@@ -37,16 +37,20 @@ class KvCompressionStrategy(Strategy, Protocol):
         """
 
     def admit(self, row: int) -> None:
-        """Another sequence has this row from now on, or the same one begins again: forget."""
+        """Another sequence has this row from now on, or the same one comes back: forget.
+
+        Who was preempted is told of when it comes back, also in the row that it had.
+        """
 
 
 @runtime_checkable
 class Selects(Protocol):
     """Sparse decoding: all keys and values are kept, few are read.
 
-    It is asked about sequences that compute one token of their answer; prompts, and those with
-    drafts behind it, attend to all. A step may be computed again: the same may be asked, and shown,
-    twice.
+    It is asked about sequences that decode one token; those with drafts behind it, and chunks of
+    prompts, also those of one token, attend to all. So what it is shown of a sequence follows from
+    its answer, and not from what was cached. A step may be computed again: the same may be asked,
+    and shown, twice.
     """
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -75,6 +75,14 @@ class Expected:
     seeded: list[list[list[int]]]
     kv: dict[int, NDArray[np.uint8]] = field(default_factory=dict)
 
+    def said(self, k: int, way: int | None, n: int) -> list[list[int]]:
+        """What each answer to a prompt has to say, if there are so many, sampled in a way."""
+        return [self.greedy[k]] * n if way is None else self.seeded[way][:n]
+
+    def agrees(self, sequence: int, said: list[int], tokens: list[int]) -> bool:
+        """Whether a sequence has said what it had to say."""
+        return tokens == said
+
     def compare_kv(self, engine: Any, sequence: int, said: list[int]) -> None:
         """Keys and values that a sequence has now, if it says one of the greedy answers."""
         of = next((k for k, tokens in enumerate(self.greedy) if tokens is said), None)
@@ -179,7 +187,7 @@ class Combination:
         for i, answer in done.items():
             if i in asked:
                 assert answer.finished.error is None
-                assert answer.tokens == asked[i], self
+                assert expected.agrees(i, asked[i], answer.tokens), self
             else:
                 assert answer.finished.error[0] == "strategy_error"
         engine.core.strategies.close()
@@ -200,8 +208,7 @@ class Combination:
             ids = engine.submit(
                 PROMPTS[k], n=n, max_tokens=LENGTH, ignore_eos=True, **fields, **wish
             )
-            said = [expected.greedy[k]] * n if way is None else expected.seeded[way]
-            asked.update(zip(ids, said, strict=False))
+            asked.update(zip(ids, expected.said(k, way, n), strict=True))
             if self.has_doomed and dice.random() < 0.3:
                 engine.submit(PROMPTS[k], max_tokens=LENGTH, logit_bias=[(9, 0.0)])
             for _ in range(dice.randrange(4)):

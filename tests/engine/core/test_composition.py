@@ -1,8 +1,10 @@
-"""Every way to hold weights and KV in fewer bits, beside every other kind of strategy.
+"""Every way to hold weights and KV in fewer bits or places, beside every other kind of strategy.
 
 What is expected is what a plain engine of the same scheme says, one request at a time: without
-cache, drafts, tiers or swaps. Quantizers and codecs are those that are installed, so a new one is
-in the draw from its first day, and each is paired with everything else in the long test.
+cache, drafts, tiers or swaps. Quantizers, codecs and compressions are those that are installed, so
+a new one is in the draw from its first day, and each is paired with everything else in the long
+test. Of a compression that selects, an answer follows from where it was preempted, too; drafts
+decide which of its steps attend to all, and then only what such steps leave alone is expected.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +28,13 @@ from numpy.typing import NDArray
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.kv_compression import Selects
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.quantization import Quantizes
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core import test_combinations
 from tests.engine.core.conftest import build
+from tests.engine.core.replaying import Loose, Replayed
 from tests.engine.core.small import small
 from tests.engine.core.swapping import OFFERS
 from tests.engine.core.test_combinations import (
@@ -82,6 +86,13 @@ DRAFTERS = [
     StrategyChoice("medusa", {"heads": beside("medusa")}),
     StrategyChoice("eagle", {"heads": beside("eagle")}),
 ]
+SOON = {"at_least": 40, "warm_steps": 3, "every": 7, "dense_layers": 1, "budget": 0.2}
+COMPRESSIONS = {
+    "heavy": SOON,
+    "predictor": {**SOON, "network": beside("predictor")},
+    "matching": {"at_least": 64, "recent": 8, "queries": 24},
+}
+"""Settings with which they act on prompts as short as these; others are as they come."""
 SWAPPED: Offers = {}
 SWAPPED.update((kind, offers) for kind, offers in OFFERS.items() if kind != Kind.LOGITS_PROCESSOR)
 SWAPPED[Kind.DRAFTER] = [[], *([choice] for choice in DRAFTERS)]
@@ -89,6 +100,7 @@ SWAPPED[Kind.DRAFTER] = [[], *([choice] for choice in DRAFTERS)]
 DIMENSIONS: dict[str, Sequence[Any]] = {
     "weights": (NONE, *QUANTIZERS, *READ),
     "codec": (NONE, *names(Kind.KV_CODEC)),
+    "compression": (NONE, *names(Kind.KV_COMPRESSION)),
     "prefix_cache": (None, "hash", "radix"),
     "tiers": ("", "host", "disk", "host disk"),
     "drafter": range(-1, len(DRAFTERS)),
@@ -127,11 +139,12 @@ def stored(name: str, source: Path) -> Path:
 
 
 @cache
-def scheme(weights: str, codec: str, source: Path) -> dict[str, Any]:
+def scheme(weights: str, codec: str, compression: str, source: Path) -> dict[str, Any]:
     """Fields of an engine that holds weights and KV so.
 
-    Where a codec rounds what floats have made, it computes in float64: the last digits of a float32
-    depend on the batch, unless products round what they are given.
+    Where a codec rounds what floats have made, or a compression chooses among them, it computes in
+    float64: the last digits of a float32 depend on the batch, unless products round what they are
+    given.
     """
     found: dict[str, Any] = {"model": source}
     if weights in READ:
@@ -140,6 +153,10 @@ def scheme(weights: str, codec: str, source: Path) -> dict[str, Any]:
         found["quantizer"] = StrategyChoice(weights)
     if codec != NONE:
         found["kv_codec"] = StrategyChoice(codec)
+    if compression != NONE:
+        settings = COMPRESSIONS.get(compression, {})
+        found["kv_compression"] = StrategyChoice(compression, settings)
+    if codec != NONE or compression != NONE:
         plain = build(**found)
         if not plain.core._runner._decoder.rounds_inputs:  # type: ignore[attr-defined]
             found["dtype"] = "float64"
@@ -153,7 +170,7 @@ def expected(weights: str, codec: str, source: Path, each: int) -> Expected:
 
     Where products round what they are given, keys and values are the same bit for bit.
     """
-    plain = build(**scheme(weights, codec, source), prefix_cache=None)
+    plain = build(**scheme(weights, codec, NONE, source), prefix_cache=None)
     greedy: list[list[int]] = [[] for _ in PROMPTS]
     kv: dict[int, NDArray[np.uint8]] = {}
     for k in range(0, len(PROMPTS), each):
@@ -172,20 +189,60 @@ def expected(weights: str, codec: str, source: Path, each: int) -> Expected:
     return Expected(greedy, seeded, kv)
 
 
+@cache
+def alone(weights: str, codec: str, compression: str, source: Path, *, is_whole: bool) -> Any:
+    """An engine for one request at a time, with the arithmetic that the compression has."""
+    fields = scheme(weights, codec, compression, source)
+    if is_whole:
+        fields = {**fields, "kv_compression": None}
+    engine = build(**fields, prefix_cache=None)
+    atexit.register(engine.core.strategies.close)
+    return engine
+
+
+def compressed(row: Row, source: Path) -> Expected:
+    """What a row with a compression has to say."""
+    name = row["compression"]
+    engine = partial(alone, row["weights"], row["codec"], name, source)
+    selects = isinstance(HOST.strategy(Kind.KV_COMPRESSION, name, {}), Selects)
+    nothing: dict[str, Any] = {"greedy": [], "seeded": []}
+    if selects and row["drafter"] >= 0:
+        least = COMPRESSIONS.get(name, {}).get("at_least", 0)
+        whole = partial(engine, is_whole=True)
+        return Loose(alone=lambda _: whole(), is_replayed=False, at_least=int(least), **nothing)
+    # What several answers share is never compacted.
+    return Replayed(
+        alone=lambda is_shared: engine(is_whole=is_shared and not selects),
+        is_replayed=selects,
+        **nothing,
+    )
+
+
 def check(make_engine: Make, row: Row, seed: int, path: Path, source: Path, each: int) -> None:
     """Ask an engine of a row, of which the rest is drawn."""
     one = Combination.drawn(seed, path)
     tiers = {"host": host("384KiB"), "disk": disk(path / "tier")}
-    choice = row["prefix_cache"]
+    choice, name = row["prefix_cache"], row["compression"]
     one.fields.update(
-        scheme(row["weights"], row["codec"], source),
+        scheme(row["weights"], row["codec"], name, source),
         prefix_cache=None if choice is None else StrategyChoice(choice),
         kv_tiers=[tiers[name] for name in row["tiers"].split()],
         drafter=None if row["drafter"] < 0 else DRAFTERS[row["drafter"]],
         preemption=StrategyChoice(row["preemption"]),
     )
-    one = replace(one, is_shaken=True, offers=SWAPPED if row["is_swapped"] else None)
-    one.check(make_engine, expected(row["weights"], row["codec"], source, each), each)
+    offers = SWAPPED
+    if name != NONE:
+        # Kinds that answers depend on are no others.
+        gone = {Kind.KV_COMPRESSION} | ({Kind.DRAFTER} if row["drafter"] < 0 else set())
+        offers = {kind: choices for kind, choices in SWAPPED.items() if kind not in gone}
+    one = replace(one, is_shaken=True, offers=offers if row["is_swapped"] else None)
+    if name == NONE:
+        one.check(make_engine, expected(row["weights"], row["codec"], source, each), each)
+        return
+    found = compressed(row, source)
+    assert isinstance(found, Replayed)
+    with found.watching():
+        one.check(make_engine, found, each)
 
 
 @pytest.fixture(autouse=True)
@@ -199,6 +256,24 @@ def test_a_few_rows(
 ) -> None:
     monkeypatch.setattr(test_combinations, "SAMPLED", test_combinations.SAMPLED[:2])
     row = next(row for row in rows(1) if row["weights"] == weights)
+    check(make_engine, row, 1, tmp_path, small(), each=4)
+
+
+@pytest.mark.parametrize("compression", DIMENSIONS["compression"][1:])
+@pytest.mark.parametrize("has_drafter", [False, True], ids=["plain", "drafts"])
+def test_a_few_rows_with_a_compression(
+    make_engine: Make,
+    tmp_path: Path,
+    compression: str,
+    has_drafter: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(test_combinations, "SAMPLED", test_combinations.SAMPLED[:2])
+    row = next(
+        row
+        for row in rows(1)
+        if row["compression"] == compression and (row["drafter"] >= 0) == has_drafter
+    )
     check(make_engine, row, 1, tmp_path, small(), each=4)
 
 

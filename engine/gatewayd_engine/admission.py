@@ -92,7 +92,7 @@ class Admission:
             return 0
         queue.num_reserved[slot] = reserved
         if sequence.kept is None:
-            sequence.decodes_from = num_tokens
+            sequence.decodes_from, sequence.known = num_tokens, None
         self._rows.take(sequence, num_tokens)
         queue.start_running(slot)
         queue.row[slot] = sequence.row

@@ -5,8 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd_engine.config import ConfigError, EngineConfig
+from gatewayd_engine.faults import StrategyFault, blame
+from gatewayd_engine.rows import Rows
+from gatewayd_engine.sequence import Known, Sequence
 from gatewayd_engine.strategies import Strategies
-from gatewayd_hooks.kv_compression import Selects
+from gatewayd_hooks.kv_compression import Moves, Selects
 from gatewayd_hooks.strategy import Kind
 
 _KIND = Kind.KV_COMPRESSION
@@ -29,6 +32,20 @@ class CompressionSeat:
     def fail(self, error: BaseException) -> None:
         """Count a fault; nobody selects until a fresh instance gets its chance."""
         self._strategies.fall_back(_KIND, error)
+
+
+def take_along(sequence: Sequence, rows: Rows, strategies: Strategies) -> None:
+    """Keep what is known of a sequence that is swapped out, if it is followed and that can be."""
+    watched = strategies.watched.get(_KIND)
+    if watched is None or not isinstance(strategies.bound[_KIND], Moves):
+        return
+    if rows.followed[sequence.row] != sequence.id:
+        return
+    try:
+        with blame(_KIND):
+            sequence.known = Known(watched, watched.leave(sequence.row))
+    except StrategyFault as fault:
+        strategies.fall_back(_KIND, fault)
 
 
 def refuse_compression_elsewhere(config: EngineConfig) -> None:

@@ -64,7 +64,7 @@ class Placement:
             pool.page_size,
             self._admission.room,
         )
-        self.preemption = Preemption(queue, self._admission, self.outside, strategies)
+        self.preemption = Preemption(queue, rows, self._admission, self.outside, strategies)
         self.growth = Growth(
             queue, pages, self._holdings, self._admission, self.preemption, pool.page_size
         )

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.admission import Admission
+from gatewayd_engine.compression import take_along
 from gatewayd_engine.faults import blame
 from gatewayd_engine.flight import InFlight
 from gatewayd_engine.outside import Outside
 from gatewayd_engine.queue import Queue
+from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS, PreemptionMode, Victim
@@ -25,9 +27,15 @@ class Preemption:
     """
 
     def __init__(
-        self, queue: Queue, admission: Admission, outside: Outside, strategies: Strategies
+        self,
+        queue: Queue,
+        rows: Rows,
+        admission: Admission,
+        outside: Outside,
+        strategies: Strategies,
     ) -> None:
         self._queue = queue
+        self._rows = rows
         self._admission = admission
         self._outside = outside
         self._strategies = strategies
@@ -91,6 +99,7 @@ class Preemption:
         slot, view = sequence.slot, self._queue.view
         if mode is PreemptionMode.SWAP:
             self._outside.keep(sequence, int(view.num_computed[slot]))
+            take_along(sequence, self._rows, self._strategies)
         view.preemptions[slot] += 1
         self._admission.put_back(slot)
 

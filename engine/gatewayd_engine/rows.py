@@ -12,7 +12,7 @@ import numpy as np
 
 from gatewayd_engine.fronts import Front
 from gatewayd_engine.messages import POOLINGS
-from gatewayd_engine.sequence import ALL_EXACT, Sequence
+from gatewayd_engine.sequence import ALL_EXACT, Known, Sequence
 
 
 @dataclass(slots=True)
@@ -57,6 +57,7 @@ class Rows:
             decoded, also where a chunk has a single one, shape ``[rows]``.
         followed: the sequence of each row that a KV compression follows; -1 if it has none, or
             one that has just come, shape ``[rows]``.
+        known: what it knows of those that came back and were not followed since, by row.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
 
@@ -86,6 +87,7 @@ class Rows:
         self.exact_until = np.full(n, ALL_EXACT, np.int32)
         self.decodes_from = np.zeros(n, np.int32)
         self.followed = np.full(n, -1, np.int64)
+        self.known: dict[int, Known] = {}
         self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))
 
@@ -104,6 +106,8 @@ class Rows:
         self.exact_until[row] = sequence.exact_until
         self.decodes_from[row] = sequence.decodes_from
         self.followed[row] = -1
+        if sequence.known is not None:
+            self.known[row], sequence.known = sequence.known, None
         self.temperature[row] = params.temperature
         self.top_p[row] = params.top_p
         self.min_p[row] = params.min_p
@@ -157,5 +161,7 @@ class Rows:
         sequence.tokens = self.tokens[row, :num_tokens].copy()
         sequence.reported = int(self.reported[row])
         sequence.exact_until = int(self.exact_until[row])
+        if row in self.known:
+            sequence.known = self.known.pop(row)
         sequence.row = -1
         self._free.append(row)

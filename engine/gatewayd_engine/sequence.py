@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,18 @@ from gatewayd_hooks.caching import NORMAL_PRIORITY
 
 ALL_EXACT = np.iinfo(np.int32).max
 """``exact_until`` of who has always attended to all."""
+
+
+class Known(NamedTuple):
+    """What a KV compression knows of a sequence that was swapped out.
+
+    Attributes:
+        whose: the strategy, watched; nobody else is told.
+        what: for itself alone.
+    """
+
+    whose: Any
+    what: object
 
 
 class Sequence:
@@ -52,6 +64,7 @@ class Sequence:
         preemptions: how often it had to give up its pages for want of free ones.
         exact_until: see ``Rows``; kept here while it waits.
         decodes_from: the same.
+        known: the same; None for nothing.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
         was_counted: whether its request is in the prefix cache's statistics.
@@ -73,6 +86,7 @@ class Sequence:
         "is_urgent",
         "kept",
         "keys",
+        "known",
         "limit",
         "names",
         "pages",
@@ -140,6 +154,7 @@ class Sequence:
         self.reported = 0
         self.exact_until = int(ALL_EXACT)
         self.decodes_from = 0
+        self.known: Known | None = None
         self.was_admitted = False
         self.was_counted = False
         self.is_urgent = False

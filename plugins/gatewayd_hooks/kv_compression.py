@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 class KvCompressionStrategy(Strategy, Protocol):
     """Says what of a long context is attended to, or what takes its place.
 
-    It follows ``Selects``, ``Compacts``, or both. What it raises, and answers that cannot be, end
-    compression: the step goes on with all that is kept, what is compacted stays so, and a fresh
-    instance gets another chance a step later.
+    It follows ``Selects``, with ``Moves`` if it likes, ``Compacts``, or both. What it raises, and
+    answers that cannot be, end compression: the step goes on with all that is kept, what is
+    compacted stays so, and a fresh instance gets another chance a step later.
     """
 
     def open(self, resources: EngineResources) -> None:
@@ -39,7 +39,8 @@ class KvCompressionStrategy(Strategy, Protocol):
     def admit(self, row: int) -> None:
         """Another sequence has this row from now on, or the same one comes back: forget.
 
-        Who was preempted is told of when it comes back, also in the row that it had.
+        Who was preempted is told of when it comes back, also in the row that it had, but for those
+        of whom ``Moves`` has kept something.
         """
 
 
@@ -107,6 +108,25 @@ class Selects(Protocol):
                 were selected, shape ``[n, num_heads, k]``, 0 where there is none. Heads that share
                 a key head stand side by side. Only to be read, and only during the call.
             places: what ``select`` gave, shape ``[n, num_kv_heads, k]``.
+        """
+
+
+@runtime_checkable
+class Moves(Protocol):
+    """Selection that goes on where it was with a sequence that was swapped out, beside ``Selects``.
+
+    Without it, and after a preemption by which all is computed again, it begins afresh.
+    """
+
+    def leave(self, row: int) -> object:
+        """A sequence leaves its row, and may come back: what is known of it, for itself alone."""
+
+    def enter(self, row: int, known: object) -> None:
+        """It is back, maybe in another row; in place of ``admit``.
+
+        Args:
+            row: that it has now.
+            known: what ``leave`` gave.
         """
 
 

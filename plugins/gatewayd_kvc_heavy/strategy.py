@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -46,6 +46,18 @@ class Heavy:
         """Forget what was attended to."""
         self._mass[:, row, :, : self._seen[row]] = 0
         self._steps[row] = self._seen[row] = 0
+
+    def leave(self, row: int) -> object:
+        """See ``Moves``."""
+        length = int(self._seen[row])
+        return int(self._steps[row]), length, self._mass[:, row, :, :length].clone()
+
+    def enter(self, row: int, known: Any) -> None:  # noqa: ANN401 - what ``leave`` gave
+        """See ``Moves``."""
+        self.admit(row)
+        self._steps[row], length, mass = known
+        self._seen[row] = length
+        self._mass[:, row, :, :length] = mass
 
     def budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """All at first, and now and then; else the budget's part of the context."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.faults import StrategyFault, blame
+from gatewayd_engine.sequence import Known
 from gatewayd_hooks.strategy import Kind
 
 _KIND = Kind.KV_COMPRESSION
@@ -34,6 +35,7 @@ class Followed(Protocol):
     exact_until: NDArray[np.int32]
     decodes_from: NDArray[np.int32]
     followed: NDArray[np.int64]
+    known: dict[int, Known]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +152,11 @@ class Selection:
         """Tell of sequences that came into their rows, or came back, since they were seen."""
         followed = self._rows.followed
         for row in rows[followed[rows] != sequences].tolist():
-            self._strategy.admit(row)
+            known = self._rows.known.pop(row, None)
+            if known is not None and known.whose is self._strategy:
+                self._strategy.enter(row, known.what)
+            else:
+                self._strategy.admit(row)
         followed[rows] = sequences
 
     def _check_places(

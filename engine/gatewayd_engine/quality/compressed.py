@@ -20,7 +20,7 @@ from gatewayd_engine.heads import read_heads
 from gatewayd_engine.kv.biases import bias_pages, write_front
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.spec import ModelSpec
-from gatewayd_engine.sequence import ALL_EXACT
+from gatewayd_engine.sequence import ALL_EXACT, Known
 from gatewayd_hooks.kv_compression import Compacted, Compacts, Selects
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources, KvShape
@@ -37,6 +37,7 @@ class Row:
     exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
     decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     followed: NDArray[np.int64] = field(default_factory=lambda: np.full(1, -1, np.int64))
+    known: dict[int, Known] = field(default_factory=dict)
 
 
 class Compressed:

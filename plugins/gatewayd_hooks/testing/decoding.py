@@ -1,4 +1,4 @@
-"""Sequences that decode beside a KV compression, which is asked and shown what an engine would."""
+"""Sequences that decode, for the kit of KV compressions: asked and shown as an engine does."""
 
 from __future__ import annotations
 
@@ -24,6 +24,11 @@ SHAPE = KvShape(
 class Decoding:
     """Sequences that decode, each token of which attends to what a seed says.
 
+    Args:
+        strategy: in use.
+        starts: tokens that each row has, by row.
+        seed: of what is attended to.
+
     Attributes:
         selected: every answer of ``select`` that was checked: row, layer, length, places.
     """
@@ -36,10 +41,14 @@ class Decoding:
         for row in starts:
             strategy.admit(row)
 
-    def run(self, steps: int) -> None:
+    def run(self, steps: int, first: int = 0) -> None:
         """Decode."""
-        for step in range(steps):
+        for step in range(first, first + steps):
             self._step(step)
+
+    def move(self, row: int, to: int) -> None:
+        """A sequence has another row."""
+        self._starts[to] = self._starts.pop(row)
 
     def _step(self, step: int) -> None:
         rows = np.array(sorted(self._starts))

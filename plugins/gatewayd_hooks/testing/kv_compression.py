@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gatewayd_hooks.kv_compression import Compacts, KvCompressionStrategy, Selects
+from gatewayd_hooks.kv_compression import Compacts, KvCompressionStrategy, Moves, Selects
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.decoding import SHAPE, Decoding
 from gatewayd_hooks.testing.resources import engine_resources
@@ -94,6 +94,22 @@ class KvCompressionConformance:
                 alone.run(_STEPS)
             expected = [one[1:] for one in together.selected if one[0] == row]
             assert [one[1:] for one in alone.selected] == expected
+
+    def test_a_row_goes_on_elsewhere_with_what_was_known(self) -> None:
+        with self.selecting() as strategy:
+            if not isinstance(strategy, Moves):
+                return
+            expected = Decoding(strategy, {4: 320})
+            expected.run(_STEPS)
+        with self.opened() as strategy:
+            moved = Decoding(strategy, {4: 320})
+            moved.run(_STEPS // 2)
+            known = strategy.leave(4)
+            Decoding(strategy, {4: 500, 2: 100}, seed=1).run(5)
+            strategy.enter(2, known)
+            moved.move(4, 2)
+            moved.run(_STEPS - _STEPS // 2, _STEPS // 2)
+        assert [one[1:] for one in moved.selected] == [one[1:] for one in expected.selected]
 
     # Compaction
 

@@ -1,7 +1,8 @@
 """What a request says alone, put out where it was put out among others.
 
-A KV compression that selects begins afresh with a sequence that comes back. So an answer follows
-from the request and from where it was preempted, and how; and from nothing else.
+A KV compression that selects begins afresh with a sequence that is computed again, and with one
+that was swapped unless it ``Moves``. So an answer follows from the request and from where it was
+preempted, and how; and from nothing else.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ class Replayed(Expected):
 
     Attributes:
         alone: gives that engine; told whether the prompt is shared by several answers.
-        is_replayed: whether an answer depends on where its sequence was put out.
+        replayed: the ways of being put out on which an answer depends.
         histories: where each was, by sequence, and by tokens of its answer.
     """
 
     alone: Callable[[bool], Any] = field(kw_only=True)
-    is_replayed: bool = field(kw_only=True)
+    replayed: tuple[PreemptionMode, ...] = field(kw_only=True)
     histories: dict[int, dict[int, PreemptionMode]] = field(default_factory=dict, kw_only=True)
 
     def said(self, k: int, way: int | None, n: int) -> list[list[int]]:
@@ -64,8 +65,9 @@ class Replayed(Expected):
 
     def agrees(self, sequence: int, said: list[int], tokens: list[int]) -> bool:
         """See ``Expected``."""
-        history = tuple(sorted(self.histories.get(sequence, {}).items()))
-        if not history or not self.is_replayed:
+        found = sorted(self.histories.get(sequence, {}).items())
+        history = tuple(one for one in found if one[1] in self.replayed)
+        if not history:
             return tokens == said
         assert isinstance(said, Said)
         return tokens == self._answer(said.k, said.way, said.choice, said.is_shared, history)

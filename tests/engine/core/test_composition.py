@@ -28,8 +28,9 @@ from numpy.typing import NDArray
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.kv_compression import Selects
+from gatewayd_hooks.kv_compression import Moves, Selects
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.quantization import Quantizes
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core import test_combinations
@@ -204,16 +205,19 @@ def compressed(row: Row, source: Path) -> Expected:
     """What a row with a compression has to say."""
     name = row["compression"]
     engine = partial(alone, row["weights"], row["codec"], name, source)
-    selects = isinstance(HOST.strategy(Kind.KV_COMPRESSION, name, {}), Selects)
+    strategy = HOST.strategy(Kind.KV_COMPRESSION, name, {})
+    selects = isinstance(strategy, Selects)
+    replayed = [PreemptionMode.RECOMPUTE] if selects else []
+    replayed += [PreemptionMode.SWAP] if selects and not isinstance(strategy, Moves) else []
     nothing: dict[str, Any] = {"greedy": [], "seeded": []}
     if selects and row["drafter"] >= 0:
         least = COMPRESSIONS.get(name, {}).get("at_least", 0)
         whole = partial(engine, is_whole=True)
-        return Loose(alone=lambda _: whole(), is_replayed=False, at_least=int(least), **nothing)
+        return Loose(alone=lambda _: whole(), replayed=(), at_least=int(least), **nothing)
     # What several answers share is never compacted.
     return Replayed(
         alone=lambda is_shared: engine(is_whole=is_shared and not selects),
-        is_replayed=selects,
+        replayed=tuple(replayed),
         **nothing,
     )
 

@@ -89,6 +89,15 @@ def counts_every_question(strategy: Any) -> None:
     strategy.budgets = broken
 
 
+def forgets_where_it_was(strategy: Any) -> None:
+    strategy.enter = lambda row, known: strategy.admit(row)
+
+
+def shares_what_it_knows(strategy: Any) -> None:
+    strategy.leave = lambda row: row
+    strategy.enter = lambda row, known: None
+
+
 @pytest.mark.parametrize(
     ("broken", "caught_by"),
     [
@@ -103,6 +112,8 @@ def counts_every_question(strategy: Any) -> None:
         _Case(changes_what_it_is_shown, _WITHIN),
         _Case(remembers_too_long, "test_a_row_knows_nothing_of_the_sequence_before"),
         _Case(looks_at_neighbours, "test_rows_do_not_depend_on_one_another"),
+        _Case(forgets_where_it_was, "test_a_row_goes_on_elsewhere_with_what_was_known"),
+        _Case(shares_what_it_knows, "test_a_row_goes_on_elsewhere_with_what_was_known"),
     ],
 )
 def test_a_broken_one_fails(

@@ -14,6 +14,7 @@ from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.messages import LENGTH, Swap
 from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kvc_heavy.strategy import Heavy
 from tests.engine.core.conftest import CATALOG
@@ -111,6 +112,62 @@ def test_what_was_swapped_out_stays_what_it_was(make_engine: Make, few: list[int
     longer = [*PROMPTS[0], *answer, 5]
     (again,) = engine.submit(longer, max_tokens=2, ignore_eos=True)
     assert engine.run()[again].admitted.cached_tokens < len(PROMPTS[0]) + 8
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_a_swap_changes_nothing(make_engine: Make, few: list[int], rows: int) -> None:
+    engine = make_engine(
+        kv_compression=FEW, prefix_cache=None, preemption=StrategyChoice("swap"), max_running=rows
+    )
+    alone = engine.generate(PROMPTS[1], max_tokens=40, ignore_eos=True)
+    assert few
+    (sequence,) = engine.submit(PROMPTS[1], max_tokens=40, ignore_eos=True)
+    for at in (7, 8, 25):
+        while len(engine.answers[sequence].tokens) < at:
+            engine.step()
+        preempt(engine, sequence)
+        # Another one takes its row.
+        others = engine.submit(PROMPTS[0], max_tokens=2, ignore_eos=True)
+        engine.core.abort(others)
+        engine.submit(PROMPTS[3], max_tokens=3, ignore_eos=True)
+    assert engine.run()[sequence].tokens == alone
+    assert engine.core.stats.swaps == 3
+    assert not engine.core._runner._attention._selection._rows.known
+
+
+def test_one_that_is_computed_again_says_what_is_said_behind_what_it_had(
+    make_engine: Make, few: list[int]
+) -> None:
+    engine = make_engine(kv_compression=FEW, prefix_cache=None)
+    (sequence,) = engine.submit(PROMPTS[2], max_tokens=40, ignore_eos=True)
+    while len(engine.answers[sequence].tokens) < 22:
+        engine.step()
+    assert few
+    preempt(engine, sequence, PreemptionMode.RECOMPUTE)
+    tokens = engine.run()[sequence].tokens
+    behind = [*PROMPTS[2], *tokens[:22]]
+    assert tokens[22:] == engine.generate(behind, max_tokens=18, ignore_eos=True)
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 8])
+def test_it_does_not_matter_what_was_cached_or_in_which_chunks(
+    make_engine: Make, few: list[int], chunk: int
+) -> None:
+    """A prompt's last chunk may have one token, which is not decoded for that."""
+    prompt = PROMPTS[0][:65]
+    alone = make_engine(kv_compression=FEW).generate(prompt, max_tokens=40, ignore_eos=True)
+    assert few
+    engine = make_engine(
+        kv_compression=FEW,
+        page_size=4,
+        max_batch_tokens=64,
+        scheduler=StrategyChoice("fcfs", {"max_prefill_chunk": chunk}),
+    )
+    several = [engine.generate(prompt, max_tokens=40, ignore_eos=True) for _ in range(2)]
+    ids = engine.submit(prompt, n=3, max_tokens=40, ignore_eos=True)
+    done = engine.run()
+    several += [done[i].tokens for i in ids]
+    assert several == [alone] * 5
 
 
 @pytest.mark.parametrize("seed", range(3))

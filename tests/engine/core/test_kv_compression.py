@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -115,14 +116,16 @@ def test_what_was_swapped_out_stays_what_it_was(make_engine: Make, few: list[int
 
 
 @pytest.mark.parametrize("rows", [1, 4])
-def test_a_swap_changes_nothing(make_engine: Make, few: list[int], rows: int) -> None:
-    engine = make_engine(
-        kv_compression=FEW, prefix_cache=None, preemption=StrategyChoice("swap"), max_running=rows
-    )
+def test_a_swap_changes_nothing(make_engine: Make, folder: Path, few: list[int], rows: int) -> None:
+    late = StrategyChoice("heavy", {**SOON, "warm_steps": 10, "budget": 0.05})
+    fields: dict[str, Any] = {"prefix_cache": None, "max_running": rows}
+    engine = make_engine(folder, kv_compression=late, preemption=StrategyChoice("swap"), **fields)
     alone = engine.generate(PROMPTS[1], max_tokens=40, ignore_eos=True)
+    whole = make_engine(folder, **fields).generate(PROMPTS[1], max_tokens=40, ignore_eos=True)
+    assert alone != whole
     assert few
     (sequence,) = engine.submit(PROMPTS[1], max_tokens=40, ignore_eos=True)
-    for at in (7, 8, 25):
+    for at in (11, 12, 25):
         while len(engine.answers[sequence].tokens) < at:
             engine.step()
         preempt(engine, sequence)
@@ -136,9 +139,9 @@ def test_a_swap_changes_nothing(make_engine: Make, few: list[int], rows: int) ->
 
 
 def test_one_that_is_computed_again_says_what_is_said_behind_what_it_had(
-    make_engine: Make, few: list[int]
+    make_engine: Make, folder: Path, few: list[int]
 ) -> None:
-    engine = make_engine(kv_compression=FEW, prefix_cache=None)
+    engine = make_engine(folder, kv_compression=FEW, prefix_cache=None)
     (sequence,) = engine.submit(PROMPTS[2], max_tokens=40, ignore_eos=True)
     while len(engine.answers[sequence].tokens) < 22:
         engine.step()

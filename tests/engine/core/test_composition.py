@@ -191,20 +191,25 @@ def expected(weights: str, codec: str, source: Path, each: int) -> Expected:
 
 
 @cache
-def alone(weights: str, codec: str, compression: str, source: Path, *, is_whole: bool) -> Any:
-    """An engine for one request at a time, with the arithmetic that the compression has."""
+def alone(
+    weights: str, codec: str, compression: str, source: Path, page_size: int, *, is_whole: bool
+) -> Any:
+    """An engine for one request at a time, with the arithmetic that the compression has.
+
+    What a prompt is compacted to is whole pages.
+    """
     fields = scheme(weights, codec, compression, source)
     if is_whole:
         fields = {**fields, "kv_compression": None}
-    engine = build(**fields, prefix_cache=None)
+    engine = build(**fields, prefix_cache=None, page_size=page_size)
     atexit.register(engine.core.strategies.close)
     return engine
 
 
-def compressed(row: Row, source: Path) -> Expected:
+def compressed(row: Row, source: Path, page_size: int) -> Replayed:
     """What a row with a compression has to say."""
     name = row["compression"]
-    engine = partial(alone, row["weights"], row["codec"], name, source)
+    engine = partial(alone, row["weights"], row["codec"], name, source, page_size)
     strategy = HOST.strategy(Kind.KV_COMPRESSION, name, {})
     selects = isinstance(strategy, Selects)
     replayed = [PreemptionMode.RECOMPUTE] if selects else []
@@ -243,8 +248,7 @@ def check(make_engine: Make, row: Row, seed: int, path: Path, source: Path, each
     if name == NONE:
         one.check(make_engine, expected(row["weights"], row["codec"], source, each), each)
         return
-    found = compressed(row, source)
-    assert isinstance(found, Replayed)
+    found = compressed(row, source, one.fields["page_size"])
     with found.watching():
         one.check(make_engine, found, each)
 
@@ -269,7 +273,16 @@ def test_a_row_with_each_compression(
 ) -> None:
     monkeypatch.setattr(test_combinations, "SAMPLED", test_combinations.SAMPLED[:1])
     of_it = (row for row in rows(1) if row["compression"] == compression and row["drafter"] < 0)
-    check(make_engine, next(of_it), 1, tmp_path, small(), each=6)
+    row = next(of_it)
+    check(make_engine, row, 1, tmp_path, small(), each=9)
+    long = {"max_tokens": LENGTH, "ignore_eos": True}
+    answers = [
+        alone(row["weights"], row["codec"], compression, small(), 8, is_whole=is_whole).generate(
+            PROMPTS[9], **long
+        )
+        for is_whole in (False, True)
+    ]
+    assert answers[0] != answers[1]
 
 
 @pytest.mark.slow

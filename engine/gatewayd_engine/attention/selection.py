@@ -32,10 +32,21 @@ class Seat(Protocol):
 class Followed(Protocol):
     """Columns of rows that selection reads and writes; see ``Rows``."""
 
-    exact_until: NDArray[np.int32]
-    decodes_from: NDArray[np.int32]
-    followed: NDArray[np.int64]
-    known: dict[int, Known]
+    @property
+    def exact_until(self) -> NDArray[np.int32]:
+        """Written to."""
+
+    @property
+    def decodes_from(self) -> NDArray[np.int32]:
+        """Read."""
+
+    @property
+    def followed(self) -> NDArray[np.int64]:
+        """Written to."""
+
+    @property
+    def known(self) -> dict[int, Known]:
+        """Taken from."""
 
 
 @dataclass(frozen=True, slots=True)

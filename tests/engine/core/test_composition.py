@@ -87,8 +87,14 @@ DRAFTERS = [
     StrategyChoice("medusa", {"heads": beside("medusa")}),
     StrategyChoice("eagle", {"heads": beside("eagle")}),
 ]
-SOON = {"at_least": 40, "warm_steps": 3, "every": 7, "dense_layers": 1, "budget": 0.2}
-COMPRESSIONS = {
+SOON: dict[str, Any] = {
+    "at_least": 40,
+    "warm_steps": 3,
+    "every": 7,
+    "dense_layers": 1,
+    "budget": 0.2,
+}
+COMPRESSIONS: dict[str, dict[str, Any]] = {
     "heavy": SOON,
     "predictor": {**SOON, "network": beside("predictor")},
     "matching": {"at_least": 64, "recent": 8, "queries": 24},

@@ -87,6 +87,8 @@ class Compressed:
         self.held += pages
         if front is not None:
             self.held -= front.shift // self._pool.page_size - len(front.bias)
+            # Biases, read as records of the next sequence under a mask, may be no numbers.
+            self._pool.data[list(front.bias)] = 0
 
     def compact(
         self, ids: list[int], table: NDArray[np.int64], hidden: Callable[..., object]

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_engine.placement import Placement
+from gatewayd_engine.preemption import Preemption
 from gatewayd_engine.sequence import Sequence
 from gatewayd_hooks.preemption import PreemptionMode
 from tests.engine.core import test_combinations
@@ -95,21 +95,21 @@ class Replayed(Expected):
     @contextmanager
     def watching(self) -> Iterator[None]:
         """Note who is put out, of engines with more than one request."""
-        put_out = Placement.put_out
-        of_one = [self.alone(is_shared).core._placement for is_shared in (False, True)]
+        put_out = Preemption.put_out
+        of_one = [self.alone(is_shared).core._placement.preemption for is_shared in (False, True)]
 
-        def noted(placement: Placement, sequence: Sequence, mode: PreemptionMode) -> None:
-            view = placement._queue.view
+        def noted(preemption: Preemption, sequence: Sequence, mode: PreemptionMode) -> None:
+            view = preemption._queue.view
             at = int(view.num_tokens[sequence.slot]) - sequence.prompt_len
-            put_out(placement, sequence, mode)
-            if at and placement not in of_one:
+            put_out(preemption, sequence, mode)
+            if at and preemption not in of_one:
                 # Without what was kept it is computed again, and so it is once it has been.
                 modes = self.histories.setdefault(sequence.id, {})
                 is_kept = sequence.kept is not None and modes.get(at, mode) is mode
                 modes[at] = PreemptionMode.SWAP if is_kept else PreemptionMode.RECOMPUTE
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(Placement, "put_out", noted)
+            patch.setattr(Preemption, "put_out", noted)
             yield
 
 

@@ -125,7 +125,13 @@ def checkpoint_of(name: str, folder: Path, inputs: float = INPUTS) -> dict[str, 
     return written(small(), folder, writer._replace(write=write))
 
 
-@pytest.mark.parametrize("name", STATIC)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if "8 " in name or "," in name else [])
+        for name in STATIC
+    ],
+)
 def test_inputs_are_rounded_with_the_checkpoints_scales(name: str, tmp_path: Path) -> None:
     """Matrices of one input have the largest of their scales."""
     _, suffix, choice = STATIC[name]

@@ -16,6 +16,7 @@ from gatewayd_hooks.quantization import (
     Announcement,
     GroupedWeight,
     Matrix,
+    QuantizerResources,
     Scheme,
     StaticWeight,
     Stored,
@@ -156,3 +157,29 @@ def test_fp8_is_meant_to_be_multiplied_with_rows_of_fp8(name: str) -> None:
     weight = scheme_of(case).weight(Matrix(NAME, 64, 96), case.tensors(64, 96).__getitem__)
     assert isinstance(weight, GroupedWeight)
     assert weight.activations == "e4m3"
+
+
+@pytest.mark.parametrize(
+    ("more", "suffix"),
+    [({}, "input_scale"), ({"weight_block_size": None}, "activation_scale")],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_static_fp8_has_its_scale_under_the_name_of_who_wrote_it(
+    more: dict[str, Any], suffix: str, packed: bool
+) -> None:
+    case, matrix = CASES["fp8"], Matrix(NAME, 64, 96)
+    announced = Announcement({**case.announced, **more, "activation_scheme": "static"}, "here")
+    reader = Fp8(Fp8Config(packed=packed))
+    reader.open(QuantizerResources("", "cpu"))
+    scheme = reader.scheme(announced)
+    assert (scheme.stored(matrix) or {}).keys() == {"weight", scheme.scales, suffix}
+    assert suffix not in scheme.optional(matrix)
+    tensors = {**case.tensors(64, 96), suffix: torch.tensor(0.25)}
+    tensors[scheme.scales] = tensors.pop("weight_scale")
+    weight = scheme.weight(matrix, tensors.__getitem__)
+    assert isinstance(weight, StaticWeight)
+    assert weight[1:] == ("e4m3", 0.25)
+    assert isinstance(weight.weight, torch.Tensor) != packed
+    tensors[suffix] = torch.tensor(float("nan"))
+    with pytest.raises(ValueError, match=suffix):
+        scheme.weight(matrix, tensors.__getitem__)

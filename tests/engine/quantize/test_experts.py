@@ -28,6 +28,7 @@ from gatewayd_engine.quantize.running import quantize
 from gatewayd_hooks.quantization import Fit, Site
 from gatewayd_quant_awq.strategy import Awq
 from gatewayd_quant_gptq.strategy import Gptq
+from tests.engine.core.conftest import build
 from tests.engine.quantize.jobs import HOST, reason, stopped, told
 from tests.engine.quantize.test_running import dequantized, files
 
@@ -143,13 +144,21 @@ def test_what_is_written_answers_as_transformers_with_the_same_numbers(
     opened = Opened(config, HOST, 64)
     ours = torch.cat(list(opened.logits(IDS[0])))
     opened.close()
+    whole, model = (
+        AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (source, plain)
+    )
+    prompts = [IDS[1][:70], IDS[2][:9], IDS[3][:33]]
     with torch.inference_mode():
-        theirs, before = (
-            AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)(
-                torch.tensor(IDS[:1])
-            ).logits[0]
-            for folder in (plain, source)
-        )
+        theirs, before = (each(torch.tensor(IDS[:1])).logits[0] for each in (model, whole))
+        asked = {"max_new_tokens": 8, "do_sample": False, "eos_token_id": None}
+        wanted = [model.generate(torch.tensor([p]), **asked)[0, -8:].tolist() for p in prompts]
+    # All at once, in steps shorter than some of them.
+    engine = build(out, quantizer=StrategyChoice("auto"), max_batch_tokens=48)
+    sequences = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts]
+    answers = engine.run()
+    engine.core.strategies.close()
+    assert [answers[i].tokens for i in sequences] == wanted
     torch.testing.assert_close(ours, theirs, atol=2e-3, rtol=2e-3)
     assert (theirs - before).square().mean() > 1e-6 * before.square().mean()
 

@@ -46,13 +46,13 @@ class Fields:
         """The value as it stands, None when absent."""
         return self._values.get(key)
 
-    def size(self, key: str, default: int | None = None) -> int:
+    def size(self, key: str, default: int | None = None, most: int = LARGEST_SIZE - 1) -> int:
         """A positive integer."""
         value = self._or_default(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise self._wrong(key, "a positive integer")
-        if not 0 < value < LARGEST_SIZE:
-            raise self._wrong(key, f"between 1 and {LARGEST_SIZE - 1}")
+        if not 0 < value <= most:
+            raise self._wrong(key, f"between 1 and {most}")
         return value
 
     def number(self, key: str, default: float | None = None) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +12,12 @@ from gatewayd_hooks.quantization import Stored
 
 LONGEST = 100_000_000
 """Bytes of a header; those who write such files keep to the same."""
+LONGEST_NAME = 512
+MOST_DIMENSIONS = 16
+MOST_BYTES = 1 << 63
+"""A number from here on is no size: products of many such ones take hours."""
 _LENGTH_BYTES = 8
+_MOST_SHOWN = 200
 _SIZES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2"), 1),
     **dict.fromkeys(("U16", "I16", "F16", "BF16"), 2),
@@ -66,22 +72,27 @@ def read_header(path: Path) -> dict[str, Stored]:
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{twice} is there twice")
+        counts = Counter(name for name, _ in pairs)
+        raise ValueError(f"{shown(counts.most_common(1)[0][0])} is there twice")
     return values
 
 
 def _entry(path: Path, name: str, value: object) -> tuple[Stored, _Place]:
+    if not 0 < len(name) <= LONGEST_NAME or not name.isprintable():
+        raise _broken(
+            path,
+            f"the name {shown(name)} is of {len(name)} characters; names are of 1 to"
+            f" {LONGEST_NAME} that can be shown",
+        )
     entry = value if isinstance(value, dict) else {}
     dtype = entry.get("dtype")
     shape, offsets = _sizes(entry.get("shape")), _sizes(entry.get("data_offsets"))
     if not isinstance(dtype, str) or shape is None or offsets is None:
-        raise _broken(path, f"{name} has no dtype, shape and data_offsets")
+        raise _broken(path, f"{name} has no dtype, shape and data_offsets that can be")
     if dtype not in _SIZES:
         known = ", ".join(_SIZES)
         raise LoadError(
-            f"{path}: tensor {name} holds {dtype}, which is not known; known are {known}"
+            f"{path}: tensor {name} holds {shown(dtype)}, which is not known; known are {known}"
         )
     needed = math.prod(shape) * _SIZES[dtype]
     if len(offsets) != 2 or offsets[1] - offsets[0] != needed:
@@ -90,10 +101,10 @@ def _entry(path: Path, name: str, value: object) -> tuple[Stored, _Place]:
 
 
 def _sizes(value: object) -> list[int] | None:
-    """A list of numbers from 0, if it is one."""
-    if isinstance(value, list) and all(type(each) is int and each >= 0 for each in value):
-        return value
-    return None
+    """A list of a few numbers that can be sizes, if it is one."""
+    if not isinstance(value, list) or len(value) > MOST_DIMENSIONS:
+        return None
+    return value if all(type(each) is int and 0 <= each < MOST_BYTES for each in value) else None
 
 
 def _check(path: Path, places: list[_Place], size: int) -> None:
@@ -109,6 +120,12 @@ def _check(path: Path, places: list[_Place], size: int) -> None:
         raise _broken(path, f"it ends {end - size} bytes before {before} does: it is cut")
     if end < size:
         raise _broken(path, f"nothing is said of its last {size - end} bytes")
+
+
+def shown(text: str) -> str:
+    """What a stranger wrote, for a sentence: its beginning, and nothing that a terminal obeys."""
+    cut = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return cut if cut.isprintable() else ascii(cut)
 
 
 def _broken(path: Path, reason: str) -> LoadError:

@@ -12,12 +12,9 @@ from typing import Protocol
 import torch
 from safetensors import SafetensorError, safe_open
 
-from gatewayd_engine.model.fields import Fields, SpecError
 from gatewayd_engine.model.headers import LoadError, read_header
+from gatewayd_engine.model.shards import weight_files
 from gatewayd_hooks.quantization import Stored
-
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
 
 
 class Source(Protocol):
@@ -68,7 +65,7 @@ class SafetensorsSource:
         self.stored: dict[str, Stored] = {}
         self._home: dict[str, Path] = {}
         self._open: dict[Path, _File] = {}
-        for path in _paths(folder):
+        for path in weight_files(folder):
             for name, stored in read_header(path).items():
                 if name in self._home:
                     raise LoadError(
@@ -106,38 +103,3 @@ class SafetensorsSource:
     def close(self) -> None:
         """See ``Source``: mapped files close when the last reference goes."""
         self._open.clear()
-
-
-def _paths(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        raise LoadError(f"{folder} is not a folder")
-    if (folder / INDEX).exists():
-        return [folder / name for name in _shards(folder)]
-    if (folder / SINGLE).exists():
-        return [folder / SINGLE]
-    others = sorted(
-        path.name for path in folder.iterdir() if path.suffix in (".bin", ".pt", ".pth", ".pkl")
-    )
-    if others:
-        raise LoadError(
-            f"{folder} holds {others[0]} but no safetensors; such files can run code when they are"
-            " read, so convert them to safetensors first"
-        )
-    raise LoadError(f"{folder} holds neither {SINGLE} nor {INDEX}")
-
-
-def _shards(folder: Path) -> list[str]:
-    try:
-        weight_map = Fields.of_file(folder / INDEX).raw("weight_map")
-    except SpecError as error:
-        raise LoadError(str(error)) from error
-    if not isinstance(weight_map, dict) or not weight_map:
-        raise LoadError(f"{folder / INDEX} lacks weight_map, an object of tensor and file names")
-    names = {str(name) for name in weight_map.values()}
-    for name in sorted(names):
-        # A plain name: an index must not reach outside of its folder.
-        if Path(name).name != name or not name.endswith(".safetensors"):
-            raise LoadError(f"{folder / INDEX} names {name!r}, which is no safetensors file name")
-        if not (folder / name).exists():
-            raise LoadError(f"{folder / name} does not exist, but {INDEX} names it")
-    return sorted(names)

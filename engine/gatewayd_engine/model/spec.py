@@ -26,6 +26,11 @@ ACTIVATIONS = {
     "gelu_new": "gelu_tanh",
 }
 DTYPES = ("float32", "bfloat16", "float16")
+ANNOUNCED = ("quantization_config", "compression_config")
+"""Where a checkpoint says how it is quantized; the second is what sparseml's releases call it."""
+MOST_LAYERS = 4096
+MOST_EXPERTS = 1 << 18
+"""Of all layers. Each has its names before any file is looked at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def read_spec(folder: Path, max_model_len: int | None = None) -> ModelSpec:
         raise SpecError(
             f"max_model_len is {max_model_len}; this model takes between 1 and {rope.max_len}"
         )
-    num_layers = config.size("num_hidden_layers")
+    num_layers = config.size("num_hidden_layers", most=MOST_LAYERS)
     is_gemma = architecture == "Gemma2ForCausalLM"
     scalar = config.number("query_pre_attn_scalar", 256) if is_gemma else float(head_dim)
     has_bias = family.biases == "configured" and config.flag("attention_bias", False)
@@ -184,8 +189,8 @@ def _refuse_unsupported(config: Fields) -> None:
 
 
 def _quantization(folder: Path, config: Fields) -> Announcement | None:
-    values = config.raw("quantization_config")
-    where = f"{config.where}: quantization_config"
+    name = next((each for each in ANNOUNCED if config.raw(each) is not None), ANNOUNCED[0])
+    values, where = config.raw(name), f"{config.where}: {name}"
     if has_gguf(folder):
         if values is not None:
             raise SpecError(f"{where} is of other weights than the gguf file's; remove it")
@@ -247,6 +252,11 @@ def _moe(config: Fields, family: Family, num_layers: int) -> MoeSpec | None:
     num_experts = config.size(
         "num_local_experts", config.size("num_experts", 128 if is_qwen else 8)
     )
+    if num_experts * num_layers > MOST_EXPERTS:
+        raise SpecError(
+            f"{config.where}: {num_experts} experts in each of {num_layers} layers are more than"
+            f" {MOST_EXPERTS}"
+        )
     top_k = config.size("num_experts_per_tok")
     if top_k > num_experts:
         raise SpecError(

@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.sources import INDEX, SINGLE
+from gatewayd_engine.model.shards import INDEX, SINGLE
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.quantize import files
 from gatewayd_engine.quantize.job import REPORT

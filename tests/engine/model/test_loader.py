@@ -211,13 +211,23 @@ def test_a_tensor_in_two_shards_is_named(make_checkpoint: Make, tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    "name", ["../outside.safetensors", "/etc/passwd", "sub/part.safetensors", "weights.bin", ""]
+    "name",
+    [
+        *("../outside.safetensors", "/etc/passwd", "sub/part.safetensors", "weights.bin", ""),
+        *(
+            "a\0.safetensors",
+            "a\x1b[2J.safetensors",
+            "\ud800.safetensors",
+            f"{'a' * 300}.safetensors",
+        ),
+    ],
 )
 def test_an_index_reaches_no_other_folder(name: str, make_checkpoint: Make, tmp_path: Path) -> None:
     make_checkpoint(tmp_path, "llama")
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"model.norm.weight": name}}))
-    with pytest.raises(LoadError, match="is no safetensors file name"):
+    with pytest.raises(LoadError, match="is no safetensors file name") as refusal:
         loaded(tmp_path)
+    assert str(refusal.value).isprintable()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": []}', '{"weight_map": {}}'])

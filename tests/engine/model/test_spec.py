@@ -136,6 +136,7 @@ def test_every_checkpoint_of_transformers_is_read(
         ({"num_attention_heads": "6"}, "num_attention_heads must be a positive integer, not '6'"),
         ({"num_attention_heads": True}, "num_attention_heads must be a positive integer"),
         ({"num_hidden_layers": 0}, "num_hidden_layers must be between 1"),
+        ({"num_hidden_layers": 2**31 - 1}, "num_hidden_layers must be between 1 and 4096"),
         ({"hidden_size": -1}, "hidden_size must be between 1"),
         ({"vocab_size": None}, "lacks vocab_size"),
         ({"num_key_value_heads": 4}, "num_attention_heads is 6, no multiple .* 4"),
@@ -178,6 +179,14 @@ def test_every_checkpoint_of_transformers_is_read(
                 "num_experts_per_tok": 3,
             },
             "num_experts_per_tok is 3, more than 2 experts",
+        ),
+        (
+            {
+                "architectures": ["MixtralForCausalLM"],
+                "num_local_experts": 1 << 30,
+                "num_experts_per_tok": 3,
+            },
+            "1073741824 experts in each of 6 layers are more than 262144",
         ),
     ],
 )

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
 from gatewayd_engine.model.weights import checked
 from gatewayd_hooks.ledger import Ledger
@@ -137,8 +137,9 @@ def _choice(config: EngineConfig, host: PluginHost, spec: ModelSpec) -> Strategy
         return choice
     method = announced.values.get("quant_method")
     if not isinstance(method, str):
-        raise SpecError(f"{announced.where}.quant_method must be a string, not {method!r}")
-    name = method.lower().replace("-", "_")
+        told = shown(repr(method))
+        raise SpecError(f"{announced.where}.quant_method must be a string, not {told}")
+    name, method = method.lower().replace("-", "_"), shown(method)
     if choice is None:
         raise ConfigError(
             f"{announced.where}.quant_method is {method!r}, but [quantizer] strategy is none; set"

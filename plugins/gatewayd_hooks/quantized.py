@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
+_MOST_NAMED = 20
+_MOST_SHOWN = 100
+"""Characters of what a stranger wrote."""
+
 
 class Fields:
     """Looks up the fields of an announcement.
@@ -35,7 +39,7 @@ class Fields:
 
     def refused(self, name: str, reason: str) -> ValueError:
         """What to raise for a field; ``reason`` goes on after its name."""
-        return ValueError(f"{self._where}.{name} {reason}")
+        return ValueError(f"{self._where}.{_cut(name)} {reason}")
 
     def one_of(self, name: str, known: Sequence[Any], *default: object) -> Any:  # noqa: ANN401
         """A field whose values are few; strings are told apart without regard to case.
@@ -56,7 +60,7 @@ class Fields:
         for each in known:
             if type(value) is type(each) and value == each:
                 return value
-        raise self.refused(name, f"is {value!r}; {told}")
+        raise self.refused(name, f"is {_shown(value)}; {told}")
 
     def flag(self, name: str, *default: bool) -> bool:
         """A field that is true or false."""
@@ -72,7 +76,7 @@ class Fields:
         if value is None:
             return ()
         if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            raise self.refused(name, f"is {value!r}, not a list of names")
+            raise self.refused(name, f"is {_shown(value)}, not a list of names")
         return tuple(value)
 
     def sizes(self, name: str) -> tuple[int, int] | None:
@@ -87,7 +91,7 @@ class Fields:
         if not (
             isinstance(value, list) and len(value) == 2 and all(_is_size(each) for each in value)
         ):
-            raise self.refused(name, f"is {value!r}, not two sizes, of rows and of columns")
+            raise self.refused(name, f"is {_shown(value)}, not two sizes, of rows and of columns")
         return value[0], value[1]
 
     def part(self, name: str) -> Fields | None:
@@ -100,8 +104,8 @@ class Fields:
         if value is None:
             return None
         if not isinstance(value, dict):
-            raise self.refused(name, f"is {value!r}, not an object")
-        return Fields(Announcement(value, f"{self._where}.{name}"))
+            raise self.refused(name, f"is {_shown(value)}, not an object")
+        return Fields(Announcement(value, f"{self._where}.{_cut(name)}"))
 
     def value(self, name: str) -> Any:  # noqa: ANN401
         """A field as it stands; None if it is not there."""
@@ -119,7 +123,7 @@ class Fields:
         """
         for name in names:
             if self._values.get(name):
-                raise self.refused(name, f"is {self._values[name]!r}, which is not supported")
+                raise self.refused(name, f"is {_shown(self._values[name])}, which is not supported")
 
     def check_kv_scheme(self) -> None:
         """Look at ``kv_cache_scheme``: keys and values of 8-bit floats, one scale for each of both.
@@ -143,7 +147,10 @@ class Fields:
         """Log the fields that nobody has looked at: formats gather many that mean nothing here."""
         unknown = sorted(self._values.keys() - set(known))
         if unknown:
-            _log.info("%s has fields that are not heeded: %s", self._where, ", ".join(unknown))
+            named = ", ".join(_cut(name) for name in unknown[:_MOST_NAMED])
+            rest = len(unknown) - _MOST_NAMED
+            more = f" and {rest} more" if rest > 0 else ""
+            _log.info("%s has fields that are not heeded: %s%s", self._where, named, more)
 
 
 def finite(name: str, numbers: torch.Tensor) -> torch.Tensor:
@@ -178,6 +185,16 @@ def divisible(name: str, size: int, by: int, what: str) -> int:
     if size % by:
         raise ValueError(f"{name} has {size} {what}, which is no multiple of {by}")
     return size // by
+
+
+def _shown(value: object) -> str:
+    """The beginning of a value."""
+    return _cut(repr(value))
+
+
+def _cut(text: str) -> str:
+    cut = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}..."
+    return cut if cut.isprintable() else ascii(cut)
 
 
 def _is_size(value: object) -> bool:

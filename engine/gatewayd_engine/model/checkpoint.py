@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 from gatewayd_engine.model.experts import apart
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
-from gatewayd_engine.model.headers import LoadError
+from gatewayd_engine.model.headers import LoadError, shown
 from gatewayd_engine.model.kv_scales import KvScales, read_scales, scale_names
 from gatewayd_engine.model.layout import Shapes, layout, matrices
 from gatewayd_engine.model.sources import SafetensorsSource, Source
@@ -21,6 +22,10 @@ from gatewayd_hooks.quantization import Announcement, Matrix, Scheme, Stored, We
 
 MOST_NAMED = 5
 FLOATS = ("F32", "BF16", "F16", "F64")
+_MOST_NUMBERS, _DEEPEST = 12, 3
+_BIAS = "bias"
+_OLD_HOMES = ("quantize_config.json", "quant_config.json")
+"""Where AutoGPTQ and AutoAWQ announced it, before there was a place in config.json."""
 _Forms = Mapping[str, tuple[Stored, ...]]
 
 
@@ -71,6 +76,11 @@ class Checkpoint:
             return cls(folder, spec, scheme, GgufSource(folder, spec))
         return cls(folder, spec, scheme, apart(SafetensorsSource(folder), spec))
 
+    @property
+    def files(self) -> list[str]:
+        """Names of the files of its tensors, in order; others in the folder are not read."""
+        return sorted({self._source.where(name) for name in self._source.stored})
+
     def tensor(self, name: str) -> torch.Tensor:
         """A tensor that is stored plainly."""
         return self._source.read(name)
@@ -96,6 +106,7 @@ class Checkpoint:
             return self._source.read(full)
 
         try:
+            self._refuse_lost_bias(name)
             return checked(matrix, self._scheme.weight(matrix, take))
         except LoadError:
             raise
@@ -172,10 +183,7 @@ class Checkpoint:
         if found.dtype not in {form.dtype for form in forms}:
             allowed = ", ".join(dict.fromkeys(form.dtype for form in forms))
             if f"{name.removesuffix('.weight')}.weight" in self._matrices and self._scheme is None:
-                return (
-                    f"{file}: {name} holds {found.dtype}, so it looks quantized, but config.json"
-                    " has no quantization_config"
-                )
+                return f"{file}: {name} holds {found.dtype}, {self._unannounced()}"
             return f"{file}: {name} holds {found.dtype}; supported are {allowed}"
         expected = next(form for form in forms if form.dtype == found.dtype)
         if self._scheme is None:
@@ -192,9 +200,31 @@ class Checkpoint:
             is_beside = f"{name.rpartition('.')[0]}.weight" in self._matrices
             if is_beside and stored.dtype not in FLOATS:
                 raise LoadError(
-                    f"{self._source.where(name)}: {name} holds {stored.dtype}, so it looks"
-                    " quantized, but config.json has no quantization_config"
+                    f"{self._source.where(name)}: {name} holds {stored.dtype},"
+                    f" {self._unannounced()}"
                 )
+
+    def _unannounced(self) -> str:
+        said = "so it looks quantized, but config.json has no quantization_config"
+        old = next((name for name in _OLD_HOMES if (self.folder / name).is_file()), None)
+        if old is None:
+            return said
+        return f"{said}; put there what {old} says, with quant_method and, of awq, bits, group_size"
+
+    def _refuse_lost_bias(self, name: str) -> None:
+        """Some writers add biases of zeros; others would be missed.
+
+        Raises:
+            LoadError: the model has no such bias, and the files have.
+        """
+        bias = f"{name}.{_BIAS}"
+        if bias in self.shapes or bias not in self._source.stored:
+            return
+        if self._source.read(bias).any():
+            raise LoadError(
+                f"{self._source.where(bias)}: {bias} is not all zeros, but by config.json,"
+                f" {self.spec.architecture}, there is no such bias"
+            )
 
 
 class _Present:
@@ -209,16 +239,18 @@ class _Present:
 
 def _told(announced: Announcement) -> str:
     """Where it stands, and its numbers: they decide what forms tensors have."""
-    numbers = ", ".join(f"{name} {value}" for name, value in _numbers(announced.values))
+    some = islice(_numbers(announced.values), _MOST_NUMBERS)
+    numbers = ", ".join(f"{shown(name)} {shown(str(value))}" for name, value in some)
     return f"{announced.where}: {numbers}" if numbers else announced.where
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int]]:
+def _numbers(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> Iterator[tuple[str, int]]:
+    """Those of objects inside objects too, as deep as formats have them."""
     for name, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{name}.")
+        if isinstance(value, Mapping) and len(path) < _DEEPEST:
+            yield from _numbers(value, (*path, name))
         elif isinstance(value, int) and not isinstance(value, bool):
-            yield f"{prefix}{name}", value
+            yield ".".join((*path, name)), value
 
 
 def _some(names: list[str]) -> str:

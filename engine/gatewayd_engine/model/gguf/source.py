@@ -97,7 +97,8 @@ def _stored(full: str, tensor: Tensor) -> tuple[str, Stored]:
         return full, Stored(tensor.type, tensor.shape)
     block, nbytes = SIZES[tensor.type]
     *rows, columns = tensor.shape
-    name = f"{full.rpartition('.')[0]}.{tensor.type.lower()}"
+    # A bias of blocks keeps its name, lest it be taken for the matrix: nobody reads such.
+    name = f"{full.removesuffix('.weight')}.{tensor.type.lower()}"
     return name, Stored("U8", (*rows, columns // block * nbytes))
 
 

@@ -25,6 +25,8 @@ _KNOWN_OF_WEIGHTS = (
     *("actorder", "dynamic", "scale_dtype", "zp_dtype", "observer", "observer_kwargs"),
 )
 _FORMATS = (PACKED, INT, FLOAT, NVFP4)
+_MIXED = "mixed-precision"
+"""Each group says its own."""
 _STRATEGIES = ("tensor", "channel", "group", "block")
 _ORDERS = (None, "weight", "static", "group", "dynamic")
 _BY_INDEX = ("group", "dynamic")
@@ -51,7 +53,7 @@ class CompressedTensors:
         fields.refuse_set("sparsity_config", "transform_config")
         fields.check_kv_scheme()
         fields.one_of("quantization_status", ("compressed", "frozen"), "compressed")
-        format_ = fields.one_of("format", _FORMATS)
+        format_ = fields.one_of("format", (*_FORMATS, _MIXED))
         groups = fields.part("config_groups")
         if groups is None or not list(groups):
             raise fields.refused("config_groups", "is missing: it says what is quantized, and how")
@@ -72,6 +74,8 @@ def _form(group: Fields, outer: str) -> Form | Nvfp4:
     """
     group.tell_unknown(_KNOWN_OF_GROUPS)
     group.refuse_set("output_activations")
+    if outer == _MIXED and group.value("format") is None:
+        raise group.refused("format", f"is missing, but the format of all is {_MIXED}")
     format_ = outer if group.value("format") is None else group.one_of("format", _FORMATS)
     weights = group.part("weights")
     if weights is None:

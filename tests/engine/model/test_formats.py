@@ -289,7 +289,7 @@ GROUPS = "config_groups.group_0.weights"
         ("packed with zeros", f"{GROUPS}.actorder", "other", ["weights.actorder is 'other'; this"]),
         ("packed with zeros", "format", "nvfp4-pack-quantized", ["weights.type is 'int'; this"]),
         ("floats of 4 bits", f"{GROUPS}.group_size", 32, ["weights.group_size is 32; this format"]),
-        ("packed with zeros", "format", "mixed-precision", [".format is 'mixed-precision'; this"]),
+        ("packed with zeros", "format", "mixed-precision", [".group_0.format is missing, but the"]),
         ("packed with zeros", "format", "marlin-24", [".format is 'marlin-24'; this format knows"]),
         ("packed with zeros", "config_groups", None, [".config_groups is missing"]),
         ("packed with zeros", "config_groups.group_0", 3, [".config_groups.group_0 is 3, not an"]),

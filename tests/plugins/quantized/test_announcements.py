@@ -17,6 +17,7 @@ from tests.plugins.quantized.cases import CASES
 from tests.plugins.quantized.test_meaning import READERS, read
 
 MATRIX = Matrix("model.layers.0.mlp.down_proj", 64, 96)
+CODES = ("weight", "weight_packed")
 VALUES = st.recursive(
     st.none()
     | st.booleans()
@@ -119,3 +120,23 @@ def test_the_closest_of_several_groups_counts() -> None:
         for name in (MATRIX.name, "model.layers.0.mlp.up_proj")
     }
     assert list(words.values()) == [24, 12]
+
+
+def test_groups_of_a_mixed_checkpoint_say_each_how_they_are_stored() -> None:
+    announced = copy.deepcopy(dict(CASES["packed"].announced))
+    floats = copy.deepcopy(CASES["floats"].announced["config_groups"]["group_0"])
+    announced["format"] = "mixed-precision"
+    announced["config_groups"]["group_0"]["format"] = "pack-quantized"
+    announced["config_groups"]["group_1"] = {
+        **floats,
+        "format": "float-quantized",
+        "targets": ["re:.*down_proj"],
+    }
+    scheme = CompressedTensors().scheme(Announcement(announced, "here"))
+    kinds = [
+        next(
+            forms[0].dtype for name, forms in (scheme.stored(matrix) or {}).items() if name in CODES
+        )
+        for matrix in (MATRIX, MATRIX._replace(name="model.layers.0.mlp.up_proj"))
+    ]
+    assert kinds == ["F8_E4M3", "I32"]

@@ -32,6 +32,7 @@ from gatewayd_engine.quantize.job import (
     Fitted,
     Job,
     Kept,
+    Reading,
     Written,
 )
 from gatewayd_engine.quantize.texts import bundled
@@ -138,6 +139,8 @@ def _run(job: Job, *, is_foreign: bool) -> Written:
         with Stages() as stages:
             for event in told("gatewayd_engine.quantize", "quantizes", job, Event):
                 match event:
+                    case Reading(done):
+                        stages.advance("looks at the model", done, 1)
                     case Began(done, layers):
                         if done:
                             stages.say(f"goes on behind {done} of {layers} layers")

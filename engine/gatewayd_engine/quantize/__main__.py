@@ -16,6 +16,8 @@ from gatewayd_engine.threads import settle
 def main() -> int:
     """Quantize what is asked for."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    # Whoever is told may be killed: then this ends, too, and says nothing.
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     # What plugins print must not stand between the lines.
     told = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 _UNFINISHED = ".unfinished"
-_MODE = 0o644
 
 
 class WriteError(Exception):
@@ -40,8 +40,10 @@ def write_tensors(path: Path, tensors: Mapping[str, torch.Tensor], **metadata: s
         seen.add(place)
 
     def write(place: Path) -> None:
+        place.touch()
+        mode = place.stat().st_mode
         save_file(apart, place, metadata=metadata or {"format": "pt"})
-        place.chmod(_MODE)  # it was for its owner alone
+        place.chmod(stat.S_IMODE(mode))  # it was for its owner alone, whatever the umask says
 
     _whole(path, write)
 

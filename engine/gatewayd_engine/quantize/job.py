@@ -30,6 +30,12 @@ class Job(msgspec.Struct, frozen=True):
     """Begin anew, and take the place of what an earlier run has written."""
 
 
+class Reading(msgspec.Struct, frozen=True, tag="reading"):
+    """So much of the model was looked at, to know it again; told of large ones."""
+
+    done: float
+
+
 class Began(msgspec.Struct, frozen=True, tag="began"):
     """So many layers are done already."""
 
@@ -83,4 +89,4 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     reason: str
 
 
-Event = Began | Calibrating | Advanced | Kept | Written | Failed
+Event = Reading | Began | Calibrating | Advanced | Kept | Written | Failed

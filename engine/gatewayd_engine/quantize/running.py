@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -27,16 +25,17 @@ from gatewayd_engine.quantize.job import (
     Fitted,
     Job,
     Kept,
+    Reading,
     Written,
 )
 from gatewayd_engine.quantize.layers import Layers
+from gatewayd_engine.quantize.origin import origin_of
 from gatewayd_engine.quantize.places import places
 from gatewayd_engine.quantize.strategy import Writer
-from gatewayd_engine.quantize.work import Work
+from gatewayd_engine.quantize.work import Work, check_out
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.version import SPEC_VERSION
 
 Tell = Callable[[Event], None]
 
@@ -63,7 +62,9 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
     """
     if job.resume and job.force:
         raise ConfigError("--resume goes on and --force begins anew: give one of them")
-    folder = Path(job.model)
+    folder, out = Path(job.model), Path(job.out).absolute()
+    # Said at once, and not when all of the model has been looked at.
+    check_out(out, replaces=job.force or job.resume)
     samples = [torch.tensor(ids) for ids in job.samples if len(ids) >= _SHORTEST]
     longest = max(map(len, samples), default=None)
     spec = read_spec(folder, longest)
@@ -80,18 +81,22 @@ def _quantize(job: Job, host: PluginHost, tell: Tell) -> None:
         if writer.calibrates is None:
             samples = []
         owner = host.owner(Kind.QUANTIZER, writer.name)
-        origin = _origin(job, writer, samples, owner)
-        out = Path(job.out).absolute()
+        origin = origin_of(source, writer, samples, job.skip, owner, lambda p: tell(Reading(p)))
         work = Work(out, origin, resume=job.resume, force=job.force)
         opened.callback(work.close)
         tell(Began(work.done, spec.num_layers))
         if samples:
             tell(Calibrating(sum(map(len, samples))))
-        _fit_layers(source, writer, work, samples, tell)
-        told = work.told()
-        total = assemble(source, writer, work, _report(job, writer, origin, told))
-        work.finish()
-    source_bytes = sum(path.stat().st_size for path in folder.glob("*.safetensors"))
+        try:
+            _fit_layers(source, writer, work, samples, tell)
+            told = work.told()
+            total = assemble(source, writer, work, _report(job, writer, origin, told))
+            work.finish()
+        except WriteError as error:
+            raise WriteError(
+                f"{error}; what is done stays in {work.folder}, and --resume goes on with it"
+            ) from error
+        source_bytes = sum((folder / name).stat().st_size for name in source.files)
     tell(Written(told, total, source_bytes))
 
 
@@ -129,38 +134,6 @@ def _stored(
     packed = {f"{name}.weight" for name in writer.packed}
     kept = [name for name in layer_names(source, index) if name not in made.keys() | packed]
     return {**made, **{name: source.tensor(name) for name in kept}}
-
-
-def _origin(job: Job, writer: Writer, samples: list[torch.Tensor], owner: str) -> dict[str, str]:
-    """Digests of all that the checkpoint depends on, by what they are of.
-
-    Args:
-        job: names the model, and what is skipped.
-        writer: the quantizer.
-        samples: what it looks at.
-        owner: the distribution that it is of, with its version.
-    """
-    model = hashlib.blake2b(digest_size=16)
-    folder = Path(job.model)
-    model.update((folder / "config.json").read_bytes())
-    for path in sorted(folder.glob("*.safetensors")):
-        # All of it, for a time of change says nothing: that takes seconds, a layer takes minutes.
-        with path.open("rb") as file:
-            model.update(path.name.encode() + b"\0" + hashlib.file_digest(file, "blake2b").digest())
-    texts = [ids.tolist() for ids in samples]
-    settings = {"quantizer": writer.name, **writer.settings}
-    return {
-        "model": model.hexdigest(),
-        "text": _digest(texts),
-        "setting": _digest(settings),
-        "--skip": _digest(job.skip),
-        "version": f"{SPEC_VERSION} {torch.__version__} {owner}",
-    }
-
-
-def _digest(values: object) -> str:
-    text = json.dumps(values, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def _report(

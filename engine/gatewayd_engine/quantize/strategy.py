@@ -38,10 +38,10 @@ _CONFIG = "config.json"
 _HEAD = "lm_head"
 """It may be no tensor of its own."""
 _JOINED = {
-    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), ("q_proj", "k_proj", "v_proj")),
-    **dict.fromkeys(("gate_proj", "up_proj"), ("gate_proj", "up_proj")),
+    **dict.fromkeys(("q_proj", "k_proj", "v_proj"), "qkv_proj"),
+    **dict.fromkeys(("gate_proj", "up_proj", "w1", "w3"), "gate_up_proj"),
 }
-"""What vLLM has in one matrix, all of few bits or all not."""
+"""Matrices of one input, by what engines make of them, this one and vLLM."""
 
 
 class Writer:
@@ -91,17 +91,18 @@ class Writer:
                 for index in range(checkpoint.spec.num_layers)
                 for matrix in layer_matrices(checkpoint.shapes, index)
             ]
-            packed = _packed(found, skip, checkpoint.shapes)
+            kept = _packed(found, skip, checkpoint.shapes)
             if isinstance(strategy, Pruner):
-                packed = strategy.among(packed)
-            self.packed = [matrix.name for matrix in packed]
-            plain = [matrix.name for matrix in found if matrix not in packed]
+                kept = strategy.among(kept)
+            self.packed = [matrix.name for matrix in kept]
+            packed = set(self.packed)
+            plain = [matrix.name for matrix in found if matrix.name not in packed]
             _tell_split(self.packed, plain)
             self.announced = dict(strategy.announce(self.packed, plain))
             where = f"{_CONFIG}: quantization_config"
             self.scheme: Scheme = strategy.scheme(Announcement(self.announced, where))
             for matrix in found:
-                self._check(matrix, is_packed=matrix in packed)
+                self._check(matrix, is_packed=matrix.name in packed)
         except ValueError as error:
             opened.close()
             raise ConfigError(f"--to {choice.name}: {error}") from error
@@ -151,13 +152,14 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
         ConfigError: there are none, or a glob is of none.
     """
     names = {_HEAD, *(name.removesuffix(".weight") for name in tensors)}
+    names |= {_joined(name) for name in names}
     for glob in skip:
         if not any(fnmatchcase(name, glob) for name in names):
-            raise ConfigError(f"--skip {glob} is the name of no matrix, as {found[0].name}")
+            raise ConfigError(
+                f"--skip, or [quantizer] skip: {glob} is the name of no matrix, as {found[0].name}"
+            )
     kept = [
-        matrix
-        for matrix in found
-        if not is_router(matrix) and not any(fnmatchcase(matrix.name, glob) for glob in skip)
+        matrix for matrix in found if not is_router(matrix) and not _is_skipped(matrix.name, skip)
     ]
     if not kept:
         raise ConfigError("every matrix is skipped: nothing is left to be quantized")
@@ -166,11 +168,9 @@ def _packed(found: Sequence[Matrix], skip: Sequence[str], tensors: Iterable[str]
 
 def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
     """Say that others will not read it if a part of what they join is of few bits."""
+    parts = {_joined(name): name for name in packed}
     for name in plain:
-        prefix, _, part = name.rpartition(".")
-        others = [f"{prefix}.{each}" for each in _JOINED.get(part, ())]
-        found = next((other for other in others if other in packed), None)
-        if found is not None:
+        if (found := parts.get(_joined(name))) is not None:
             _log.warning(
                 "%s stays as it is and %s does not: vLLM joins them and reads no such checkpoint;"
                 " skip both for it",
@@ -178,3 +178,15 @@ def _tell_split(packed: Sequence[str], plain: Sequence[str]) -> None:
                 found,
             )
             return
+
+
+def _is_skipped(name: str, skip: Sequence[str]) -> bool:
+    """Whether a glob means a matrix, or what an engine joins it to: there the same setting acts."""
+    names = (name, _joined(name))
+    return any(fnmatchcase(each, glob) for each in names for glob in skip)
+
+
+def _joined(name: str) -> str:
+    """What an engine calls a matrix while it loads a model."""
+    stem, dot, last = name.rpartition(".")
+    return f"{stem}{dot}{_JOINED.get(last, last)}"

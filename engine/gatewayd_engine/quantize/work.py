@@ -20,6 +20,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from gatewayd_engine.config import ConfigError
+from gatewayd_engine.model.headers import LoadError, read_header
 from gatewayd_engine.quantize import files
 from gatewayd_engine.quantize.job import REPORT, Fitted
 
@@ -54,16 +55,16 @@ class Work:
         self.folder = out.with_name(out.name + SUFFIX)
         self._out = out
         self._force = force
-        state = _read(self.folder / _STATE)
-        self._replaces = state.get(_REPLACES) is True if resume else force
-        if resume and self.folder.is_dir() and _origin_of(out) == dict(origin):
-            # It ended between the last two things that it does.
-            files.remove(self.folder)
-            raise ConfigError(f"{out} was complete already; what was left beside it is removed")
-        self._check_out()
+        is_there = self.folder.is_dir()
+        self._replaces = force
+        if not (resume and is_there):
+            check_out(self._out, replaces=self._replaces)
         files.make(self.folder)
         self._lock = _locked(self.folder)
         try:
+            self._refuse_others()
+            if resume and is_there:
+                self._go_on(dict(origin))
             self._begin(dict(origin), resume=resume)
         except BaseException:
             self.close()
@@ -84,10 +85,16 @@ class Work:
         return self.folder / f"layer-{index:05}.safetensors"
 
     def stream(self, lengths: Sequence[int]) -> list[torch.Tensor] | None:
-        """What comes out behind the layers that are done, by sequences of so many tokens."""
+        """What comes out behind the layers that are done, by sequences of so many tokens.
+
+        Raises:
+            ConfigError: its file is missing or damaged.
+        """
         if not self.done:
             return None
-        return list(torch.split(load_file(self._stream_file(self.done))[_STREAM], list(lengths)))
+        path = self._stream_file(self.done)
+        _refuse_damaged(path)
+        return list(torch.split(load_file(path)[_STREAM], list(lengths)))
 
     def told(self) -> list[Fitted]:
         """What the matrices of all layers that are done have lost."""
@@ -124,27 +131,42 @@ class Work:
         """
         old = self.folder / _OLD
         if self._out.exists():
-            self._check_out()
+            check_out(self._out, replaces=self._replaces)
             files.move(self._out, old)
         files.move(self.checkpoint, self._out)
+        # Without it nobody goes on with the rest.
+        files.remove(self.folder / _STATE)
         files.remove(self.folder)
 
-    def _check_out(self) -> None:
-        """Whether a folder may have the name.
+    def _refuse_others(self) -> None:
+        """Whether all in the folder is of such runs.
 
         Raises:
-            ConfigError: another has, and is not to be replaced.
+            ConfigError: something is not.
         """
-        out = self._out
-        if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
-            return
-        if not self._replaces:
-            raise ConfigError(f"{out} exists; give another --out, or --force to replace it")
-        if out.is_symlink() or not (out / REPORT).is_file():
+        found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
+        other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
+        if other is not None:
             raise ConfigError(
-                f"{out} was not written by this command, for it has no {REPORT}: remove it"
-                " yourself, or give another --out"
+                f"{self.folder} holds other files, as {other}; remove it, or give another --out"
             )
+
+    def _go_on(self, origin: dict[str, str]) -> None:
+        """Learn what an earlier run was allowed, and whether it ended behind its last layer.
+
+        Raises:
+            ConfigError: nothing is left to be done, or another folder has the name.
+        """
+        state = _read(self.folder / _STATE)
+        self._replaces = state.get(_REPLACES) is True
+        # What stands there may be what was to be replaced, of the same origin: then it is moved.
+        is_placed = not self._replaces or (self.folder / _OLD).exists()
+        if is_placed and _origin_of(self._out) == origin:
+            files.remove(self.folder)
+            raise ConfigError(
+                f"{self._out} was complete already; what was left beside it is removed"
+            )
+        check_out(self._out, replaces=self._replaces)
 
     def _begin(self, origin: dict[str, str], *, resume: bool) -> None:
         """Take up what is there, or begin.
@@ -153,12 +175,6 @@ class Work:
             ConfigError: what is there is of something else, or nobody said what to do with it.
         """
         state = self.folder / _STATE
-        found = [path.name for path in self.folder.iterdir() if path.name != _LOCK]
-        other = min((name for name in found if not _OWN.fullmatch(name)), default=None)
-        if other is not None:
-            raise ConfigError(
-                f"{self.folder} holds other files, as {other}; remove it, or give another --out"
-            )
         files.tidy(self.folder)
         others = sorted(path for path in self.folder.iterdir() if path.name != _LOCK)
         if others and self._force:
@@ -182,6 +198,8 @@ class Work:
                     f"--resume: {self.folder} was begun with another {', '.join(differs)}; --force"
                     " begins anew"
                 )
+            for index in range(self._layers_done()):
+                _refuse_damaged(self.layer_file(index))
             files.remove(self.checkpoint)
             return
         replaces = self._force and self._out.exists()
@@ -198,6 +216,39 @@ class Work:
         return self.folder / f"stream-{index:05}.safetensors"
 
 
+def check_out(out: Path, *, replaces: bool) -> None:
+    """Whether a folder may have a name.
+
+    Raises:
+        ConfigError: another has, and is not to be replaced, or a folder cannot be given it.
+    """
+    if os.path.ismount(out) or not out.name.strip("."):
+        raise ConfigError(f"{out} cannot be a folder's new name; give --out {out / 'NAME'}")
+    if out.is_symlink():
+        raise ConfigError(f"{out} is a symbolic link; give --out where it leads")
+    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+        return
+    if not replaces:
+        raise ConfigError(f"{out} exists; give another --out, or --force to replace it")
+    if not (out / REPORT).is_file():
+        raise ConfigError(
+            f"{out} was not written by this command, for it has no {REPORT}: remove it"
+            " yourself, or give another --out"
+        )
+
+
+def _refuse_damaged(path: Path) -> None:
+    """Look at a file that an earlier run has left.
+
+    Raises:
+        ConfigError: it is not whole.
+    """
+    try:
+        read_header(path)
+    except LoadError as error:
+        raise ConfigError(f"--resume: {error}; --force begins anew") from error
+
+
 def _locked(folder: Path) -> int:
     """A handle that keeps others out.
 
@@ -212,9 +263,16 @@ def _locked(folder: Path) -> int:
         raise files.WriteError(f"cannot write {path}: {error.strerror}") from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+        # Whoever had it may have removed the folder since it was opened.
+        is_whole = path.exists() and os.path.samestat(os.fstat(handle), path.stat())
+    except BlockingIOError:
+        is_whole = False
+    except OSError as error:
         os.close(handle)
-        raise ConfigError(f"another process writes {folder}; wait for it") from None
+        raise files.WriteError(f"cannot lock {path}: {error.strerror}") from error
+    if not is_whole:
+        os.close(handle)
+        raise ConfigError(f"another process writes {folder}; wait for it")
     return handle
 
 

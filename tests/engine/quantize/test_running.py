@@ -211,6 +211,7 @@ def test_a_full_disk_is_told_and_gone_on_from(samples: list[list[int]], tmp_path
     part = tmp_path / "out.part"
     assert failed.reason.startswith(f"cannot write {part}")
     assert "File too large" in failed.reason
+    assert failed.reason.endswith(f"what is done stays in {part}, and --resume goes on with it")
     assert not list(part.glob("*.unfinished"))
     assert isinstance(told(job(out, "gptq", samples, resume=True))[-1], Written)
 
@@ -317,7 +318,7 @@ def test_two_do_not_write_the_same(samples: list[list[int]], tmp_path: Path) -> 
     [
         ("nope", {}, "quantizer.nope is not installed"),
         ("int8", {}, "--to int8: quantizer.int8 writes no checkpoints"),
-        ("awq", {"skip": ["*.nope"]}, "--skip *.nope is the name of no matrix"),
+        ("awq", {"skip": ["*.nope"]}, "[quantizer] skip: *.nope is the name of no matrix"),
         ("awq", {"skip": ["*"]}, "every matrix is skipped"),
         ("gptq", {"skip": ["*.0.*.down_proj"]}, "skip it in all or in none"),
         ("gptq", {"quantizer": StrategyChoice("gptq", {"group_size": 256})}, "no multiple of 256"),
@@ -371,6 +372,27 @@ def test_what_is_skipped_stays_and_without_text_all_is_nearest(tmp_path: Path) -
     for path in small().glob("*.safetensors"):
         source |= load_file(path)
     assert torch.equal(load_file(out / "model.safetensors")[name], source[name])
+
+
+def test_what_the_engine_would_skip_by_the_name_of_joined_matrices_stays(tmp_path: Path) -> None:
+    skip = ["*.0.self_attn.qkv_proj", "*.gate_up_proj", "lm_head"]
+    written = told(job(tmp_path / "out", "fp8", [], skip=skip))[-1]
+    assert isinstance(written, Written)
+    names = [one.matrix.removeprefix("model.layers.") for one in written.matrices]
+    first = [name for name in names if name.startswith("0.")]
+    assert first == ["0.self_attn.o_proj", "0.mlp.down_proj"]
+    assert len(names) - len(first) == 5
+
+
+def test_files_that_are_none_of_the_model_do_not_count(tmp_path: Path) -> None:
+    """As Mistral's releases have them: all weights again, under other names."""
+    folder = Path(shutil.copytree(small(), tmp_path / "model"))
+    whole = (folder / "model.safetensors").stat().st_size
+    shutil.copy(folder / "model.safetensors", folder / "consolidated.safetensors")
+    one = job(tmp_path / "out", "fp8", [], model=str(folder))
+    written = told(one)[-1]
+    assert isinstance(written, Written)
+    assert written.source_bytes == whole
 
 
 def test_shards_are_as_large_as_they_may_be(

@@ -36,6 +36,7 @@ from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
 from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
 from gatewayd_engine import embedded
+from gatewayd_engine.model.spec import ANNOUNCED
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
@@ -240,6 +241,7 @@ def _load(
 
 def _is_quantized(folder: Path) -> bool:
     """Whether only a quantizer can read a checkpoint; its ``config.json`` was read before."""
-    if "quantization_config" in json.loads((folder / "config.json").read_text("utf-8")):
+    values = json.loads((folder / "config.json").read_text("utf-8"))
+    if any(values.get(name) is not None for name in ANNOUNCED):
         return True
     return any(folder.glob("*.gguf")) and not any(folder.glob("*.safetensors"))

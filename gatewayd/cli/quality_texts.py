@@ -14,6 +14,8 @@ from gatewayd_engine.quality.texts import Text, bundled, read
 LONGEST = 1024
 """Tokens of a piece: a longer text is cut into several."""
 _SHORTEST, _LEAST_PACKED = 2, 16
+_MOST_CHARACTERS = 64
+"""Of a token, on the average: beyond, a text is not looked at. Files may be of many gigabytes."""
 
 
 def samples(
@@ -52,10 +54,11 @@ def samples(
     tokenizer.no_truncation()
     tokenizer.no_padding()
     kinds = list(dict.fromkeys(text.kind for text in texts))
-    each, longest = num_tokens // len(kinds), min(LONGEST, context)
+    each, longest = num_tokens // max(1, len(kinds)), min(LONGEST, context)
     found = []
     for kind in kinds:
-        of_kind = [text for text in texts if text.kind == kind]
+        most = each * _MOST_CHARACTERS
+        of_kind = [Text(kind, text.text[:most]) for text in texts if text.kind == kind]
         if packed:
             one = Text(kind, "".join(text.text for text in of_kind))
             pieces = _long(tokenizer, one, each, min(longest, each))

@@ -113,8 +113,11 @@ def test_a_quantized_checkpoint_is_no_reference(tmp_path: Path) -> None:
     assert _is_quantized(tmp_path)
     (tmp_path / "model.safetensors").touch()
     assert not _is_quantized(tmp_path)
-    write(quantization_config={"quant_method": "awq"})
-    assert _is_quantized(tmp_path)
+    write(quantization_config=None)
+    assert not _is_quantized(tmp_path)
+    for name in ("quantization_config", "compression_config"):
+        write(**{name: {"quant_method": "awq"}})
+        assert _is_quantized(tmp_path)
 
 
 def test_each_kind_has_its_part_of_the_tokens() -> None:
@@ -133,6 +136,17 @@ def test_a_file_is_cut_to_pieces_of_the_context(tmp_path: Path) -> None:
     assert {one.kind for one in found} == {"text"}
     with pytest.raises(ValueError, match="no text of 2 tokens"):
         samples(embedded.folder(), _empty(tmp_path), 100, 256)
+
+
+@pytest.mark.timeout(60)
+def test_no_more_of_a_file_is_looked_at_than_is_read(tmp_path: Path) -> None:
+    """All of this one would take minutes and gigabytes; of one without texts nothing is."""
+    file, line = tmp_path / "text", "def f(x): return x\n"
+    file.write_text(line * (100_000_000 // len(line)))
+    assert sum(len(one.ids) for one in samples(embedded.folder(), file, 500, 256)) == 500
+    (tmp_path / "none.jsonl").touch()
+    with pytest.raises(ValueError, match="there is no text of 2 tokens"):
+        samples(embedded.folder(), tmp_path / "none.jsonl", 500, 256)
 
 
 def test_a_compression_is_measured_behind_long_prompts() -> None:

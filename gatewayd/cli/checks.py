@@ -70,15 +70,18 @@ def cpu(config: Config) -> Finding:
 
 def memory(config: Config) -> Finding:
     """Free memory against what the model and the KV cache take."""
+    from gatewayd.cli.checks_weights import expected_bytes
+
     available = _available_bytes()
-    weights = sum(file.stat().st_size for file in _weights(model_folder(config)))
+    device = sizes(config.engine).device
+    weights = expected_bytes(config, device)
     pages = _CPU_KV_BYTES if config.engine.kv_memory is None else int(config.engine.kv_memory)
     given = config.engine.copy_memory
     copies = pages if given is None else int(given)
     if given is None and config.kv_codec.strategy != NONE:
         # Copies are of numbers, which take more than the records that pages have.
         copies = max(pages, _CPU_KV_BYTES)
-    if sizes(config.engine).device != "cpu":
+    if device != "cpu":
         pages = copies = 0  # they are in the GPU's memory, and there is one of them
     needed = config.engine.replicas * (weights + pages + copies)
     text = (
@@ -147,7 +150,7 @@ def model(config: Config) -> Finding:
         text = f"{folder}: {architecture} is not served; these are: {known}"
         return Finding("model", "failure", text)
     missing = [name for name in ("tokenizer.json",) if not (folder / name).is_file()]
-    if not config.model.dummy_weights and not _weights(folder):
+    if not config.model.dummy_weights and not files_of_weights(folder):
         missing.append("*.safetensors or *.gguf")
     if missing:
         return Finding("model", "failure", f"{folder} has no {' and no '.join(missing)}")
@@ -175,7 +178,7 @@ def plugins(config: Config) -> Finding:
     return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
 
 
-def _weights(folder: Path) -> list[Path]:
+def files_of_weights(folder: Path) -> list[Path]:
     """Files of weights: those of GGUF count where there are no others."""
     return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
 

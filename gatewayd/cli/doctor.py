@@ -8,7 +8,7 @@ from dataclasses import asdict
 import typer
 from rich.console import Console
 
-from gatewayd.cli import checks, checks_gpu, checks_service
+from gatewayd.cli import checks, checks_gpu, checks_service, checks_weights
 from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
 from gatewayd.config import Config
 
@@ -24,6 +24,7 @@ CHECKS: tuple[Callable[[Config], checks.Finding], ...] = (
     checks_service.unit,
     checks.port,
     checks.model,
+    checks_weights.weights,
     checks.plugins,
 )
 _MARKS = {"ok": "[green]ok[/]", "warning": "[yellow]warning[/]", "failure": "[red]failure[/]"}

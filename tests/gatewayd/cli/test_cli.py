@@ -114,7 +114,7 @@ def test_doctor_finds_this_machine_fit() -> None:
     report = _json("doctor", GATEWAYD_SERVER__PORT="0")
     assert report["ok"] is True
     states = {check["subject"]: check["state"] for check in report["checks"]}
-    assert states["torch"] == states["model"] == "ok"
+    assert states["torch"] == states["model"] == states["weights"] == "ok"
     # A busy machine imports some of them slowly, and is told so.
     assert states["plugins"] in ("ok", "warning")
 

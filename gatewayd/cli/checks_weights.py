@@ -1,0 +1,81 @@
+"""The doctor's look at the weights: whether their files are whole, and can be read. No torch."""
+
+from __future__ import annotations
+
+from math import prod
+
+from gatewayd.cli.checks import Finding, files_of_weights
+from gatewayd.config import Config
+from gatewayd.launch import AUTO, NONE, model_folder
+from gatewayd_engine.model.gguf.files import has_gguf
+from gatewayd_engine.model.headers import LoadError, read_header
+from gatewayd_engine.model.layout import layout
+from gatewayd_engine.model.shards import weight_files
+from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.strategy import Kind
+
+_GIB = 1 << 30
+
+
+def weights(config: Config) -> Finding:
+    """Headers fit the files that they are of, and what they announce is installed."""
+    folder = model_folder(config)
+    if config.model.dummy_weights:
+        return Finding("weights", "ok", "made up, by [model] dummy_weights")
+    try:
+        spec = read_spec(folder, config.model.max_model_len)
+        # Those of GGUF were looked at with the description of the model.
+        is_gguf = has_gguf(folder)
+        paths = files_of_weights(folder) if is_gguf else weight_files(folder)
+        found = [] if is_gguf else [read_header(path) for path in paths]
+    except (SpecError, LoadError, OSError) as error:
+        return Finding("weights", "failure", str(error))
+    if problem := _problem(config, spec):
+        return Finding("weights", "failure", problem)
+    size = sum(path.stat().st_size for path in paths)
+    count = "" if is_gguf else f", {sum(map(len, found))} tensors"
+    text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec)}"
+    return Finding("weights", "ok", text)
+
+
+def expected_bytes(config: Config, device: str) -> int:
+    """Memory that the weights will take, as far as can be known without reading them.
+
+    Floats are made the type of activations, whatever the files hold. What is quantized, by its
+    files or while loading, is taken for as large as the files are.
+    """
+    folder = model_folder(config)
+    stored = sum(file.stat().st_size for file in files_of_weights(folder))
+    if config.quantizer.strategy not in (AUTO, NONE):
+        return stored
+    try:
+        spec = read_spec(folder, config.model.max_model_len)
+    except (SpecError, LoadError, OSError):
+        return stored
+    if spec.quantization is not None:
+        return stored
+    is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and device != "cpu")
+    return sum(map(prod, layout(spec).values())) * (2 if is_half else 4)
+
+
+def _problem(config: Config, spec: ModelSpec) -> str | None:
+    """Why the announcement cannot be served, as an engine would say when it is started."""
+    announced = spec.quantization
+    if announced is None:
+        return None
+    method = str(announced.values.get("quant_method"))
+    said, chosen = f"{announced.where}.quant_method is {method[:100]!r}", config.quantizer.strategy
+    name = method.lower().replace("-", "_")
+    installed = Catalog.installed().names(Kind.QUANTIZER)
+    if name not in installed:
+        return f"{said}, and no installed quantizer has that name; there are {', '.join(installed)}"
+    if chosen not in (AUTO, name):
+        return f"{said}, but [quantizer] strategy is {chosen}; set it to {AUTO}"
+    return None
+
+
+def _how(spec: ModelSpec) -> str:
+    if spec.quantization is None:
+        return ""
+    return f", quantized: {spec.quantization.values.get('quant_method')}"

@@ -175,10 +175,10 @@ def _line(layer: int, layers: int, matrices: list[Fitted]) -> str:
         for each in zip(*((m.lost, m.nearest) for m in matrices), strict=True)
     )
     few = sum(one.few is not None for one in matrices)
-    said = f"; {few} saw too little text, and are rounded so" if few else ""
+    said = f"; {few} saw too little text, and have that" if few else ""
     return (
         f"layer {layer} of {layers}: of what its matrices make, {lost:.2%} is lost;"
-        f" {nearest:.2%} if rounded to the nearest{said}"
+        f" {nearest:.2%} without calibration{said}"
     )
 
 

@@ -62,7 +62,7 @@ def test_other_models_on_the_bundled_texts_are_told_of(tmp_path: Path) -> None:
     assert done.stderr.startswith(said)
     assert "--text" in done.stderr.splitlines()[0]
     # So few tokens say nothing.
-    assert done.stderr.count("; 7 saw too little text, and are rounded so\n") == 2
+    assert done.stderr.count("; 7 saw too little text, and have that\n") == 2
     assert said not in run(str(small()), "--to", "fp8", cwd=tmp_path).stderr
 
 

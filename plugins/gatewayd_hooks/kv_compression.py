@@ -74,8 +74,8 @@ class Selects(Protocol):
     ) -> torch.Tensor | None:
         """The places that rows attend to in a layer; those that attend to all are not among them.
 
-        Layers whose windows hide a part of the context attend to all that they see, and are not
-        asked.
+        A step asks for all its layers before it computes the first. Layers whose windows hide a
+        part of the context attend to all that they see, and are not asked for.
 
         Args:
             layer: which.

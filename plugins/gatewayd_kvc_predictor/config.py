@@ -22,10 +22,10 @@ class PredictorConfig(StrategyConfig):
         doc="Decoding steps of a sequence, its first, that attend to all.",
     )
     every: int = setting(
-        16, ge=1, reload="restart", doc="Each so many tokens one attends to all; 1 is all of them."
-    )
-    block: int = setting(
-        2, ge=1, le=256, reload="restart", doc="Neighbouring places that are chosen together."
+        16,
+        ge=1,
+        reload="restart",
+        doc="Each so many tokens one attends to all, and places are chosen; 1 is all of them.",
     )
     network: str = setting(
         "", reload="restart", doc="Folder of the network; empty for the one beside the model."

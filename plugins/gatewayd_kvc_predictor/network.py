@@ -1,26 +1,25 @@
-"""The network that foresees attention, and the image of the last tokens that it looks at."""
+"""The network that foresees attention, and what it looks at."""
 
 from __future__ import annotations
 
 import torch
-from torch.nn.functional import conv1d
+from torch.nn.functional import conv1d, pad
 
 from gatewayd_hooks.speculation import Heads
 
-ROWS = 16
-"""Tokens that the image shows."""
-_CHANNELS = ROWS + 2
-_FLOOR = 1e-5
-"""Less attention than this looks like none."""
-_NAMES = [
-    f"{layer}.{part}"
-    for layer in ("first", "second", "last", "skip")
-    for part in ("weight", "bias")
-]
+RATES = (0.4, 0.15, 0.05)
+"""How far the means of attention move with each token that is seen: they forget at three paces."""
+KEPT = 1 + len(RATES)
+"""Numbers that are kept of a place: what the last token that attended to all gave it, and means."""
+_CHANNELS = KEPT + 1
+_FLOOR = 0.01
+"""Less attention than this part of an even share looks like none."""
+_LENGTHS = 256
+_NAMES = [f"{layer}.{part}" for layer in ("first", "last", "skip") for part in ("weight", "bias")]
 
 
 class Network:
-    """Scores of blocks: three convolutions over them, and one that sees a block alone.
+    """Scores of places: two wide convolutions over them, and one that sees a place alone.
 
     Args:
         heads: its weights.
@@ -34,28 +33,46 @@ class Network:
             parts = [heads.tensors[name].float() for name in _NAMES]
         except KeyError as error:
             raise ValueError(f"the network has no {error}") from None
-        first, skip = parts[0], parts[6]
+        first, last, skip = parts[0], parts[2], parts[4]
         if first.dim() != 3 or first.shape[1] != _CHANNELS or skip.shape != (1, _CHANNELS, 1):
-            raise ValueError(f"the network does not look at {_CHANNELS} rows")
-        self._layers = list(zip(parts[::2], parts[1::2], strict=True))
+            raise ValueError(f"the network does not look at {_CHANNELS} numbers of a place")
+        if (
+            last.shape[:2] != (1, first.shape[0])
+            or not first.shape[2] % 2 == last.shape[2] % 2 == 1
+        ):
+            raise ValueError("the network's convolutions do not fit")
+        self._first = first, parts[1]
+        self._last, self._skip = last[0].T.contiguous(), skip[..., 0]
+        self._bias = float(parts[3] + parts[5])
 
     def __call__(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, blocks]`` of ``[n, channels, blocks]``."""
-        (first, second, last, skip) = self._layers
-        found = conv1d(image, *first, padding=1).relu_()
-        found = conv1d(found, *second, padding=1).relu_()
-        return (conv1d(found, *last, padding=1) + conv1d(image, *skip)).squeeze(1)
+        """Logits ``[n, places]`` of ``[n, channels, places]``."""
+        places = image.shape[-1]
+        # A convolution is prepared anew for each length.
+        wide = pad(image, (0, -places % _LENGTHS))
+        found = conv1d(wide, *self._first, padding="same")[..., :places].relu()
+        scores = (self._skip @ image).squeeze(1).add_(self._bias)
+        # One channel of answers: a product for each tap is faster than a convolution.
+        taps = (self._last @ found).unbind(1)
+        for i, tap in enumerate(taps):
+            away = i - len(taps) // 2
+            if away > 0:
+                scores[:, :-away] += tap[:, away:]
+            else:
+                scores[:, -away:] += tap[:, : places + away]
+        return scores
 
 
-def image(history: torch.Tensor, total: torch.Tensor, newest: torch.Tensor) -> torch.Tensor:
-    """What the network looks at.
+def image(kept: torch.Tensor) -> torch.Tensor:
+    """What the network looks at: it does not depend on how long the context is.
 
     Args:
-        history: attention of blocks by the last tokens, oldest first, ``[n, ROWS, blocks]``.
-        total: attention that each block has got from all tokens, ``[n, blocks]``.
-        newest: the block of the token that is to come, ``[n]``.
+        kept: of each place, shape ``[n, KEPT, length]``.
+
+    Returns:
+        Shape ``[n, KEPT + 1, length]``.
     """
-    away = newest[:, None] - torch.arange(history.shape[-1])
-    distance = away.clamp_min(0).add(1).log2().mul_(0.2)
-    seen = torch.cat((history, total[:, None]), 1).add_(_FLOOR).log_().mul_(0.25).add_(2)
-    return torch.cat((seen, distance[:, None]), 1)
+    count, _, length = kept.shape
+    seen = (kept * length).add_(_FLOOR).log_().mul_(0.25)
+    away = torch.arange(length, 0, -1, dtype=torch.float32).log2_().mul_(0.2)
+    return torch.cat((seen, away.expand(count, 1, length)), 1)

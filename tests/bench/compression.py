@@ -1,4 +1,4 @@
-"""What KV compression that selects places loses: attention, words, looks; and what it costs.
+"""What KV compression that selects places loses: attention, words, looks.
 
 The last tokens of texts, chats and source that the network was not trained on, are decoded one by
 one, each after the text's own tokens. Selectors see of attention only what they would see in an
@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict, replace
-from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,7 +36,7 @@ from gatewayd_hooks.testing.resources import engine_resources
 NANO = embedded.folder("nano")
 LENGTHS, DECODED = (1024, 2048), 256
 BUDGETS = (1 / 2, 1 / 4, 1 / 8, 1 / 16)
-FIRST_LAYER, BLOCK, PAGE = 1, 2, 16
+FIRST_LAYER, PAGE = 1, 16
 STRATEGIES = ("predictor", "heavy")
 HOST = PluginHost(Catalog.installed())
 
@@ -166,18 +164,6 @@ def best_tokens(text: Attention) -> Callable[[int, int, int, int], torch.Tensor]
     )
 
 
-def best_blocks(text: Attention) -> Callable[[int, int, int, int], torch.Tensor]:
-    """The blocks with most attention, of the size that the predictor chooses."""
-
-    def choose(layer: int, step: int, length: int, count: int) -> torch.Tensor:
-        mass = text.mass[layer][:, step, :length]
-        mass = torch.nn.functional.pad(mass, (0, -length % BLOCK))
-        found = torch.unflatten(mass, -1, (-1, BLOCK)).sum(-1).topk(count // BLOCK).values
-        return found.sum(-1)
-
-    return choose
-
-
 def page_bounds(text: Attention) -> Callable[[int, int, int, int], torch.Tensor]:
     """Pages whose keys could score most for the query: Quest, arXiv 2406.10774."""
 
@@ -223,7 +209,6 @@ def recall_of(by_kind: Texts) -> Iterator[dict[str, Any]]:
                 held.setdefault((budget, name), []).append(one)
             for name, choose in (
                 ("oracle, tokens", best_tokens(text)),
-                ("oracle, blocks of 2", best_blocks(text)),
                 ("page bounds of 16", page_bounds(text)),
             ):
                 held.setdefault((budget, name), []).append(known(text, budget, choose))
@@ -324,32 +309,10 @@ def looks(most: int) -> Iterator[dict[str, Any]]:
         }
 
 
-def speed(most: int) -> Iterator[dict[str, Any]]:
-    """Milliseconds of one processor for a step at the end of a long context, by turns."""
-    (ids,) = texts(LENGTHS[1], 1)["code"]
-    begin = len(ids) - DECODED
-    models = {(None, 1.0): opened(None, 1.0)} | {
-        (name, 1 / 8): opened(name, 1 / 8) for name in STRATEGIES
-    }
-    steps = {key: model.decoded(ids, begin) for key, model in models.items()}
-    taken: dict[Any, list[float]] = {key: [] for key in models}
-    for step in range(DECODED):
-        for key, each in steps.items():
-            began = time.thread_time()
-            next(each)
-            if step > 32:
-                taken[key].append((time.thread_time() - began) * 1000)
-    for (name, budget), times in taken.items():
-        yield {"strategy": name or "none", "budget": budget, "ms": median(times)}
-    for model in models.values():
-        model.close()
-
-
 PARTS: dict[str, Callable[[int], Iterator[dict[str, Any]]]] = {
     "recall": recall,
     "words": words,
     "looks": looks,
-    "speed": speed,
 }
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import pad
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.batch import StepBatch
@@ -59,6 +61,7 @@ class Asked:
         rows: theirs, shape ``[n]``.
         lengths: tokens that each has, the one that is computed included, shape ``[n]``.
         sparse: which of them attend to few, ascending, shape ``[m]``.
+        sparse_rows, sparse_lengths: of those, shape ``[m]``.
         budgets: most places of those, shape ``[m]``.
     """
 
@@ -67,7 +70,23 @@ class Asked:
     rows: NDArray[np.int64]
     lengths: NDArray[np.int64]
     sparse: NDArray[np.int64]
+    sparse_rows: NDArray[np.int64]
+    sparse_lengths: NDArray[np.int64]
     budgets: NDArray[np.int64]
+
+
+class Selected(NamedTuple):
+    """What lines attend to, in the layers in which they attend to few places.
+
+    Attributes:
+        layers: which.
+        places: of each, shape ``[layers, m, kv_heads, k]``; -1 for none.
+        is_full: whether there is none that is none.
+    """
+
+    layers: list[int]
+    places: torch.Tensor
+    is_full: bool
 
 
 class Selection:
@@ -116,31 +135,45 @@ class Selection:
             self._fail(fault)
             return None
         sparse = np.flatnonzero((budgets > 0) & (budgets < lengths))
+        few, their_lengths = rows[sparse], lengths[sparse]
+        budgets = budgets[sparse].astype(np.int64)
         if len(sparse):
-            few = rows[sparse]
             exact_until = self._rows.exact_until
             exact_until[few] = np.minimum(exact_until[few], starts[sparse])
         return Asked(
-            lines, batch.last[lines], rows, lengths, sparse, budgets[sparse].astype(np.int64)
+            lines,
+            batch.last[lines],
+            rows,
+            lengths,
+            sparse,
+            few,
+            their_lengths,
+            budgets,
         )
 
-    def select(self, layer: int, asked: Asked) -> torch.Tensor | None:
-        """Places for the lines that attend to few, ``[m, kv_heads, k]``; None for all there are."""
+    @property
+    def is_on(self) -> bool:
+        """Whether what was selected in this step still counts: a fault ends it."""
+        return self._strategy is not None
+
+    def select(self, layers: Sequence[int], asked: Asked) -> Selected | None:
+        """Places for the lines that attend to few, of these layers; None for all in all of them."""
         if self._strategy is None or not len(asked.sparse):
             return None
-        rows, lengths = asked.rows[asked.sparse], asked.lengths[asked.sparse]
+        found: dict[int, torch.Tensor] = {}
         try:
             with blame(_KIND):
-                places = self._strategy.select(
-                    layer, rows.copy(), lengths.copy(), asked.budgets.copy()
-                )
-                if places is not None:
-                    self._check_places(places, lengths, asked.budgets)
-                found: torch.Tensor | None = places
+                given = asked.sparse_rows.copy(), asked.sparse_lengths.copy(), asked.budgets.copy()
+                most = int(asked.budgets.max())
+                for layer in layers:
+                    places = self._strategy.select(layer, *given)
+                    if places is not None:
+                        self._check_shape(places, len(asked.sparse), most)
+                        found[layer] = places
+                return _checked(found, asked) if found else None
         except StrategyFault as fault:
             self._fail(fault)
             return None
-        return found
 
     def show(
         self,
@@ -170,32 +203,44 @@ class Selection:
                 self._strategy.admit(row)
         followed[rows] = sequences
 
-    def _check_places(
-        self, places: torch.Tensor, lengths: NDArray[np.int64], budgets: NDArray[np.int64]
-    ) -> None:
-        """Refuse what is not there, which would be another sequence's, and what is there twice.
-
-        Sorted by numpy it takes a few microseconds: nothing is asked of each place in Python.
-        """
+    def _check_shape(self, places: torch.Tensor, count: int, most: int) -> None:
         if not isinstance(places, torch.Tensor) or places.dtype != torch.int64:
             raise ValueError("places are no tensor of int64")
-        if places.dim() != 3 or places.shape[:2] != (len(lengths), self._kv_heads):
+        if places.dim() != 3 or places.shape[:2] != (count, self._kv_heads):
             raise ValueError(
-                f"places have shape {list(places.shape)}, not [{len(lengths)}, {self._kv_heads}, k]"
+                f"places have shape {list(places.shape)}, not [{count}, {self._kv_heads}, k]"
             )
-        if not 0 < places.shape[2] <= budgets.max():
-            raise ValueError(f"{places.shape[2]} places for a budget of {budgets.max()}")
-        ordered = np.sort(places.numpy(), -1)
-        if (ordered[..., -1] >= lengths[:, None]).any() or (ordered[..., 0] < -1).any():
-            raise ValueError("a place that the sequence does not have")
-        if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
-            raise ValueError("a place twice, which would count double")
-        if int(places[..., 0].min()) < 0:
-            raise ValueError("no place at all for one of the heads")
+        if not 0 < places.shape[2] <= most:
+            raise ValueError(f"{places.shape[2]} places for a budget of {most}")
 
     def _fail(self, fault: StrategyFault) -> None:
         self._strategy = None
         self._seat.fail(fault)
+
+
+def _checked(found: dict[int, torch.Tensor], asked: Asked) -> Selected:
+    """Refuse what is not there, which would be another sequence's, and what is there twice.
+
+    Sorted by numpy it takes a few microseconds: nothing is asked of each place in Python.
+    """
+    most = max(places.shape[2] for places in found.values())
+    together = torch.stack(
+        [
+            places
+            if places.shape[2] == most
+            else pad(places, (0, most - places.shape[2]), value=-1)
+            for places in found.values()
+        ]
+    )
+    ordered = np.sort(together.numpy(), -1)
+    lowest = int(ordered[..., 0].min())
+    if lowest < -1 or (ordered[..., -1] >= asked.sparse_lengths[:, None]).any():
+        raise ValueError("a place that the sequence does not have")
+    if ((ordered[..., 1:] == ordered[..., :-1]) & (ordered[..., 1:] >= 0)).any():
+        raise ValueError("a place twice, which would count double")
+    if lowest < 0 and int(together[..., 0].min()) < 0:
+        raise ValueError("no place at all for one of the heads")
+    return Selected(list(found), together, is_full=lowest >= 0)
 
 
 def _check_budgets(budgets: object, count: int) -> None:

@@ -1,80 +1,89 @@
-"""A small convolution that foresees what a token will attend to, and how it is trained.
+"""A small convolution that foresees what tokens will attend to, and how it is trained.
 
-After AttentionPredictor (arXiv 2502.04077): the attention of the last tokens, over blocks of
-neighbouring places, is an image, and the row that comes next is what is asked for. Here all rows of
-the image are channels of a convolution over blocks, which is as cheap as looking at a row; beside
-them stands what each block has got since decoding began, and how far away it is.
+After AttentionPredictor (arXiv 2502.04077): what a place will get follows from what it and its
+neighbours got. Here that is not an image of the last rows but three means of them, which forget at
+different paces, beside the last row and the distance; and what is foreseen is what all tokens up to
+the next one that attends to all will attend to.
 """
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from random import Random
 from typing import NamedTuple
 
 import torch
 from torch import nn
 
-ROWS = 16
-"""Tokens that the image shows."""
-CHANNELS = ROWS + 2
+RATES = (0.4, 0.15, 0.05)
+"""How far the means of attention move with each token that is seen."""
+CHANNELS = len(RATES) + 2
 WARM, EVERY = 32, 16
 """As served: tokens that attend to all before any attends to few, and each how many one does."""
-FLOOR = 1e-5
-"""Less attention than this looks like none."""
+FLOOR = 0.01
+"""Less attention than this part of an even share looks like none."""
 _BUDGETS = (0.25, 0.125, 0.125, 0.0625)
-_NEWEST = 2
 
 
 class Network(nn.Module):
-    """Scores of blocks from features of ``image``."""
+    """Scores of places from features of ``image``."""
 
-    def __init__(self, wide: int = 32, narrow: int = 24) -> None:
+    def __init__(self, wide: int = 8, first: int = 9, last: int = 9) -> None:
         super().__init__()
-        self.first = nn.Conv1d(CHANNELS, wide, 3, padding=1)
-        self.second = nn.Conv1d(wide, narrow, 3, padding=1)
-        self.last = nn.Conv1d(narrow, 1, 3, padding=1)
-        # It begins as the mean of the image, and learns what that misses.
+        self.first = nn.Conv1d(CHANNELS, wide, first, padding="same")
+        self.last = nn.Conv1d(wide, 1, last, padding="same")
+        # It begins as the mean of what places got, and learns what that misses.
         self.skip = nn.Conv1d(CHANNELS, 1, 1)
         nn.init.zeros_(self.last.weight)
-        nn.init.constant_(self.skip.weight, 4 / ROWS)
-        nn.init.zeros_(self.skip.weight[:, ROWS:])
+        nn.init.constant_(self.skip.weight, 4 / len(RATES))
+        nn.init.zeros_(self.skip.weight[:, :1])
+        nn.init.zeros_(self.skip.weight[:, -1:])
 
     def forward(self, image: torch.Tensor) -> torch.Tensor:
-        """Logits ``[n, blocks]`` of ``[n, CHANNELS, blocks]``."""
-        found = torch.relu(self.second(torch.relu(self.first(image))))
-        scores: torch.Tensor = (self.last(found) + self.skip(image)).squeeze(1)
-        return scores
+        """Logits ``[n, places]`` of ``[n, CHANNELS, places]``."""
+        scores: torch.Tensor = self.last(torch.relu(self.first(image))) + self.skip(image)
+        return scores.squeeze(1)
 
 
-def image(history: torch.Tensor, total: torch.Tensor, newest: torch.Tensor) -> torch.Tensor:
+def image(last: torch.Tensor, means: torch.Tensor) -> torch.Tensor:
     """What the network looks at.
 
     Args:
-        history: attention of blocks by the last tokens, oldest first, ``[n, ROWS, blocks]``.
-        total: attention that each block has got from all tokens, ``[n, blocks]``.
-        newest: the block of the token that is to come, ``[n]``.
+        last: what the last token that attended to all gave to places, ``[n, places]``.
+        means: what they got, ``[n, len(RATES), places]``.
     """
-    away = newest[:, None] - torch.arange(history.shape[-1])
-    distance = away.clamp_min(0).add(1).log2().mul_(0.2)
-    seen = torch.cat((history, total[:, None]), 1).add(FLOOR).log_().mul_(0.25).add_(2)
-    return torch.cat((seen, distance[:, None]), 1)
+    count, places = last.shape
+    seen = torch.cat((last[:, None], means), 1)
+    away = torch.arange(places, 0, -1, dtype=torch.float32).log2().mul_(0.2)
+    seen = (seen * places).add_(FLOOR).log_().mul_(0.25)
+    return torch.cat((seen, away.expand(count, 1, places)), 1)
 
 
 class Trace(NamedTuple):
     """Attention of the last tokens of texts of one length.
 
     Attributes:
-        mass: of blocks, each token's sum 1, ``[n, tokens, blocks]``; n is texts, layers and heads.
+        mass: of places, each token's sum 1, ``[n, tokens, places]``; n is texts, layers and heads.
         begin: tokens before the first of them.
-        block: places of a block.
     """
 
     mass: torch.Tensor
     begin: int
-    block: int
+
+
+class Round(NamedTuple):
+    """What is known when places are chosen, and what the next tokens attend to.
+
+    Attributes:
+        image: see ``image``, ``[n, CHANNELS, places]``.
+        truth: attention of the tokens that attend to few next, the sum over them, of places that
+            there are when they are chosen, ``[n, places]``.
+    """
+
+    image: torch.Tensor
+    truth: torch.Tensor
 
 
 class Decoding:
@@ -83,50 +92,65 @@ class Decoding:
     def __init__(self, trace: Trace, budget: float) -> None:
         self._trace = trace
         self._budget = budget
-        n, _, blocks = trace.mass.shape
-        self._history = torch.zeros(n, ROWS, blocks)
-        self._total = torch.zeros(n, blocks)
-        self.step = 0
+        n, _, places = trace.mass.shape
+        self._last = torch.zeros(n, places)
+        self._means = torch.zeros(n, len(RATES), places)
+        self._rates = torch.tensor(RATES)[:, None]
+        self._given = torch.zeros(n, places)
+        self._times = torch.zeros(n, places)
+        self._num_whole = 0
+        self._step = 0
 
-    @property
-    def newest(self) -> int:
-        """The block of the token that is to come."""
-        return (self._trace.begin + self.step) // self._trace.block
-
-    def image(self) -> torch.Tensor:
-        """What is known before the next token; see ``image``."""
-        newest = torch.full((len(self._total),), self.newest)
-        return image(self._history, self._total, newest)
-
-    @property
-    def truth(self) -> torch.Tensor:
-        """What the next token attends to, ``[n, blocks]``."""
-        return self._trace.mass[:, self.step]
+    def rounds(self) -> Iterator[Round]:
+        """Up to where places are chosen, again and again; ``advance`` has to choose them."""
+        tokens = self._trace.mass.shape[1]
+        while self._step < tokens:
+            self._see_all()
+            length = self._trace.begin + self._step
+            end = min(self._step + EVERY - 1 - length % EVERY, tokens)
+            if self._step < WARM or end == self._step:
+                continue
+            truth = self._trace.mass[:, self._step : end, :length].float().sum(1)
+            yield Round(image(self._last[:, :length], self._means[..., :length]), truth)
 
     def advance(self, scores: torch.Tensor) -> torch.Tensor:
-        """Let the next token attend, to all or to the blocks of highest scores.
+        """Let the next tokens attend to the places of highest scores, up to one that sees all.
 
         Returns:
-            How much of its attention is in them, ``[n]``.
+            How much of their attention is in them, ``[n, tokens]``.
         """
-        length = self._trace.begin + self.step + 1
-        mass, newest = self.truth, self.newest
-        chosen = torch.ones_like(mass)
-        if self.step >= WARM and length % EVERY:
-            count = max(math.ceil(length * self._budget) // self._trace.block, _NEWEST + 1)
-            scores = scores.clone()
-            scores[:, newest + 1 :] = -torch.inf
-            scores[:, max(newest - _NEWEST + 1, 0) : newest + 1] = torch.inf
-            scores[:, 0] = torch.inf
-            chosen = torch.zeros_like(mass)
-            chosen.scatter_(1, scores.topk(min(count, newest + 1)).indices, 1.0)
-        seen = mass * chosen
-        held = seen.sum(1)
-        row = torch.where(chosen > 0, seen / held[:, None], self._history[:, -1])
-        self._history = torch.cat((self._history[:, 1:], row[:, None]), 1)
-        self._total += seen / held[:, None]
-        self.step += 1
-        return held
+        chosen_at = scores.shape[1]
+        slots = min(max(math.ceil(chosen_at * self._budget), 2 * EVERY), chosen_at)
+        best = scores.topk(slots, -1).indices
+        found = []
+        while (length := self._trace.begin + self._step + 1) % EVERY:
+            if self._step == self._trace.mass.shape[1]:
+                break
+            sees = torch.zeros_like(self._given)
+            sees.scatter_(1, best[:, : slots - (length - chosen_at)], 1.0)
+            sees[:, chosen_at:length] = 1.0
+            mass = self._trace.mass[:, self._step].float() * sees
+            found.append(mass.sum(1))
+            # Whose slots are given to newer ones is not remembered.
+            self._given.mul_(sees).add_(mass / found[-1][:, None])
+            self._times.mul_(sees).add_(sees)
+            self._step += 1
+        return torch.stack(found, 1)
+
+    def _see_all(self) -> None:
+        """Let a token attend to all; what was seen of few before comes first."""
+        times = self._times[:, None]
+        far = 1 - (1 - self._rates) ** times
+        given = (self._given / self._times.clamp_min(1))[:, None]
+        self._means += (given - self._means) * far
+        self._given.zero_()
+        self._times.zero_()
+        self._num_whole += 1
+        self._last = self._trace.mass[:, self._step].float()
+        self._means += (self._last[:, None] - self._means) * self._rates.clamp_min(
+            1 / self._num_whole
+        )
+        self._step += 1
 
 
 class TrainedNetwork(NamedTuple):
@@ -135,7 +159,7 @@ class TrainedNetwork(NamedTuple):
     Attributes:
         network: trained.
         steps: of the optimizer.
-        first_loss, last_loss: cross-entropy of blocks, over the first and the last hundred.
+        first_loss, last_loss: cross-entropy of places, over the first and the last hundred.
     """
 
     network: Network
@@ -163,28 +187,27 @@ def train_network(
     torch.manual_seed(seed)
     dice, network = Random(seed), Network()
     optimizer = torch.optim.AdamW(network.parameters(), learning_rate, weight_decay=0.0)
-    total = epochs * sum(trace.mass.shape[1] for trace in traces)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(
-        optimizer, learning_rate, total_steps=total + 1, pct_start=0.05
-    )
+    total = epochs * len(traces)
     losses: list[float] = []
     told = time.monotonic()
-    for _ in range(epochs):
-        for trace in dice.sample(traces, len(traces)):
-            decoding = Decoding(trace, dice.choice(_BUDGETS))
-            for _ in range(trace.mass.shape[1]):
-                end = decoding.newest + 1
-                scores = network(decoding.image())
-                truth = decoding.truth[:, :end]
-                loss = -(truth * torch.log_softmax(scores[:, :end], -1)).sum(-1).mean()
-                optimizer.zero_grad()
-                loss.backward()  # type: ignore[no-untyped-call]
-                optimizer.step()
-                schedule.step()
-                decoding.advance(scores.detach())
-                losses.append(loss.item())
-                if time.monotonic() - told > 1:
-                    told = time.monotonic()
-                    tell(len(losses) / total, len(losses), sum(losses[-100:]) / len(losses[-100:]))
+    for served in range(total):
+        if served % len(traces) == 0:
+            order = dice.sample(traces, len(traces))
+        done = served / total
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate * min(20 * (done + 1 / total), 1 - done)
+        decoding = Decoding(order[served % len(traces)], dice.choice(_BUDGETS))
+        for image, truth in decoding.rounds():
+            scores = network(image)
+            truth = truth / truth.sum(-1, keepdim=True)
+            loss = -(truth * torch.log_softmax(scores, -1)).sum(-1).mean()
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            decoding.advance(scores.detach())
+            losses.append(loss.item())
+            if time.monotonic() - told > 1:
+                told = time.monotonic()
+                tell(done, len(losses), sum(losses[-100:]) / len(losses[-100:]))
     first, last = losses[:100], losses[-100:]
     return TrainedNetwork(network, len(losses), sum(first) / len(first), sum(last) / len(last))

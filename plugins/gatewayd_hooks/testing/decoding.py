@@ -55,21 +55,22 @@ class Decoding:
         lengths = np.array([self._starts[int(row)] + step + 1 for row in rows])
         budgets = self._budgets(rows, lengths)
         is_sparse = (budgets > 0) & (budgets < lengths)
-        for layer in range(SHAPE.num_layers):
+        selected: list[torch.Tensor | None] = [None] * SHAPE.num_layers
+        if is_sparse.any():
+            few = rows[is_sparse], lengths[is_sparse], budgets[is_sparse]
+            selected = [self._select(layer, *few) for layer in range(SHAPE.num_layers)]
+        for layer, found in enumerate(selected):
             weights = [
                 self._weights(int(r), int(n), layer) for r, n in zip(rows, lengths, strict=True)
             ]
-            found = None
-            if is_sparse.any():
-                found = self._select(layer, rows[is_sparse], lengths[is_sparse], budgets[is_sparse])
             dense = ~is_sparse if found is not None else np.ones(len(rows), np.bool_)
             if dense.any():
                 every = [weights[i] for i in np.flatnonzero(dense)]
                 self._observe(layer, rows[dense], lengths[dense], _padded(every), None)
             if found is not None:
-                few = [weights[i] for i in np.flatnonzero(is_sparse)]
+                theirs = [weights[i] for i in np.flatnonzero(is_sparse)]
                 self._observe(
-                    layer, rows[is_sparse], lengths[is_sparse], _at(_padded(few), found), found
+                    layer, rows[is_sparse], lengths[is_sparse], _at(_padded(theirs), found), found
                 )
 
     def _budgets(self, rows: NDArray[np.int64], lengths: NDArray[np.int64]) -> NDArray[np.int64]:

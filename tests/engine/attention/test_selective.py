@@ -23,6 +23,7 @@ from gatewayd_kv_int8.strategy import Int8
 from tests.engine.attention.test_reference import MAX_LEN, PAGE, Twin
 
 SHAPE = AttentionShape(3, 6, 2, 8, 0.3, None, (0, 0, 9))
+PLAIN = AttentionShape(3, 6, 2, 8, 0.3, None, (0, 0, 0))
 WHOLE = 1
 """A layer for which the strategy says that all is attended to."""
 
@@ -193,7 +194,7 @@ def test_it_is_dense_attention_restricted_to_what_is_selected(
 
 def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contexts, "_LEAST_GAIN", 1 << 12)
-    twin = SparseTwin(Dice(2), 1 << 26, shape=AttentionShape(3, 6, 2, 8, 0.3, None, (0, 0, 0)))
+    twin = SparseTwin(Dice(2), 1 << 26, shape=PLAIN)
     twin.step({0: 120})
     for row in (1, 2):
         twin.inherit(row, 0, 25)
@@ -202,6 +203,48 @@ def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPat
         twin.step({0: 1, 1: 1, 2: 1})
     assert any(group.prefix is not None for group in twin.attention._groups)
     assert twin.num_sparse > 10
+
+
+BOTH = {0: 1, 1: 1}
+
+
+def test_layers_may_attend_to_different_numbers_of_places() -> None:
+    dice = Dice(3)
+    dice.budgets = lambda rows, lengths: np.full(len(rows), 9)  # type: ignore[method-assign]
+
+    def select(layer: int, rows: Any, lengths: Any, budgets: Any) -> torch.Tensor | None:
+        places = Dice.select(dice, layer, rows, lengths, budgets)
+        if places is None:
+            return None
+        for row in rows.tolist():
+            dice.chosen[layer, row] = dice.chosen[layer, row][:, : 3 + layer]
+        return places[..., : 3 + layer]
+
+    dice.select = select  # type: ignore[method-assign]
+    twin = SparseTwin(dice, 1 << 26, shape=PLAIN)
+    twin.step({0: 50, 1: 60})
+    for _ in range(4):
+        twin.step(BOTH)
+    assert twin.num_sparse == 2 * 2 * 4
+    assert not twin.chair.faults
+
+
+def test_layers_behind_a_fault_attend_to_all() -> None:
+    dice = Dice()
+    dice.budgets = lambda rows, lengths: np.full(len(rows), 4)  # type: ignore[method-assign]
+    twin = SparseTwin(dice, 1 << 26, shape=PLAIN)
+    twin.step({0: 50, 1: 60})
+
+    def observe(layer: int, rows: Any, lengths: Any, weights: Any, places: Any) -> None:
+        # They were chosen before, and do not count any more.
+        for key in [key for key in dice.chosen if key[0] > 0]:
+            del dice.chosen[key]
+        raise ArithmeticError
+
+    dice.observe = observe  # type: ignore[method-assign]
+    twin.step(BOTH)
+    assert len(twin.chair.faults) == 1
+    assert twin.num_sparse == 2
 
 
 def test_a_row_is_announced_when_its_sequence_is_another_or_comes_back() -> None:

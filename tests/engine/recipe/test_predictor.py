@@ -21,32 +21,35 @@ NANO = embedded.folder("nano")
 torch.set_num_threads(1)
 
 
-def moving(seed: int, count: int = 3, steps: int = 48, blocks: int = 44) -> Trace:
-    """Attention to one block, which moves on by one with each token, and a little to others."""
+BEGIN = 112
+
+
+def moving(seed: int, count: int = 6, tokens: int = 96) -> Trace:
+    """Attention to one place, which moves on by eight with each round, and a little to others."""
     generator = torch.Generator().manual_seed(seed)
-    mass = torch.rand(count, steps, blocks, generator=generator) * 0.004
+    mass = torch.rand(count, tokens, BEGIN + tokens, generator=generator) * 0.004
     for i in range(count):
-        for step in range(steps):
-            mass[i, step, (3 * i + step) % 20] += 1
-    return Trace(mass / mass.sum(-1, keepdim=True), begin=122, block=4)
+        for token in range(tokens):
+            mass[i, token, 4 * i + 8 * (token // predictor.EVERY)] += 1
+            mass[i, token, BEGIN + token + 1 :] = 0
+    return Trace(mass / mass.sum(-1, keepdim=True), BEGIN)
 
 
 def held(network: predictor.Network, trace: Trace) -> float:
     """How much attention is in what is selected, of the tokens that see a part."""
-    decoding, found = Decoding(trace, 0.125), []
+    decoding = Decoding(trace, 0.125)
     with torch.no_grad():
-        for step in range(trace.mass.shape[1]):
-            inside = decoding.advance(network(decoding.image()))
-            if step >= predictor.WARM and (trace.begin + step + 1) % predictor.EVERY:
-                found.append(inside)
-    return float(torch.stack(found).mean())
+        found = [decoding.advance(network(seen.image)) for seen in decoding.rounds()]
+    return float(torch.cat(found, 1).mean())
 
 
 def test_it_learns_what_moves() -> None:
     torch.manual_seed(0)
     before = held(predictor.Network(), moving(9))
-    trained = train_network([moving(1), moving(2)], 3, 3e-3, 1, lambda done, steps, loss: None)
-    assert trained.steps == 3 * 2 * 48
+    traces = [moving(seed) for seed in range(8)]
+    trained = train_network(traces, 5, 1e-2, 1, lambda done, steps, loss: None)
+    # Of 96 tokens 32 attend to all at first; the others are four rounds.
+    assert trained.steps == 5 * 8 * 4
     assert trained.last_loss < trained.first_loss - 0.5
     assert held(trained.network, moving(9)) > before + 0.2
 
@@ -57,22 +60,30 @@ def test_what_is_trained_is_the_same_each_time() -> None:
         assert torch.equal(one, other)
 
 
+def served_once(trace: Trace) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the first places hold of the first round, and what is known in the next one."""
+    decoding = Decoding(trace, 0.125)
+    rounds = decoding.rounds()
+    first = next(rounds)
+    inside = decoding.advance(-torch.arange(first.image.shape[-1]).expand(6, -1).float())
+    return inside, next(rounds).image
+
+
 def test_what_is_not_selected_is_not_seen() -> None:
-    decoding = Decoding(moving(1), 0.125)
-    for _ in range(predictor.WARM):
-        decoding.advance(torch.zeros(3, 44))
-    before = decoding.image()
-    scores = torch.zeros(3, 44)
-    scores[:, 10:12] = 1
-    truth = decoding.truth.clone()
-    # Of 181 tokens an eighth is 23, five blocks: these two, the first, and the newest two.
-    inside = decoding.advance(scores)
-    chosen = [0, 10, 11, 37, 38]
-    assert torch.allclose(inside, truth[:, chosen].sum(-1))
-    row, kept = decoding.image()[:, predictor.ROWS - 1], before[:, predictor.ROWS - 1]
-    others = [block for block in range(44) if block not in chosen]
-    assert torch.equal(row[:, others], kept[:, others])
-    assert not torch.equal(row[:, chosen], kept[:, chosen])
+    trace = moving(1)
+    inside, known = served_once(trace)
+    # The 33rd token is the first that attends to few: the first 31 places, and itself; the 47th is
+    # the last.
+    for token, num_new in ((32, 1), (46, 15)):
+        mass, length = trace.mass[:, token], BEGIN + token + 1
+        expected = mass[:, : 32 - num_new].sum(-1) + mass[:, length - num_new : length].sum(-1)
+        assert torch.allclose(inside[:, token - 32], expected, atol=1e-6)
+    assert inside.shape == (6, 15)
+    for place, is_seen in ((60, False), (3, True), (31, False), (BEGIN + 32, True)):
+        other = trace.mass.clone()
+        other[:, 36:47, place] += 0.5
+        again = served_once(Trace(other, BEGIN))[1]
+        assert torch.equal(again, known) == (not is_seen)
 
 
 def test_texts_are_none_of_those_that_quality_is_measured_on(
@@ -113,7 +124,7 @@ def test_a_trace_is_what_the_model_attends_to_and_the_network_is_for_that_model(
     predictor_stage.write_network(tmp_path / "it", trained, "nano", decoder)
     target = Target(384, torch.float32)
     heads = read_heads(str(tmp_path / "it"), "predictor", NANO, target, 4096, "cpu")
-    assert heads.facts["block"] == predictor_stage.BLOCK
+    assert heads.facts["channels"] == predictor.CHANNELS
     with pytest.raises(ValueError, match="this model has 128"):
         read_heads("", "predictor", NANO, Target(128, torch.float32), 4096, "cpu")
     with pytest.raises(ValueError, match=r"recipe predictor.*\[kv_compression\.predictor\]"):

@@ -282,13 +282,11 @@ def test_a_row_with_each_compression(
     row = next(of_it)
     check(make_engine, row, 1, tmp_path, small(), each=9)
     long = {"max_tokens": LENGTH, "ignore_eos": True}
-    answers = [
-        alone(row["weights"], row["codec"], compression, small(), 8, is_whole=is_whole).generate(
-            PROMPTS[9], **long
-        )
+    few, whole = (
+        alone(row["weights"], row["codec"], compression, small(), 8, is_whole=is_whole)
         for is_whole in (False, True)
-    ]
-    assert answers[0] != answers[1]
+    )
+    assert any(few.generate(p, **long) != whole.generate(p, **long) for p in PROMPTS[9:5:-1])
 
 
 @pytest.mark.slow

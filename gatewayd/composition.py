@@ -1,6 +1,6 @@
 """The composition root: a daemon's parts, put together from its configuration.
 
-The port is bound first, then the text side is read, the store opened and the gateway's strategies
+The text side is read first, then the port is bound, the store opened and the gateway's strategies
 loaded. Nothing runs yet: engines, tasks and signals are ``daemon.py``'s.
 """
 

@@ -39,14 +39,14 @@ class Backend(Protocol):
         parts: of its decoder.
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
-        elements: floats of 8 bits that its attention reads in a pool; None if it has records of
-            any kind decoded.
+        elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
+            has records of any kind decoded.
     """
 
     parts: Parts
     dtype: torch.dtype
     penalise: Penalise | None
-    elements: tuple[torch.dtype, ...] | None
+    elements: Callable[[], tuple[torch.dtype, ...]] | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """Memory for keys and values.
@@ -76,7 +76,7 @@ class CpuBackend:
 
     dtype = torch.float32
     penalise: Penalise | None = None
-    elements: tuple[torch.dtype, ...] | None = None
+    elements: Callable[[], tuple[torch.dtype, ...]] | None = None
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
         self._kv_bytes = config.kv_bytes
@@ -132,8 +132,8 @@ class DeviceBackend:
         self._progress = progress
         self.parts: Parts = FusedParts(kernels)
         self.penalise: Penalise | None = self._penalised
-        self.elements: tuple[torch.dtype, ...] | None
-        self.elements = eight_bit_floats(torch.device(config.device))
+        self.elements: Callable[[], tuple[torch.dtype, ...]] | None
+        self.elements = lambda: eight_bit_floats(torch.device(config.device))
 
     def _penalised(
         self,

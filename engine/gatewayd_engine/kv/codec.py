@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -121,7 +122,7 @@ def form_of(
     host: PluginHost,
     head_dim: int,
     dtype: torch.dtype,
-    elements: tuple[torch.dtype, ...] | None,
+    elements: Callable[[], tuple[torch.dtype, ...]] | None,
 ) -> Form | None:
     """How the chosen codec keeps a key, or a value, of one head; None without one.
 
@@ -130,7 +131,7 @@ def form_of(
         host: loads the strategy.
         head_dim: numbers of a key, and of a value.
         dtype: theirs.
-        elements: numbers that kernels of the device read; None where records are decoded.
+        elements: says which numbers kernels of the device read; None where records are decoded.
 
     Raises:
         ConfigError: it does not suit the model, or the device.
@@ -150,7 +151,7 @@ def form_of(
     is_plain = element == torch.float8_e4m3fn
     if elements is None:
         return Form(size, None, is_plain)
-    _check_element(config.device, choice.name, element, elements)
+    _check_element(config.device, choice.name, element, elements())
     if size != head_dim:
         raise ConfigError(f"kv_codec {choice.name} says that {head_dim} bytes are {size!r}")
     return Form(size, element, is_plain)

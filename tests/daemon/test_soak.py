@@ -41,8 +41,10 @@ MIB_AT_ONCE, DAEMON_MIB_AT_ONCE = 8.0, 16.0
 is given back to Python, not to the system. So the daemon's heap may take such steps, and what leaks
 is told by what is allocated; an engine's by its slope, in as many requests as tell steps apart."""
 RINGS_MIB = 1.0
-"""Log lines and ledgers of requests that had faults fill what is kept of them, in the first hundred
-faults: with that they took half as much, and gave some back when only good requests came."""
+"""Fewer than 10^5 requests may leave so much: what is kept of log lines, and of ledgers of requests
+that had faults, takes half of that until it is full, in the first hundred faults. Only a run of
+half an hour tells a leak of ten bytes a request.
+"""
 STORE_BYTES_PER_REQUEST = 1024
 QUIET_SECONDS = 10.0
 """After an engine was lost: what is answered before says nothing of latency."""

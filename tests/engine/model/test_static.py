@@ -14,7 +14,7 @@ from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.int8 import Int8Linear
 from gatewayd_engine.model.linears.rounded import Fp8DeviceLinear, Int8DeviceLinear
-from gatewayd_engine.model.linears.static import StaticLinear
+from gatewayd_engine.model.linears.static import StaticLinear, codes_of, rounded
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.weights import checked, dense, joined, rows, times
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight, StaticWeight
@@ -123,6 +123,23 @@ def test_what_is_no_number_stays_none_and_keeps_to_itself(name: str) -> None:
         made = linear(x)
         assert made[2].isnan().all()
         assert torch.allclose(made[[0, 1, 3]], sound[[0, 1, 3]], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_many_are_rounded_as_torch_rounds(dtype: torch.dtype) -> None:
+    """Every code, every number between two, and those beside it; nothing, too much, no number."""
+    codes = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).float()
+    known = codes[codes.isfinite()].sort().values
+    exact = torch.cat([known, (known[1:] + known[:-1]) / 2])
+    beside = [torch.nextafter(exact, torch.tensor(to)) for to in (-torch.inf, torch.inf)]
+    anything = torch.arange(-(2**31), 2**31, 40_009).to(torch.int32).view(torch.float32)
+    x = torch.cat([exact, *beside, anything]).to(dtype)
+    assert len(x) > 100_000
+    for scale in (1.0, SCALE):
+        wanted = codes_of(x, scale, torch.float8_e4m3fn).to(dtype)
+        got = rounded(x, scale, torch.float8_e4m3fn)
+        assert got.dtype == dtype
+        assert torch.equal(got.nan_to_num(nan=1e3), wanted.nan_to_num(nan=1e3))
 
 
 def test_a_steady_one_sums_steadily() -> None:

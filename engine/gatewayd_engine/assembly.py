@@ -26,7 +26,6 @@ from gatewayd_engine.messages import ModelInfo
 from gatewayd_engine.metering import Meter
 from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import dummy, read
 from gatewayd_engine.model.parts import Parts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
@@ -294,7 +293,7 @@ def _decoder(
         model = dummy(spec, dtype, config.device, config.seed, told, parts, quantizer)
     else:
         is_plain = form is not None and form.is_plain
-        scales = used_scales(checkpoint.kv_scales(), is_plain=is_plain)
+        scales = checkpoint.kv_scales(is_plain=is_plain)
         model = read(checkpoint, dtype, config.device, told, parts, quantizer, scales)
     if quantizer is not None:
         quantizer.tell_unmatched()

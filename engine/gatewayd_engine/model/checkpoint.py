@@ -13,7 +13,7 @@ from gatewayd_engine.model.experts import apart
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.gguf.source import GgufSource
 from gatewayd_engine.model.headers import LoadError, shown
-from gatewayd_engine.model.kv_scales import KvScales, read_scales, scale_names
+from gatewayd_engine.model.kv_scales import KvScales, scale_names, used_scales
 from gatewayd_engine.model.layout import Shapes, layout, matrices
 from gatewayd_engine.model.sources import SafetensorsSource, Source
 from gatewayd_engine.model.spec import ModelSpec
@@ -114,13 +114,13 @@ class Checkpoint:
             file = self._source.where(last) if last != name else self.folder.name
             raise LoadError(f"{file}: {name}: {error}") from error
 
-    def kv_scales(self) -> dict[int, KvScales]:
-        """Of keys and values, by layer.
+    def kv_scales(self, *, is_plain: bool) -> dict[int, KvScales]:
+        """Of keys and values, by layer; none where nobody writes these as plain e4m3.
 
         Raises:
             LoadError: one cannot be.
         """
-        return read_scales(self.spec, self._source)
+        return used_scales(self.spec, self._source, is_plain=is_plain)
 
     def close(self) -> None:
         """Everything has been read."""

@@ -42,37 +42,29 @@ def scale_names(spec: ModelSpec) -> Iterator[str]:
             yield f"{_prefix(index)}{part}"
 
 
-def read_scales(spec: ModelSpec, source: Source) -> dict[int, KvScales]:
-    """Those of the layers that have any; of one kind alone they are for both.
-
-    Raises:
-        LoadError: one is no single number above 0.
-    """
-    found = {}
-    for index in range(spec.num_layers):
-        keys, values = (_first(source.stored, index, parts) for parts in (_KEYS, _VALUES))
-        names = [name for name in (keys or values, values or keys) if name is not None]
-        if names:
-            found[index] = KvScales(*(_number(name, source) for name in names))
-    return found
-
-
-def used_scales(scales: Mapping[int, KvScales], *, is_plain: bool) -> Mapping[int, KvScales]:
-    """Those that weights take up, and a line in the log about them.
+def used_scales(spec: ModelSpec, source: Source, *, is_plain: bool) -> dict[int, KvScales]:
+    """Those of the layers that weights take up, and a line in the log about them.
 
     Args:
-        scales: of the checkpoint.
-        is_plain: whether the KV codec writes plain e4m3.
+        spec: of the model.
+        source: its tensors.
+        is_plain: whether the KV codec writes plain e4m3; else they are not looked at.
+
+    Raises:
+        LoadError: one that is used is no single number above 0.
     """
-    if not scales:
-        return {}
     if is_plain:
-        _log.info("keys and values of %d layers have the scales of the checkpoint", len(scales))
+        scales = _read(spec, source)
+        if scales:
+            told = "keys and values of %d layers have the scales of the checkpoint"
+            _log.info(told, len(scales))
         return scales
-    _log.info(
-        'the checkpoint\'s scales of keys and values are not used: [kv_codec.fp8] scale = "none"'
-        " with e4m3 would"
-    )
+    parts = (*_KEYS, *_VALUES)
+    if any(_first(source.stored, index, parts) for index in range(spec.num_layers)):
+        _log.info(
+            "the checkpoint's scales of keys and values are not used: [kv_codec.fp8] scale ="
+            ' "none" with e4m3 would'
+        )
     return {}
 
 
@@ -105,6 +97,17 @@ def scaled_output(weight: Weight, scales: KvScales) -> Weight:
 
 def _prefix(index: int) -> str:
     return f"model.layers.{index}.self_attn."
+
+
+def _read(spec: ModelSpec, source: Source) -> dict[int, KvScales]:
+    """Those of the layers that have any; of one kind alone they are for both."""
+    found = {}
+    for index in range(spec.num_layers):
+        keys, values = (_first(source.stored, index, parts) for parts in (_KEYS, _VALUES))
+        names = [name for name in (keys or values, values or keys) if name is not None]
+        if names:
+            found[index] = KvScales(*(_number(name, source) for name in names))
+    return found
 
 
 def _first(stored: Mapping[str, Stored], index: int, parts: tuple[str, ...]) -> str | None:

@@ -22,7 +22,6 @@ from gatewayd_engine.fronts import Front, Fronts
 from gatewayd_engine.kv.codec import Codec, Form, chosen_codec, form_of
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.checkpoint import Checkpoint
-from gatewayd_engine.model.kv_scales import used_scales
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import PlainParts, with_brought
 from gatewayd_engine.model.spec import ModelSpec, read_spec
@@ -86,7 +85,7 @@ class Opened:
                 lambda done: None,
                 with_brought(PlainParts(), bringers),
                 quantize,
-                used_scales(checkpoint.kv_scales(), is_plain=is_plain),
+                checkpoint.kv_scales(is_plain=is_plain),
             )
             num_pages = -(-self._longest // config.page_size)
             codec = _open_codec(config, host, spec, dtype, form, opened)

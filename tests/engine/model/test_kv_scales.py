@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 
@@ -45,14 +46,14 @@ def opened(make_checkpoint: Make, tmp_path: Path) -> Callable[..., Checkpoint]:
 def test_each_has_several_names(key: str, value: str, opened: Callable[..., Checkpoint]) -> None:
     more = {f"1__{key}": torch.tensor(0.5), f"1__{value}": torch.tensor([0.25])}
     more["1__self_attn__q_scale"] = torch.tensor(3.0)
-    assert opened(**more).kv_scales() == {1: KvScales(0.5, 0.25)}
+    assert opened(**more).kv_scales(is_plain=True) == {1: KvScales(0.5, 0.25)}
 
 
 def test_one_is_for_both(opened: Callable[..., Checkpoint]) -> None:
     one = opened(**{"0__self_attn__kv_scale": torch.tensor(2.0).half()})
-    assert one.kv_scales() == {0: KvScales(2.0, 2.0)}
+    assert one.kv_scales(is_plain=True) == {0: KvScales(2.0, 2.0)}
     one = opened(**{"1__self_attn__v_scale": torch.tensor(4.0)})
-    assert one.kv_scales() == {1: KvScales(4.0, 4.0)}
+    assert one.kv_scales(is_plain=True) == {1: KvScales(4.0, 4.0)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +70,18 @@ def test_what_none_can_be_is_refused(
 ) -> None:
     checkpoint = opened(**{"0__self_attn__k_scale": tensor})
     with pytest.raises(LoadError, match=sentence):
-        checkpoint.kv_scales()
+        checkpoint.kv_scales(is_plain=True)
+
+
+def test_what_is_not_used_refuses_nothing(
+    opened: Callable[..., Checkpoint], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    assert opened(**{"0__self_attn__q_scale": torch.ones(2)}).kv_scales(is_plain=False) == {}
+    assert not caplog.records
+    for tensor in (torch.ones(2), torch.tensor(0.0), torch.tensor(-1.0)):
+        assert opened(**{"1__self_attn__v_scale": tensor}).kv_scales(is_plain=False) == {}
+    assert caplog.text.count("scales of keys and values are not used") == 3
 
 
 def test_the_output_projection_rounds_what_comes_divided_to_the_same_codes() -> None:

@@ -32,8 +32,10 @@ def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
         diagonal.
     """
     gram = gram.clone()
-    # Of a column that was always 0 nothing is known: it costs nothing and moves nothing.
-    gram.diagonal()[gram.diagonal() == 0] = 1.0
+    # Of a column that was always 0 nothing is known: it costs nothing and moves nothing. It goes
+    # before all others, but where it may stay it does, for other inputs and an idle expert's.
+    unused = gram.diagonal() == 0
+    gram.diagonal()[unused] = 1.0
     spread = _spread(gram)
     if spread is None:
         return None
@@ -47,6 +49,7 @@ def pruned(weight: torch.Tensor, gram: torch.Tensor) -> torch.Tensor | None:
             if place == 0:
                 four = slice(column, column + _OF)
                 costs = (rest[:, four] / pivots[four]).square_()
+                costs = torch.where(unused[four], -1 / rest[:, four].abs(), costs)
                 cheapest = costs.argsort(dim=1, stable=True)[:, :_GO]
                 goes = torch.zeros_like(costs, dtype=torch.bool).scatter_(1, cheapest, value=True)
             gone = goes[:, place]

@@ -117,7 +117,31 @@ def test_less_is_lost_than_of_the_largest() -> None:
     assert all(torch.equal(*pair) for pair in zip(before, site.weights, strict=True))
 
 
-def test_what_is_always_zero_costs_nothing_and_inputs_without_meaning_leave_the_largest(
+def test_what_is_always_zero_goes_first_and_stays_where_nothing_else_is() -> None:
+    """Of small inputs too, beside which the weights of columns without any are large."""
+    x = inputs_of(64, 400) * 0.01
+    unused = [8, 12, 13, 16, 17, 18, *range(20, 24)]
+    x[:, unused] = 0
+    site = site_of(8, x)
+    for made, weight in zip(Sparse24().prune(site), site.weights, strict=True):
+        kept = made.values != 0
+        assert not kept[:, [8, 12, 13]].any()
+        assert kept[:, [14, 15, 19]].all()
+        assert (torch.unflatten(kept, 1, (-1, 4)).sum(-1) == 2).all()
+        # Nothing was lost that could move them: they are as they were, and the largest.
+        largest = weight[:, 16:19].abs().amax(1)
+        assert torch.equal(made.values[:, 16:19].abs().sum(1), largest)
+        assert torch.equal(made.values[:, 20:24], thinned(weight[:, 20:24].contiguous()))
+
+
+def test_nothing_but_zeros_leaves_the_largest() -> None:
+    """As of an expert that no token was sent to."""
+    site = site_of(8, torch.zeros(10, 64, dtype=torch.float64))
+    for made, weight in zip(Sparse24().prune(site), site.weights, strict=True):
+        assert torch.equal(made.values, thinned(weight))
+
+
+def test_inputs_of_no_full_rank_do_and_those_without_meaning_leave_the_largest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     x = inputs_of(64, 20)  # fewer rows than columns: of no full rank

@@ -176,6 +176,10 @@ class Work:
         """
         state = self.folder / _STATE
         files.tidy(self.folder)
+        old = self.folder / _OLD
+        if self._force and old.is_dir() and not os.path.lexists(self._out):
+            # It ended between the two moves of its end: this is the only one that is complete.
+            files.move(old, self._out)
         others = sorted(path for path in self.folder.iterdir() if path.name != _LOCK)
         if others and self._force:
             # Layers before what they stand on, and last what says of what all is made.

@@ -172,6 +172,34 @@ def test_wherever_its_last_steps_end_it_is_complete_in_the_end(
     assert os.listdir(tmp_path) == ["out"]
 
 
+def test_beginning_anew_gives_back_what_was_moved_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Until another has its place it is the only one, however often it is begun anew."""
+    out = tmp_path / "out"
+    with begun(out) as work:
+        ended(work, "old")
+    move = files.move
+
+    def stop(folder: Path, to: Path) -> None:
+        if to == out:
+            raise RuntimeError
+        move(folder, to)
+
+    with begun(out, force=True) as work, monkeypatch.context() as patch:
+        patch.setattr(files, "move", stop)
+        with pytest.raises(RuntimeError):
+            ended(work, "new")
+    assert not out.exists()
+    for _ in range(2):
+        with begun(out, force=True):
+            assert (out / "weights").read_text() == "old"
+    with begun(out, resume=True) as work:
+        ended(work, "newer")
+    assert (out / "weights").read_text() == "newer"
+    assert os.listdir(tmp_path) == ["out"]
+
+
 @pytest.mark.parametrize("name", ["layer-00000.safetensors", "stream-00001.safetensors"])
 def test_what_was_left_and_damaged_is_named(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"

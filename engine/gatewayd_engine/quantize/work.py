@@ -6,6 +6,7 @@ with something else.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -59,6 +60,10 @@ class Work:
         self._replaces = force
         if not (resume and is_there):
             check_out(self._out, replaces=self._replaces)
+        if is_there:
+            # Before a file is put beside those of somebody else; a run that ends removes it all.
+            with contextlib.suppress(FileNotFoundError):
+                self._refuse_others()
         files.make(self.folder)
         self._lock = _locked(self.folder)
         try:

@@ -200,6 +200,17 @@ def test_beginning_anew_gives_back_what_was_moved_away(
     assert os.listdir(tmp_path) == ["out"]
 
 
+@pytest.mark.parametrize("flags", [{}, {"resume": True}, {"force": True}], ids=str)
+def test_a_folder_of_somebody_else_stays_as_it_is(flags: dict[str, bool], tmp_path: Path) -> None:
+    part = tmp_path / "out.part"
+    part.mkdir()
+    (part / "notes").write_text("mine")
+    for _ in range(2):
+        with pytest.raises(ConfigError, match="holds other files, as notes;"):
+            begun(tmp_path / "out", **flags)
+        assert os.listdir(part) == ["notes"]
+
+
 @pytest.mark.parametrize("name", ["layer-00000.safetensors", "stream-00001.safetensors"])
 def test_what_was_left_and_damaged_is_named(name: str, tmp_path: Path) -> None:
     out = tmp_path / "out"

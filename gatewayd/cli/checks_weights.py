@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import TYPE_CHECKING
 
 from gatewayd.cli.checks import Finding, files_of_weights
 from gatewayd.config import Config
@@ -14,6 +15,9 @@ from gatewayd_engine.model.shards import weight_files
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
+
+if TYPE_CHECKING:
+    from gatewayd_hooks.quantization import Announcement
 
 _GIB = 1 << 30
 
@@ -42,18 +46,18 @@ def weights(config: Config) -> Finding:
 def expected_bytes(config: Config, device: str) -> int:
     """Memory that the weights will take, as far as can be known without reading them.
 
-    Floats are made the type of activations, whatever the files hold. What is quantized, by its
-    files or while loading, is taken for as large as the files are.
+    Floats are made the type of activations, whatever the files hold, and so are codes by some
+    quantizers. What else is quantized, by its files or while loading, is taken for as large as the
+    files are.
     """
     folder = model_folder(config)
     stored = sum(file.stat().st_size for file in files_of_weights(folder))
-    if config.quantizer.strategy not in (AUTO, NONE):
-        return stored
     try:
         spec = read_spec(folder, config.model.max_model_len)
     except (SpecError, LoadError, OSError):
         return stored
-    if spec.quantization is not None:
+    quantizer = _quantizer(config, spec)
+    if quantizer is not None and not _makes_floats(config, quantizer, device):
         return stored
     is_half = config.model.dtype == "bfloat16" or (config.model.dtype == "auto" and device != "cpu")
     return sum(map(prod, layout(spec).values())) * (2 if is_half else 4)
@@ -66,13 +70,35 @@ def _problem(config: Config, spec: ModelSpec) -> str | None:
         return None
     method = str(announced.values.get("quant_method"))
     said, chosen = f"{announced.where}.quant_method is {method[:100]!r}", config.quantizer.strategy
-    name = method.lower().replace("-", "_")
+    name = _method(announced)
     installed = Catalog.installed().names(Kind.QUANTIZER)
     if name not in installed:
         return f"{said}, and no installed quantizer has that name; there are {', '.join(installed)}"
     if chosen not in (AUTO, name):
         return f"{said}, but [quantizer] strategy is {chosen}; set it to {AUTO}"
     return None
+
+
+def _quantizer(config: Config, spec: ModelSpec) -> str | None:
+    """Whose form the weights will have; None for floats."""
+    chosen = config.quantizer.strategy
+    if chosen not in (AUTO, NONE):
+        return chosen
+    return None if spec.quantization is None else _method(spec.quantization)
+
+
+def _makes_floats(config: Config, quantizer: str, device: str) -> bool:
+    """Whether all that a quantizer reads or rounds are floats in memory."""
+    if quantizer == "sparse24":
+        return device == "cpu"
+    if quantizer == "gguf" or (quantizer == "fp8" and device == "cpu"):
+        return not config.quantizer.settings(quantizer).get("packed", False)
+    return False
+
+
+def _method(announced: Announcement) -> str:
+    """The quantizer of what a checkpoint announces, as it is called here."""
+    return str(announced.values.get("quant_method")).lower().replace("-", "_")
 
 
 def _how(spec: ModelSpec) -> str:

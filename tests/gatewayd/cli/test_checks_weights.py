@@ -12,6 +12,12 @@ import pytest
 from gatewayd.cli.checks_weights import expected_bytes, weights
 from gatewayd.config import Config
 from gatewayd_engine import embedded
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.model.spec import read_spec
+from tests.engine.core.conftest import build
+from tests.engine.core.small import small
+from tests.engine.core.test_gguf import OURS
+from tests.engine.gguf_files import convert
 
 
 def config(folder: Path, **quantizer: Any) -> Config:
@@ -76,3 +82,27 @@ def test_floats_take_what_is_computed_with_and_not_what_the_files_do(model: Path
     assert expected_bytes(config(model, strategy="int8"), "cpu") == file
     announce(model, {"quant_method": "awq"})
     assert expected_bytes(plain, "cpu") == file
+
+
+def test_codes_that_are_made_floats_take_what_floats_do(model: Path) -> None:
+    file = sum(f.stat().st_size for f in model.glob("*.safetensors"))
+    floats, packed = 4 * 11_015_040, {"fp8": {"packed": True}}
+    assert expected_bytes(config(model, strategy="fp8"), "cpu") == floats
+    assert expected_bytes(config(model, strategy="sparse24"), "cpu") == floats
+    announce(model, {"quant_method": "fp8"})
+    assert expected_bytes(config(model), "cpu") == floats
+    assert expected_bytes(config(model, **packed), "cpu") == file
+    assert expected_bytes(config(model), "cuda") == file
+
+
+@pytest.mark.parametrize("is_packed", [False, True])
+def test_of_a_gguf_file_it_is_what_an_engine_takes(is_packed: bool, tmp_path: Path) -> None:
+    convert(small(), tmp_path, "llama", ["Q4_0"])
+    tables = {"gguf": {"packed": is_packed}}
+    info = build(tmp_path, OURS, quantizer=StrategyChoice("auto", tables)).info
+    spec = read_spec(tmp_path)
+    # A table that is the head, too, is there twice on a CPU, and it stays a table of floats.
+    table = 4 * spec.vocab_size * spec.hidden_size
+    taken = info.weight_bytes - table
+    expected = expected_bytes(config(tmp_path, **tables), "cpu")
+    assert expected == pytest.approx(taken, rel=0.1)

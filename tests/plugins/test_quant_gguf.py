@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+import gatewayd_quant_gguf
+from gatewayd_engine.kernels.packing import pack
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
 from gatewayd_hooks.testing.quantization import QuantizerConformance
 from gatewayd_quant_gguf.config import GgufConfig
@@ -132,3 +136,15 @@ class TestNibbles(_Conformance):
     """Four bits, as floats."""
 
     kind, is_packed = "Q4_0", False
+
+
+@pytest.mark.parametrize("kind", BLOCKS)
+def test_what_a_gpu_keeps_of_each_number_is_what_is_said(kind: str) -> None:
+    text = Path(gatewayd_quant_gguf.__file__).with_name("README.md").read_text("utf-8")
+    said = re.search(rf"^\| {kind} \| ([\d.]+) \| ([\d.]+)", text, re.MULTILINE)
+    assert said is not None
+    columns, nbytes = BLOCKS[kind]
+    packed = pack(made(kind, drawn(kind, 64), is_packed=True))
+    assert packed is not None
+    assert float(said[1]) == pytest.approx(8 * nbytes / columns, abs=0.005)
+    assert float(said[2]) == 8 * packed.nbytes / (64 * columns)

@@ -160,7 +160,7 @@ class Opened:
                     yield torch.cat(block)
                     block = []
             return
-        self._sequence += 1
+        self._begin(len(ids))
         for start in range(0, len(ids), CHUNK):
             found = self._computed(start, ids[start : start + CHUNK])
             if start + len(found) > begin:
@@ -173,12 +173,11 @@ class Opened:
         Returns:
             Logits of those, float32 ``[1, vocab]`` each.
         """
-        self._sequence += 1
+        self._begin(begin)
         for start in range(0, begin, CHUNK):
             self._computed(start, ids[start : min(start + CHUNK, begin)])
         compressed, front = self._compressed, None
         if compressed is not None:
-            compressed.row.decodes_from[:] = begin
             front = compressed.compact(ids[:begin], self._table[0], self._decoder.hidden)
         for place in range(begin, len(ids)):
             began = time.perf_counter()
@@ -197,7 +196,7 @@ class Opened:
         if self._step_seconds:
             return 1 / median(self._step_seconds)
         prompt = ids[: self._longest - _STEPS]
-        self._sequence += 1
+        self._begin(len(prompt))
         token = int(self._computed(0, prompt)[-1].argmax())
         seconds = []
         for place in range(len(prompt), min(len(prompt) + _STEPS, self._longest)):
@@ -205,6 +204,15 @@ class Opened:
             token = int(self._computed(place, [token])[0].argmax())
             seconds.append(time.perf_counter() - began)
         return 1 / median(seconds[_WARM:] or seconds)
+
+    def _begin(self, prompt: int) -> None:
+        """Another sequence comes, with a prompt of so many tokens.
+
+        Before any is computed: a last chunk of one token would count as one that is decoded.
+        """
+        self._sequence += 1
+        if self._compressed is not None:
+            self._compressed.row.decodes_from[:] = prompt
 
     def _computed(self, start: int, ids: list[int], front: Front | None = None) -> torch.Tensor:
         """Logits of tokens behind the first ``start`` of the sequence, ``[n, vocab]``."""

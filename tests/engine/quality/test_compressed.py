@@ -16,7 +16,7 @@ from gatewayd_engine import embedded
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
 from gatewayd_engine.quality.measuring import measure
-from gatewayd_engine.quality.opened import Opened
+from gatewayd_engine.quality.opened import CHUNK, Opened
 from gatewayd_hooks.kv_compression import Compacted
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_kvc_heavy.strategy import Heavy
@@ -112,6 +112,27 @@ def test_reads_are_the_places_that_are_selected(monkeypatch: pytest.MonkeyPatch)
         assert opened.kv_read == pytest.approx((there + read) / there)
         assert opened.kv_read is not None
         assert opened.kv_read < 0.7
+
+
+@pytest.mark.parametrize("decoded", [3, 0])
+def test_a_last_chunk_of_one_token_is_not_decoded(
+    decoded: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    budgets = Heavy.budgets
+
+    def noted(self: Any, rows: Any, lengths: Any) -> Any:
+        asked.extend(lengths.tolist())
+        return budgets(self, rows, lengths)
+
+    monkeypatch.setattr(Heavy, "budgets", noted)
+    begin = CHUNK + 1
+    ids = (PROMPT * 4)[: begin + decoded]
+    with closing(Opened(config("heavy"), HOST, len(ids))) as opened:
+        for _ in range(2):
+            asked.clear()
+            list(opened.logits(ids, begin if decoded else 0))
+            assert asked == list(range(begin + 1, len(ids) + 1))
 
 
 def test_only_what_follows_the_prompt_is_counted_and_compared_with_the_whole() -> None:

@@ -212,7 +212,10 @@ def open_compression(
                 ),
             )
         )
-    except ValueError as error:
+    except BaseException as error:
+        strategy.close()
+        if not isinstance(error, ValueError):
+            raise
         raise ConfigError(
             f"kv_compression {choice.name} cannot serve this model: {error}"
         ) from error

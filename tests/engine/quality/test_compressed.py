@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gatewayd_engine import embedded
-from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
 from gatewayd_engine.quality.measuring import measure
 from gatewayd_engine.quality.opened import CHUNK, Opened
@@ -192,6 +192,25 @@ def test_one_that_is_broken_is_told_and_not_made_up_for(
     (found,) = told(sample, config(strategy.__name__.lower()))
     assert isinstance(found, Unusable)
     assert sentence in found.reason
+
+
+@pytest.mark.parametrize("error", [ValueError, OSError, KeyboardInterrupt])
+def test_one_that_does_not_open_is_closed(
+    error: type[BaseException], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    begun: list[Any] = []
+    ended: list[Any] = []
+
+    def failing(self: Any, resources: Any) -> None:
+        begun.append(self)
+        raise error("not today")
+
+    monkeypatch.setattr(Heavy, "open", failing)
+    monkeypatch.setattr(Heavy, "close", lambda self: ended.append(self))
+    with pytest.raises(ConfigError if error is ValueError else error, match="not today"):
+        Opened(config("heavy"), HOST, 64)
+    assert len(begun) == 1
+    assert ended == begun
 
 
 def test_what_a_model_cannot_have_is_said(

@@ -36,7 +36,8 @@ class Disk:
 
     Dictionaries are changed by one thread each where that matters, and single operations on them
     are atomic: ``_writing`` grows by ``put`` and shrinks by the writer, ``_ahead`` grows by the
-    reader and by ``ready``, and shrinks by whoever asks, who is one thread.
+    reader and by ``ready``, and shrinks by whoever asks, who is one thread. Theirs alone is
+    ``_had``: of what is ahead the pages that were given, and that nobody has asked about since.
 
     Attributes:
         dropped: pages that were not written: too many waited, or the device failed.
@@ -49,6 +50,7 @@ class Disk:
         self._store: Store | None = None
         self._writing: dict[bytes, NDArray[np.uint8]] = {}
         self._ahead: OrderedDict[bytes, NDArray[np.uint8]] = OrderedDict()
+        self._had: dict[bytes, None] = {}
         self._fetching: dict[bytes, None] = {}
         self._to_write: SimpleQueue[bytes | threading.Event | None] = SimpleQueue()
         self._to_read: SimpleQueue[bytes | None] = SimpleQueue()
@@ -135,9 +137,12 @@ class Disk:
         """See ``KvTierStrategy``; these arrays are never written to again."""
         found = []
         for key in keys:
-            page = self._at_hand(self._opened.name(key))
+            name = self._opened.name(key)
+            page = self._at_hand(name)
             if page is None:
                 break
+            if name in self._ahead:
+                self._had[name] = None
             found.append(page)
         return found
 
@@ -170,9 +175,10 @@ class Disk:
         wanted: set[bytes] = set()
         for name in map(self._opened.name, keys):
             wanted.add(name)
+            self._had.pop(name, None)
             if self._at_hand(name) is not None or name in self._fetching:
                 continue
-            if not self._has_room(wanted):
+            if not self._has_room() and not self._makes_room(wanted):
                 return
             self._fetching[name] = None
             self._to_read.put(name)
@@ -182,21 +188,35 @@ class Disk:
         return self._page_seconds
 
     def ready(self, keys: Sequence[bytes]) -> int:
-        """See ``Fetches``; what is counted stays at hand when the writer is through with it."""
+        """See ``Fetches``; what is counted stays at hand when the writer is through with it.
+
+        To ask takes nothing from others: what they may wait for stays, and a page that waits to be
+        written is not counted where there is no room to hold it.
+        """
         names = [self._opened.name(key) for key in keys]
+        for name in names:
+            self._had.pop(name, None)
         for i, name in enumerate(names):
             if name in self._ahead:
                 continue
             page = self._writing.get(name)
-            if page is None or not self._has_room(set(names)):
+            if page is None or not self._has_room():
                 return i
             self._ahead[name] = page
         return len(keys)
 
-    def _has_room(self, wanted: set[bytes]) -> bool:
-        """Whether another page can be held ahead; one that is not wanted makes room."""
+    def _has_room(self) -> bool:
+        """Whether another page can be held ahead; one that was given makes room."""
         if len(self._ahead) + len(self._fetching) < self._most:
             return True
+        if not self._had:
+            return False
+        name = next(iter(self._had))
+        del self._had[name], self._ahead[name]
+        return True
+
+    def _makes_room(self, wanted: set[bytes]) -> bool:
+        """Whether a page that others may wait for, and that is not wanted, makes room."""
         other = next((name for name in list(self._ahead) if name not in wanted), None)
         if other is None:
             return False

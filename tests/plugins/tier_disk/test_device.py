@@ -111,6 +111,46 @@ def test_what_was_counted_can_be_had_though_it_is_written_meanwhile(
         assert len(disk._ahead) <= 4
 
 
+def test_to_ask_takes_nothing_from_who_waits(
+    make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    disk = make(memory=4 * PAGE_BYTES)
+    waited = [key(n) for n in range(4)]
+    for number in range(4):
+        disk.put(key(number), page(number))
+    disk.flush()
+    deadline = time.monotonic() + 20
+    while disk.ready(waited) < 4:
+        assert time.monotonic() < deadline
+        disk.fetch(waited)
+    may_write = threading.Event()
+    write = os.pwrite
+
+    def waiting(*args: Any) -> int:
+        assert may_write.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(os, "pwrite", waiting)
+    others = [key(n) for n in range(4, 8)]
+    for number in range(4, 8):
+        disk.put(key(number), page(number))
+    # They are there, but it is not known for how long.
+    assert disk.ready(others) == 0
+    assert len(disk.get(waited)) == 4
+    assert disk.ready(others[:2]) == 2
+    # Of what was given two are asked about again, and are not in the way of being counted.
+    assert disk.ready(waited[2:]) == 2
+    assert disk.ready(others) == 2
+    may_write.set()
+    disk.flush()
+    assert disk.ready(others) == 2
+    for number, found in zip(
+        (4, 5, 2, 3), [*disk.get(others[:2]), *disk.get(waited[2:])], strict=True
+    ):
+        assert np.array_equal(found, page(number))
+    assert len(disk._ahead) <= 4
+
+
 def test_reading_ahead_has_a_limit_and_makes_room(make: Callable[..., Disk]) -> None:
     disk = make(memory=8 * PAGE_BYTES)
     for number in range(20):

@@ -147,16 +147,16 @@ def assemble(
         # Asked long after the processors were made.
         forced=lambda row: strategies.processors.forced(row),
     )
-    # Strategies first: a wrong name should not wait for gigabytes of weights.
+    # Strategies first: a wrong name, or a codec that fails, should not wait for many weights.
     fixed = {} if quantization is None else {Kind.QUANTIZER: quantization.watched}
     strategies = Strategies(config, host, resources, ledger, fixed, bringers)
-    model = decoder()
-    bringers.tell()
-    target.hold(model)
     codec = None
     if strategies.codec is not None and record is not None and decodes:
         codec = Codec(strategies.codec, record, head_dim, dtype)
         codec.try_out(strategies.names[Kind.KV_CODEC.value])
+    model = decoder()
+    bringers.tell()
+    target.hold(model)
     element = None if form is None else form.element
     pool = KvPool(spec.attention, num_pages, config.page_size, dtype, config.device, codec, element)
     seed = config.seed or secrets.randbits(63)

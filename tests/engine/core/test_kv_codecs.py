@@ -18,6 +18,8 @@ from gatewayd_engine import embedded
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.messages import Swap
+from gatewayd_engine.model import loader
+from gatewayd_engine.model.checkpoint import Checkpoint
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kv_int8.strategy import Int8
 from tests.engine.core import test_combinations
@@ -302,9 +304,23 @@ def test_one_that_cannot_work_is_refused_before_anybody_asks(
     broken: Any,
     sentence: str,
 ) -> None:
+    read: list[str] = []
+    tensor = Checkpoint.tensor
+
+    def noted(self: Checkpoint, name: str) -> torch.Tensor:
+        read.append(name)
+        return tensor(self, name)
+
+    # Not the fixture that reads each model once.
+    monkeypatch.setattr("gatewayd_engine.assembly.read", loader.read)
+    monkeypatch.setattr(Checkpoint, "tensor", noted)
+    make_engine(folder, kv_codec=StrategyChoice("int8"))
+    assert read
+    read.clear()
     monkeypatch.setattr(Int8, method, broken)
     with pytest.raises(ConfigError, match=f"^kv_codec int8 {sentence}"):
         make_engine(folder, kv_codec=StrategyChoice("int8"))
+    assert not read  # of weights, which may be gigabytes
 
 
 def test_it_is_fixed_while_the_engine_runs(make_engine: Make, folder: Path) -> None:

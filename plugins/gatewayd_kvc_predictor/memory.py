@@ -50,7 +50,6 @@ class Memory:
     def clear(self, row: int) -> None:
         """Forget what was attended to."""
         self._kept[row, ..., : self._reach[row]] = 0
-        self._forget_given(row)
         self._slots[row] = self._tokens[row] = self._reach[row] = 0
 
     def slots(self, row: int) -> int:
@@ -90,7 +89,6 @@ class Memory:
             far = 1 - (1 - self._rates[:, None]) ** times
             now = means.gather(-1, index)
             means.scatter_(-1, index, now.add_((given - now).mul_(far)))
-            self._forget_given(row)
         self._tokens[row] += 1
         # At first they are plain means: there is nothing to be forgotten.
         far = self._rates.clamp_min(1 / float(self._tokens[row]))[:, None]
@@ -111,6 +109,10 @@ class Memory:
         scores = network(image(kept.flatten(0, 1)))
         best = scores.topk(slots, -1).indices
         self._all_places[row, ..., :slots] = best.view(*kept.shape[:2], slots)
+        # Slots beyond those that it had may have been given something: a line that is no number
+        # adds that to as many as the widest of the lines beside it has.
+        self._given[row, ..., :slots] = 0
+        self._times[row, :slots] = 0
         self._slots[row] = slots
         self._chosen_at[row] = self._has[row] = length
 
@@ -135,8 +137,3 @@ class Memory:
         slots = torch.from_numpy(self._slots[rows.numpy()])
         found.masked_fill_(torch.arange(most) >= slots[:, None, None, None], -1)
         return list(found.unbind(1))
-
-    def _forget_given(self, row: int) -> None:
-        slots = self.slots(row)
-        self._given[row, ..., :slots] = 0
-        self._times[row, :slots] = 0

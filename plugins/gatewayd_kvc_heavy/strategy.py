@@ -25,6 +25,8 @@ class Heavy:
         self._kv_heads = 0
         self._steps = np.zeros(0, np.int64)
         self._seen = np.zeros(0, np.int64)
+        # Up to where attention to all has been written, that of the longest of its lines.
+        self._reach = np.zeros(0, np.int64)
 
     def open(self, resources: EngineResources) -> None:
         """Take memory for what is attended to; it is used as far as contexts reach."""
@@ -37,6 +39,7 @@ class Heavy:
         self._mass = torch.from_numpy(np.zeros(each, np.float32))
         self._steps = np.zeros(rows, np.int64)
         self._seen = np.zeros(rows, np.int64)
+        self._reach = np.zeros(rows, np.int64)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -44,8 +47,8 @@ class Heavy:
 
     def admit(self, row: int) -> None:
         """Forget what was attended to."""
-        self._mass[:, row, :, : self._seen[row]] = 0
-        self._steps[row] = self._seen[row] = 0
+        self._mass[:, row, :, : max(self._seen[row], self._reach[row])] = 0
+        self._steps[row] = self._seen[row] = self._reach[row] = 0
 
     def leave(self, row: int) -> object:
         """See ``Moves``."""
@@ -101,7 +104,9 @@ class Heavy:
         mass = torch.unflatten(weights.float(), 1, (self._kv_heads, -1)).mean(2)
         index, known = torch.from_numpy(rows), self._mass[layer]
         if places is None:
+            # Beyond a line's length too: what is no number stays none under a mask.
             known[index, :, : mass.shape[-1]] += mass
+            self._reach[rows] = np.maximum(self._reach[rows], mass.shape[-1])
             return
         heads = torch.arange(self._kv_heads)[:, None]
         at = (index[:, None, None] * self._kv_heads + heads) * known.shape[-1]

@@ -38,6 +38,7 @@ class Decoding:
         self._starts = starts
         self._seed = seed
         self.selected: list[tuple[int, int, int, list[list[int]]]] = []
+        self._failing: int | None = None
         for row in starts:
             strategy.admit(row)
 
@@ -45,6 +46,12 @@ class Decoding:
         """Decode."""
         for step in range(first, first + steps):
             self._step(step)
+
+    def fail(self, row: int, step: int) -> None:
+        """Decode a token of each row, with a row whose attention is no number at all."""
+        self._failing = row
+        self._step(step)
+        self._failing = None
 
     def move(self, row: int, to: int) -> None:
         """A sequence has another row."""
@@ -120,9 +127,13 @@ class Decoding:
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
+        if self._failing is not None:
+            # Also beyond its length: what is no number stays none under a mask.
+            weights[torch.from_numpy(rows == self._failing)] = torch.nan
         before = weights.clone()
         self._strategy.observe(layer, rows, lengths, weights, places)
-        assert torch.equal(weights, before), "it changes what it is shown"
+        is_same = torch.allclose(weights, before, rtol=0, atol=0, equal_nan=True)
+        assert is_same, "it changes what it is shown"
 
     def _weights(self, row: int, length: int, layer: int) -> torch.Tensor:
         """Attention of a token, ``[num_heads, length]``; it follows from where the row began."""

@@ -16,6 +16,8 @@ from gatewayd_hooks.testing.decoding import SHAPE, Decoding
 from gatewayd_hooks.testing.resources import engine_resources
 
 _STEPS = 40
+_FAILS_AT = 27, 39
+"""Steps in front of that in which a request fails: those that select do so late, if at all."""
 
 
 class KvCompressionConformance:
@@ -80,6 +82,21 @@ class KvCompressionConformance:
             again = Decoding(used, {4: 320})
             again.run(_STEPS)
         assert again.selected == expected.selected
+
+    def test_a_request_that_failed_leaves_nothing_in_its_row(self) -> None:
+        with self.selecting() as fresh:
+            if fresh is None:
+                return
+            expected = Decoding(fresh, {4: 500})
+            expected.run(_STEPS + 12)
+        for steps in _FAILS_AT:
+            with self.opened() as used:
+                failed = Decoding(used, {2: 700, 4: 260}, seed=1)
+                failed.run(steps)
+                failed.fail(4, steps)
+                again = Decoding(used, {4: 500})
+                again.run(_STEPS + 12)
+            assert again.selected == expected.selected
 
     def test_rows_do_not_depend_on_one_another(self) -> None:
         starts = {0: 300, 3: 333, 6: 610}

@@ -15,6 +15,7 @@ from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
 
 Verdict = Callable[..., list[str]]
 _WITHIN = "test_what_it_selects_is_there_and_within_the_budget"
+_FAILED = "test_a_request_that_failed_leaves_nothing_in_its_row"
 _KIND = Kind.KV_COMPRESSION
 
 
@@ -58,6 +59,18 @@ def _without_the_newest(places: torch.Tensor) -> torch.Tensor:
 
 def remembers_too_long(strategy: Any) -> None:
     strategy.admit = lambda row: None
+
+
+def forgets_as_far_as_it_was_long(strategy: Any) -> None:
+    admit = strategy.admit
+
+    def broken(row: int) -> None:
+        length = int(strategy._seen[row])
+        beyond = strategy._mass[:, row, :, length:].clone()
+        admit(row)
+        strategy._mass[:, row, :, length:] = beyond
+
+    strategy.admit = broken
 
 
 def looks_at_neighbours(strategy: Any) -> None:
@@ -111,6 +124,7 @@ def shares_what_it_knows(strategy: Any) -> None:
         _Case(counts_every_question, _WITHIN),
         _Case(changes_what_it_is_shown, _WITHIN),
         _Case(remembers_too_long, "test_a_row_knows_nothing_of_the_sequence_before"),
+        _Case(forgets_as_far_as_it_was_long, _FAILED),
         _Case(looks_at_neighbours, "test_rows_do_not_depend_on_one_another"),
         _Case(forgets_where_it_was, "test_a_row_goes_on_elsewhere_with_what_was_known"),
         _Case(shares_what_it_knows, "test_a_row_goes_on_elsewhere_with_what_was_known"),

@@ -39,7 +39,7 @@ def take_along(sequence: Sequence, rows: Rows, strategies: Strategies) -> None:
     watched = strategies.watched.get(_KIND)
     if watched is None or not isinstance(strategies.bound[_KIND], Moves):
         return
-    if rows.followed[sequence.row] != sequence.id:
+    if rows.follower is not watched or rows.followed[sequence.row] != sequence.id:
         return
     try:
         with blame(_KIND):

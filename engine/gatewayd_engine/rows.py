@@ -7,6 +7,7 @@ step is built by indexing with the rows it computes instead of walking over sequ
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -57,6 +58,8 @@ class Rows:
             decoded, also where a chunk has a single one, shape ``[rows]``.
         followed: the sequence of each row that a KV compression follows; -1 if it has none, or
             one that has just come, shape ``[rows]``.
+        follower: that compression, watched; after a swap or a fault another one, or none, may sit
+            in its place before it is asked.
         known: what it knows of those that came back and were not followed since, by row.
         changes: what has changed since a device was last told; None if no device has a copy.
     """
@@ -87,6 +90,7 @@ class Rows:
         self.exact_until = np.full(n, ALL_EXACT, np.int32)
         self.decodes_from = np.zeros(n, np.int32)
         self.followed = np.full(n, -1, np.int64)
+        self.follower: Any = None
         self.known: dict[int, Known] = {}
         self.changes: Changes | None = None
         self._free = list(range(n - 1, -1, -1))

@@ -46,6 +46,8 @@ class Followed(Protocol):
     def followed(self) -> NDArray[np.int64]:
         """Written to."""
 
+    follower: Any
+
     @property
     def known(self) -> dict[int, Known]:
         """Taken from."""
@@ -110,7 +112,7 @@ class Selection:
         """Ask who attends to few in this step; None if nobody is there to be asked."""
         strategy = self._seat.selecting
         if strategy is not self._strategy:
-            self._strategy = strategy
+            self._strategy = self._rows.follower = strategy
             self._rows.followed[:] = -1
         if strategy is None:
             return None

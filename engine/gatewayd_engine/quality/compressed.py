@@ -30,13 +30,14 @@ _AT_LEAST = "at_least"
 """What the strategies built in call the shortest context that they touch."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Row:
     """Columns of one row; see ``Rows``."""
 
     exact_until: NDArray[np.int32] = field(default_factory=lambda: np.full(1, ALL_EXACT, np.int32))
     decodes_from: NDArray[np.int32] = field(default_factory=lambda: np.zeros(1, np.int32))
     followed: NDArray[np.int64] = field(default_factory=lambda: np.full(1, -1, np.int64))
+    follower: Any = None
     known: dict[int, Known] = field(default_factory=dict)
 
 

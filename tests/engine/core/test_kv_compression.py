@@ -249,6 +249,31 @@ def test_it_may_come_and_go_while_the_engine_runs(make_engine: Make, few: list[i
     assert all(len(done[i].tokens) == 60 for i in ids)
 
 
+def test_one_that_has_just_come_is_not_asked_of_whom_it_does_not_know(
+    make_engine: Make, few: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = make_engine(kv_compression=FEW, preemption=StrategyChoice("swap"), prefix_cache=None)
+    (sequence,) = engine.submit(PROMPTS[1], max_tokens=40, ignore_eos=True)
+    while len(engine.answers[sequence].tokens) < 20:
+        engine.step()
+    assert few
+    swap(engine, Kind.KV_COMPRESSION, FEW)
+    told: list[str] = []
+    for name in ("leave", "enter", "admit"):
+        call = getattr(Heavy, name)
+
+        def noted(self: Any, *args: Any, name: str = name, call: Any = call) -> Any:
+            told.append(name)
+            return call(self, *args)
+
+        monkeypatch.setattr(Heavy, name, noted)
+    # Before the first step in which it may be asked of that sequence.
+    preempt(engine, sequence)
+    assert not told
+    assert len(engine.run()[sequence].tokens) == 40
+    assert told == ["admit"]
+
+
 def test_a_device_is_refused_in_a_sentence(make_engine: Make) -> None:
     choice = StrategyChoice("fcfs")
     config = EngineConfig(

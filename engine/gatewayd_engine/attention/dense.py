@@ -55,8 +55,8 @@ class DenseAttention:
             values: shape ``[count * kv_heads, length, head_dim]``.
             mask: of a ``Group``; None where all see all.
             shared: what comes before these keys and values, if anything does.
-            seen: gets what was attended to, shape ``[count, num_heads, context]``, of lines with
-                one token each.
+            seen: gets what was attended to, ``[count, kv_heads, queries, context]`` in order;
+                with one token each that is ``[count, num_heads, context]``, as it is shaped.
 
         Returns:
             As many numbers as the query has, in its order.

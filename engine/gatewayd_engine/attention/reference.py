@@ -186,8 +186,8 @@ class ReferenceAttention:
             layer: which layer.
             query: shape ``[num_tokens, num_heads, head_dim]``.
             new: this step's keys and values, shape ``[num_tokens, 2 * width]``.
-            seen: gets what was attended to, shape ``[count, num_heads, context]``, of lines with
-                one token each.
+            seen: gets what the first token of each line attended to, shape ``[count, num_heads,
+                context]``.
         """
         count, width = group.count, group.width
         kv_heads, dim = self._shape.num_kv_heads, self._shape.head_dim
@@ -212,6 +212,9 @@ class ReferenceAttention:
         answer = self._dense.lines(q, k, v, mask, shared, seen)
         if width == 1:
             return answer.view(count, -1)
+        if seen is not None:
+            by_width = seen.pop().view(count, kv_heads, width, self._per_group, -1)
+            seen.append(by_width[:, :, 0].flatten(1, 2))
         by_token = answer.view(count, kv_heads, width, -1).transpose(1, 2)
         return by_token.reshape(count * width, -1)
 

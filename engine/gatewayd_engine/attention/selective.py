@@ -107,17 +107,13 @@ class SelectiveAttention(ReferenceAttention):
         self._is_all = bool(np.array_equal(tokens, np.arange(len(batch.ids))))
         is_sparse = np.zeros(len(batch.ids), np.bool_)
         is_sparse[tokens] = True
-        # Which of a group's lines were asked about; none where others have drafts.
+        # Which of a group's lines were asked about; those that have drafts were not.
         at = np.full(len(batch.ids), -1)
         at[asked.tokens] = np.arange(len(asked.tokens))
         self._whole, self._every, self._dense_lines = [], [], []
         for group in self._groups:
-            if group.width > 1:
-                self._whole.append(False)
-                self._every.append(None)
-                self._dense_lines.append(None)
-                continue
-            theirs = np.arange(group.count) if group.lines is None else group.lines.numpy()
+            every = np.arange(group.num_tokens) if group.lines is None else group.lines.numpy()
+            theirs = every[:: group.width]
             which = at[theirs]
             is_few = is_sparse[theirs]
             self._whole.append(bool(is_few.all()))

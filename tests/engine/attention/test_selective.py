@@ -14,7 +14,7 @@ from gatewayd_engine.attention import contexts
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.selection import Selection
 from gatewayd_engine.attention.selective import SelectiveAttention
-from gatewayd_engine.batch import gather
+from gatewayd_engine.batch import DraftLines, gather
 from gatewayd_engine.kv.codec import Codec
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.sequence import ALL_EXACT
@@ -103,15 +103,23 @@ class SparseTwin(Twin):
         self.attention = SelectiveAttention(shape, self.pool, 10, copy_bytes, selection)
         self.num_sparse = 0
 
-    def step(self, counts: dict[int, int]) -> None:
-        """Compute tokens of some rows and compare each layer with the definition."""
+    def step(self, counts: dict[int, int], drafts: dict[int, int] | None = None) -> None:
+        """Compute tokens of some rows and compare each layer with the definition.
+
+        Args:
+            counts: tokens of each row.
+            drafts: of some rows how many come behind those, none of which is kept.
+        """
+        drafts = drafts or {}
         self.dice.chosen.clear()
         self.dice.shown.clear()
         who = np.array(list(counts), np.int32)
         starts = np.array([self.known[row].shape[1] for row in counts], np.int32)
         count = np.array(list(counts.values()), np.int32)
         ids = np.array([self.ids[row] for row in counts], np.int64)
-        batch = gather(self.rows, who, who, ids, starts, count, starts + count)
+        chains = {i: [0] * drafts[row] for i, row in enumerate(counts) if row in drafts}
+        behind = DraftLines.chains(len(counts), chains) if drafts else None
+        batch = gather(self.rows, who, who, ids, starts, count, starts + count, behind)
         self.attention.plan(batch)
         total = len(batch.ids)
         news = torch.randn(SHAPE.num_layers, total, 2 * SHAPE.num_kv_heads, SHAPE.head_dim)
@@ -129,6 +137,8 @@ class SparseTwin(Twin):
             got = self.attention(layer, query, news[layer]).view(total, SHAPE.num_heads, -1)
             for first, end, row in spans:
                 self.compare(layer, row, query[first:end], got[first:end])
+        for row, dropped in drafts.items():
+            self.known[row] = self.known[row][:, :-dropped]
 
     def compare(self, layer: int, row: int, query: torch.Tensor, got: torch.Tensor) -> None:
         """One row's answer, and what the strategy was shown of it."""
@@ -199,9 +209,9 @@ def test_what_sequences_share_is_selected_from_too(monkeypatch: pytest.MonkeyPat
     for row in (1, 2):
         twin.inherit(row, 0, 25)
         twin.step({row: 9})
-    for _ in range(12):
-        twin.step({0: 1, 1: 1, 2: 1})
-    assert any(group.prefix is not None for group in twin.attention._groups)
+    for step in range(12):
+        twin.step({0: 1, 1: 1, 2: 1}, {step % 3: 2} if step % 4 == 3 else None)
+    assert any(group.prefix and group.width == 3 for group in twin.attention._groups)
     assert twin.num_sparse > 10
 
 
@@ -226,6 +236,21 @@ def test_layers_may_attend_to_different_numbers_of_places() -> None:
     for _ in range(4):
         twin.step(BOTH)
     assert twin.num_sparse == 2 * 2 * 4
+    assert not twin.chair.faults
+
+
+@pytest.mark.parametrize("copy_bytes", [0, 1 << 26])
+def test_what_lines_beside_drafts_attend_to_is_shown(copy_bytes: int) -> None:
+    twin = SparseTwin(Dice(6), copy_bytes)
+    twin.step({0: 50, 1: 60, 2: 55})
+    rng = random.Random(5)
+    for _ in range(12):
+        drafting = rng.randrange(3)
+        twin.step({0: 1, 1: 1, 2: 1}, {drafting: rng.randint(1, 3)})
+        assert any(group.width > 1 for group in twin.attention._groups)
+        shown = {(layer, row) for layer in range(2) for row in range(3) if row != drafting}
+        assert set(twin.dice.shown) == shown
+    assert twin.num_sparse > 5
     assert not twin.chair.faults
 
 

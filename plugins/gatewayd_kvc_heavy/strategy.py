@@ -27,6 +27,8 @@ class Heavy:
         self._seen = np.zeros(0, np.int64)
         # Up to where attention to all has been written, that of the longest of its lines.
         self._reach = np.zeros(0, np.int64)
+        # The length at which each layer of a row was added last, [layers, rows].
+        self._added = np.zeros((0, 0), np.int64)
 
     def open(self, resources: EngineResources) -> None:
         """Take memory for what is attended to; it is used as far as contexts reach."""
@@ -40,6 +42,7 @@ class Heavy:
         self._steps = np.zeros(rows, np.int64)
         self._seen = np.zeros(rows, np.int64)
         self._reach = np.zeros(rows, np.int64)
+        self._added = np.zeros((shape.num_layers, rows), np.int64)
 
     def close(self) -> None:
         """Give the memory back."""
@@ -49,16 +52,18 @@ class Heavy:
         """Forget what was attended to."""
         self._mass[:, row, :, : max(self._seen[row], self._reach[row])] = 0
         self._steps[row] = self._seen[row] = self._reach[row] = 0
+        self._added[:, row] = 0
 
     def leave(self, row: int) -> object:
         """See ``Moves``."""
         length = int(self._seen[row])
-        return int(self._steps[row]), length, self._mass[:, row, :, :length].clone()
+        mass = self._mass[:, row, :, :length].clone()
+        return int(self._steps[row]), length, mass, self._added[:, row].copy()
 
     def enter(self, row: int, known: Any) -> None:  # noqa: ANN401 - what ``leave`` gave
         """See ``Moves``."""
         self.admit(row)
-        self._steps[row], length, mass = known
+        self._steps[row], length, mass, self._added[:, row] = known
         self._seen[row] = length
         self._mass[:, row, :, :length] = mass
 
@@ -98,9 +103,15 @@ class Heavy:
         weights: torch.Tensor,
         places: torch.Tensor | None,
     ) -> None:
-        """Add what was attended to."""
+        """Add what was attended to, once for each token."""
         if layer < self._config.dense_layers:
             return
+        is_new = self._added[layer, rows] != lengths
+        if not is_new.all():
+            new = torch.from_numpy(is_new)
+            rows, lengths, weights = rows[is_new], lengths[is_new], weights[new]
+            places = None if places is None else places[new]
+        self._added[layer, rows] = lengths
         mass = torch.unflatten(weights.float(), 1, (self._kv_heads, -1)).mean(2)
         index, known = torch.from_numpy(rows), self._mass[layer]
         if places is None:

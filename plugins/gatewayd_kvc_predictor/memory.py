@@ -6,10 +6,15 @@ that is worth least. What they are given meanwhile is added up, and made part of
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import torch
 
 from gatewayd_kvc_predictor.network import KEPT, RATES, Network, image
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 
 class Memory:
@@ -42,6 +47,8 @@ class Memory:
         # The length when its places were chosen, and up to which they have the newest.
         self._chosen_at = np.zeros(rows, np.int64)
         self._has = np.zeros(rows, np.int64)
+        # The length at which few were added last, by layer.
+        self._added = np.zeros((layers, rows), np.int64)
         self._lasts = self._kept[:, :, :, 0].unbind(1)
         self._givens = torch.from_numpy(self._given).unbind(1)
         self._all_places = torch.from_numpy(self._places)
@@ -51,6 +58,7 @@ class Memory:
         """Forget what was attended to."""
         self._kept[row, ..., : self._reach[row]] = 0
         self._slots[row] = self._tokens[row] = self._reach[row] = 0
+        self._added[:, row] = 0
 
     def slots(self, row: int) -> int:
         """How many places it attends to; 0 before any are chosen."""
@@ -67,8 +75,19 @@ class Memory:
         at = rows.numpy()
         self._reach[at] = np.maximum(self._reach[at], longest)
 
-    def see_few(self, layer: int, rows: torch.Tensor, weights: torch.Tensor) -> None:
-        """Add what tokens gave to the places of their rows' slots, ``[n, heads, k]``."""
+    def see_few(
+        self, layer: int, rows: torch.Tensor, lengths: NDArray[np.int64], weights: torch.Tensor
+    ) -> None:
+        """Add what tokens gave to the places of their rows' slots, ``[n, heads, k]``.
+
+        What is shown of a token once more, as its step is computed again, is not added again.
+        """
+        at = rows.numpy()
+        is_new = self._added[layer, at] != lengths
+        if not is_new.all():
+            new = torch.from_numpy(is_new)
+            rows, weights = rows[new], weights[new]
+        self._added[layer, at] = lengths
         self._givens[layer][..., : weights.shape[-1]].index_add_(0, rows, weights)
 
     def learn(self, row: int, length: int) -> None:

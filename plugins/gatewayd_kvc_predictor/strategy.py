@@ -133,7 +133,6 @@ class Predictor:
         places: torch.Tensor | None,
     ) -> None:
         """Take note of what was attended to, by key head."""
-        del lengths
         layer -= self._config.dense_layers
         if layer < 0 or self._memory is None:
             return
@@ -142,4 +141,4 @@ class Predictor:
             mass = by_head.mean(2, dtype=torch.float32)
             self._memory.see_all(layer, torch.from_numpy(rows), mass)
         else:
-            self._memory.see_few(layer, self._few, weights.float())
+            self._memory.see_few(layer, self._few, lengths, weights.float())

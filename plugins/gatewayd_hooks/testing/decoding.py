@@ -39,12 +39,14 @@ class Decoding:
         self._seed = seed
         self.selected: list[tuple[int, int, int, list[list[int]]]] = []
         self._failing: int | None = None
+        self._times = 1
         for row in starts:
             strategy.admit(row)
 
-    def run(self, steps: int, first: int = 0) -> None:
-        """Decode."""
+    def run(self, steps: int, first: int = 0, again: int = 0) -> None:
+        """Decode; each token whose step is a multiple of ``again`` is shown twice."""
         for step in range(first, first + steps):
+            self._times = 2 if again and not step % again else 1
             self._step(step)
 
     def fail(self, row: int, step: int) -> None:
@@ -131,7 +133,8 @@ class Decoding:
             # Also beyond its length: what is no number stays none under a mask.
             weights[torch.from_numpy(rows == self._failing)] = torch.nan
         before = weights.clone()
-        self._strategy.observe(layer, rows, lengths, weights, places)
+        for _ in range(self._times):
+            self._strategy.observe(layer, rows, lengths, weights, places)
         is_same = torch.allclose(weights, before, rtol=0, atol=0, equal_nan=True)
         assert is_same, "it changes what it is shown"
 

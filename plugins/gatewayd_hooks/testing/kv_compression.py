@@ -83,6 +83,18 @@ class KvCompressionConformance:
             again.run(_STEPS)
         assert again.selected == expected.selected
 
+    def test_a_token_that_is_shown_twice_counts_once(self) -> None:
+        starts = {0: 330, 3: 517}
+        with self.selecting() as strategy:
+            if strategy is None:
+                return
+            expected = Decoding(strategy, starts)
+            expected.run(_STEPS + 20)
+        with self.opened() as strategy:
+            again = Decoding(strategy, starts)
+            again.run(_STEPS + 20, again=3)
+        assert again.selected == expected.selected
+
     def test_a_request_that_failed_leaves_nothing_in_its_row(self) -> None:
         with self.selecting() as fresh:
             if fresh is None:

@@ -16,6 +16,7 @@ from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
 Verdict = Callable[..., list[str]]
 _WITHIN = "test_what_it_selects_is_there_and_within_the_budget"
 _FAILED = "test_a_request_that_failed_leaves_nothing_in_its_row"
+_TWICE = "test_a_token_that_is_shown_twice_counts_once"
 _KIND = Kind.KV_COMPRESSION
 
 
@@ -73,6 +74,16 @@ def forgets_as_far_as_it_was_long(strategy: Any) -> None:
     strategy.admit = broken
 
 
+def adds_whatever_it_is_shown(strategy: Any) -> None:
+    observe = strategy.observe
+
+    def broken(*args: Any) -> None:
+        strategy._added[:] = 0
+        observe(*args)
+
+    strategy.observe = broken
+
+
 def looks_at_neighbours(strategy: Any) -> None:
     observe = strategy.observe
 
@@ -125,6 +136,7 @@ def shares_what_it_knows(strategy: Any) -> None:
         _Case(changes_what_it_is_shown, _WITHIN),
         _Case(remembers_too_long, "test_a_row_knows_nothing_of_the_sequence_before"),
         _Case(forgets_as_far_as_it_was_long, _FAILED),
+        _Case(adds_whatever_it_is_shown, _TWICE),
         _Case(looks_at_neighbours, "test_rows_do_not_depend_on_one_another"),
         _Case(forgets_where_it_was, "test_a_row_goes_on_elsewhere_with_what_was_known"),
         _Case(shares_what_it_knows, "test_a_row_goes_on_elsewhere_with_what_was_known"),

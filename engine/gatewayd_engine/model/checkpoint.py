@@ -122,6 +122,11 @@ class Checkpoint:
         """
         return used_scales(self.spec, self._source, is_plain=is_plain)
 
+    @property
+    def scale_names(self) -> list[str]:
+        """The stored scales of keys and values, and their like, which are none of the shapes."""
+        return [name for name in scale_names(self.spec) if name in self._source.stored]
+
     def close(self) -> None:
         """Everything has been read."""
         self._source.close()

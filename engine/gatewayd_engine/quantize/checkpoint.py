@@ -65,6 +65,9 @@ def _tensors(source: Checkpoint, work: Work) -> Iterator[tuple[str, torch.Tensor
     for name in source.shapes:
         if ".layers." not in name:
             yield name, source.tensor(name)
+    # Weights are rounded, and what they make of a text stays nearly the same.
+    for name in source.scale_names:
+        yield name, source.tensor(name)
     for index in range(source.spec.num_layers):
         with safe_open(work.layer_file(index), "pt") as file:
             for name in sorted(file.keys()):

@@ -103,6 +103,18 @@ def test_what_is_written_is_served(to: str, samples: list[list[int]], tmp_path: 
     assert 1e-6 < (theirs - before).square().mean() / before.square().mean() < 0.05
 
 
+def test_scales_of_keys_and_values_stay(tmp_path: Path) -> None:
+    scaled = shutil.copytree(small(), tmp_path / "scaled")
+    (file,) = scaled.glob("*.safetensors")
+    before = "model.layers.1.self_attn"
+    scales = {f"{before}.k_scale": torch.tensor(0.5), f"{before}.q_scale": torch.tensor([3.0])}
+    save_file({**load_file(file), **scales}, file, {"format": "pt"})
+    out = tmp_path / "out"
+    assert isinstance(told(job(out, "fp8", [], model=str(scaled)))[-1], Written)
+    written = load_file(out / "model.safetensors")
+    assert {name: written[name] for name in scales} == scales
+
+
 def dequantized(folder: Path, to: Path) -> None:
     """A checkpoint of floats with the numbers of a quantized one, some by the formulas."""
     shutil.copytree(folder, to)

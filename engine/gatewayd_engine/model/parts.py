@@ -12,7 +12,7 @@ from gatewayd_engine.model.linears.brought import Bringers
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
-from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
@@ -141,6 +141,8 @@ class BringingParts:
             brought = self._bringers.make(weight, bias, dtype)
             if brought is not None:
                 return brought
+        elif isinstance(weight, StaticWeight) and isinstance(weight.weight, GroupedWeight):
+            self._bringers.pass_over()
         return self._parts.linear(weight, bias, dtype)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.linears.brought import Bringer, Bringers, BroughtLinear
+from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts, with_brought
 from gatewayd_hooks.multiplying import Form
-from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 from tests.engine.multiplier import Plain, PlainConfig, PlainProduct
 from tests.engine.nibbles import meant, rounded
 
@@ -60,6 +62,22 @@ def test_what_nobody_takes_and_floats_are_the_engines() -> None:
         assert type(floats) is type(parts.linear(torch.ones(4, 4), None, torch.float32))
     assert strategy.made == []
     assert with_brought(parts, Bringers()) is parts
+
+
+def test_matrices_with_static_inputs_are_the_engines_and_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    strategy = plain()
+    bringers = Bringers([Bringer("plain", strategy)])
+    parts = with_brought(PlainParts(), bringers)
+    weight = GroupedWeight(torch.zeros(8, 64, dtype=torch.int8), torch.zeros(8, 1))
+    for one in (StaticWeight(weight, "int8", 0.5), StaticWeight(torch.ones(8, 64), "e4m3", 0.5)):
+        assert type(parts.linear(one, None, torch.float32)) is type(choose(one))
+    made(parts)
+    assert len(strategy.made) == 1
+    caplog.set_level(logging.INFO)
+    bringers.tell()
+    assert "plain multiplies 1 of 2 matrices of few bits" in caplog.text
 
 
 def test_its_norms_and_gates_are_those_of_a_matrix_of_floats() -> None:

@@ -55,7 +55,7 @@ class Bringers:
     def __init__(self, bringers: Sequence[Bringer] = ()) -> None:
         self._bringers = tuple(bringers)
         self._taken: Counter[str] = Counter()
-        self._asked = 0
+        self._met = 0
 
     def __len__(self) -> int:
         return len(self._bringers)
@@ -77,7 +77,7 @@ class Bringers:
             UnfitProduct: one of them failed, or what it made is no product of the weight.
         """
         form = _form(weight, bias, dtype)
-        self._asked += 1
+        self._met += 1
         for name, strategy in self._bringers:
             who = f"{Kind.QUANTIZER}.{name}"
             try:
@@ -94,6 +94,10 @@ class Bringers:
             return made
         return None
 
+    def pass_over(self) -> None:
+        """Count a matrix of few bits that is the engine's, whoever there is."""
+        self._met += 1
+
     def tell(self) -> None:
         """Say in the log what each of them multiplies, once all matrices are made."""
         for name, _ in self._bringers:
@@ -102,7 +106,7 @@ class Bringers:
             _log.log(
                 level,
                 "%s.%s multiplies %d of %d matrices of few bits",
-                *(Kind.QUANTIZER, name, taken, self._asked),
+                *(Kind.QUANTIZER, name, taken, self._met),
             )
 
 

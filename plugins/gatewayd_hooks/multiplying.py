@@ -51,8 +51,9 @@ class Product(Protocol):
 
     It is called in each step, by one thread. On a GPU a call is captured in a CUDA graph, once for
     each number of rows, and replayed: it waits for nothing on the device, looks at no number there,
-    and takes memory from torch alone; what is to be compiled is compiled in the first call, which
-    is made while the model is loaded. Nothing watches how long it takes.
+    and takes memory from torch alone; what is to be compiled is compiled in the first calls, which
+    are made while the model is loaded: of 2 rows, and of 65 for the first matrix of a ``Form``.
+    Nothing watches how long it takes.
     """
 
     @property

@@ -111,9 +111,13 @@ class BrokenProduct(PlainProduct):
                 return made.double()
             case "numbers":
                 return made.roll(1, 1)
+            case "many" if len(x) > 64:
+                return made.roll(1, 1)
+            case "last line" if len(x) > 64:
+                made[-1] = 0.0
             case "call":
                 raise ArithmeticError("not with me")
-            case "step" if self._calls > 1:
+            case "step" if self._calls > 2:  # of few rows, and of many
                 raise ArithmeticError("not today")
         return made
 

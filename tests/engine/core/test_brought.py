@@ -121,7 +121,9 @@ def test_whoever_multiplies_other_numbers_has_other_pages_and_is_in_the_report(
         ("call", "raised ArithmeticError: not with me; take"),
         ("shape", r"made \[2, 127\] of \[2, 64\], not \[2, 128\]; take"),
         ("type", r"made torch.float64 on cpu, not torch.float32 on cpu; take"),
-        ("numbers", "made numbers that are far from those of the weight; take"),
+        ("numbers", "made numbers that are far from those of the weight, for 2 rows; take"),
+        ("many", "made numbers that are far from those of the weight, for 65 rows; take"),
+        ("last line", "made numbers that are far from those of the weight, for 65 rows; take"),
     ],
 )
 def test_one_that_fails_while_loading_ends_the_start_by_name_and_matrix(

@@ -9,7 +9,12 @@ import pytest
 import torch
 
 from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.model.linears.brought import Bringer, Bringers, BroughtLinear
+from gatewayd_engine.model.linears.brought import (
+    Bringer,
+    Bringers,
+    BroughtLinear,
+    UnfitProduct,
+)
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts, with_brought
 from gatewayd_hooks.multiplying import Form
@@ -127,3 +132,60 @@ def test_a_matrix_of_zeros_is_no_fault() -> None:
     weight = GroupedWeight(torch.zeros(8, 64, dtype=torch.int8), torch.zeros(8, 1), None, 4)
     bringers = Bringers([Bringer("plain", plain())])
     assert bringers.make(weight, None, torch.float32) is not None
+
+
+class Noting(Plain):
+    """One that notes how many lines it is given, and makes zeros of a row.
+
+    Args:
+        lost: that row, counted from the end; 0 for none.
+    """
+
+    def __init__(self, lost: int = 0) -> None:
+        super().__init__(PlainConfig())
+        self.lines: list[int] = []
+        self._lost = lost
+
+    def take(self, form: Form, weight: GroupedWeight, bias: torch.Tensor | None) -> Any:
+        """See ``Multiplies``."""
+        noted, lost = self.lines, self._lost
+
+        class Product(PlainProduct):
+            def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
+                noted.append(len(x))
+                made = super().__call__(x, out=out)
+                if lost:
+                    made[:, -lost] = 0.0
+                return made
+
+        return Product(weight, bias)
+
+
+def test_many_lines_are_tried_once_for_matrices_of_a_form() -> None:
+    strategy = Noting()
+    bringers = Bringers([Bringer("plain", strategy)])
+    for rows in (16, 16, 32):
+        bringers.make(rounded(torch.randn(rows, 64)), None, torch.float32)
+    assert strategy.lines == [2, 65, 2, 2, 65]
+
+
+def test_a_row_that_is_wrong_hides_behind_no_longer_ones() -> None:
+    """Of what is far shorter than the rest it does not matter: scales of float16 may lose it."""
+    sizes = torch.ones(16, 1)
+    sizes[-1], sizes[-2] = 0.1, 1e-4
+    weight = rounded(torch.randn(16, 64))
+    assert weight.offsets is not None
+    weight = weight._replace(scales=weight.scales * sizes, offsets=weight.offsets * sizes)
+    for lost, is_fit in ((0, True), (1, False), (2, True)):
+        bringers = Bringers([Bringer("plain", Noting(lost))])
+        if is_fit:
+            assert bringers.make(weight, None, torch.float32) is not None
+        else:
+            with pytest.raises(UnfitProduct, match="far from those of the weight"):
+                bringers.make(weight, None, torch.float32)
+
+
+def test_a_long_bias_counts_for_what_rounding_it_may_lose() -> None:
+    weight, bias = rounded(torch.randn(16, 64)), torch.full((16,), 3e3)
+    bringers = Bringers([Bringer("plain", plain())])
+    assert bringers.make(weight, bias.bfloat16(), torch.bfloat16) is not None

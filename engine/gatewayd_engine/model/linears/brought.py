@@ -21,11 +21,20 @@ _log = logging.getLogger(__name__)
 
 _TRIED = 2
 """Lines of the first product of a matrix."""
+_MANY = 65
+"""The same of one that stands for all of its form: beyond 16, 32 and 64 lines kernels are others,
+and the last line is alone in its tile."""
 _SEEN = 16
-"""Its rows that are computed again from the numbers of the weight."""
+"""Rows of the matrix that are computed again from the numbers of the weight."""
 _FAR = 0.1
 """Of their length: rounding activations to 8-bit floats moves them by a third of that, and what is
 packed in a wrong order by all of it."""
+_ASTRAY = 0.3
+"""The same of one row, or one line, which may be of two numbers, or of one."""
+_FAINT = 0.01
+"""Rows so much shorter than the others may be lost: in float16 their scales are 0."""
+_BIAS = 0.1
+"""How far the length of a bias counts: it is rounded with the sum, but is no sum."""
 _WAY_OUT = "take it out of [quantizer] kernels"
 
 
@@ -55,6 +64,7 @@ class Bringers:
     def __init__(self, bringers: Sequence[Bringer] = ()) -> None:
         self._bringers = tuple(bringers)
         self._taken: Counter[str] = Counter()
+        self._tried: set[tuple[str, Form]] = set()
         self._met = 0
 
     def __len__(self) -> int:
@@ -84,7 +94,9 @@ class Bringers:
                 product = strategy.take(form, weight, bias) if strategy.suits(form) else None
                 if product is None:
                     continue
-                verdict = _verdict(product, form, weight, bias)
+                counts = (_TRIED,) if (name, form) in self._tried else (_TRIED, _MANY)
+                verdict = _verdict(product, form, weight, bias, counts)
+                self._tried.add((name, form))
                 made = BroughtLinear(name, product)
             except Exception as error:
                 raise UnfitProduct(f"{who} raised {told(error)}; {_WAY_OUT}") from error
@@ -169,21 +181,37 @@ def _form(weight: GroupedWeight, bias: torch.Tensor | None, dtype: torch.dtype) 
 
 
 @torch.no_grad()
-def _verdict(product: Product, form: Form, weight: GroupedWeight, bias: torch.Tensor | None) -> str:
-    """Multiply once and look at some of what comes out: what is wrong with it, if anything."""
+def _verdict(
+    product: Product,
+    form: Form,
+    weight: GroupedWeight,
+    bias: torch.Tensor | None,
+    counts: Sequence[int],
+) -> str:
+    """Multiply so many lines and look at some of what comes out: what is wrong, if anything."""
     generator = torch.Generator().manual_seed(form.rows)
-    x = torch.randn((_TRIED, form.columns), generator=generator).to(form.device, form.dtype)
-    made = product(x)
-    if not isinstance(made, torch.Tensor) or made.shape != (_TRIED, form.rows):
-        what = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
-        return f"made {what} of {[_TRIED, form.columns]}, not {[_TRIED, form.rows]}"
-    if made.dtype != form.dtype or made.device != form.device:
-        return f"made {made.dtype} on {made.device}, not {form.dtype} on {form.device}"
     seen = torch.linspace(0, form.rows - 1, min(_SEEN, form.rows), device=form.device).long()
-    meant = x.double() @ dense(some_rows(weight, seen)).double().t()
-    if bias is not None:
-        meant += bias[seen].double()
-    error = torch.linalg.vector_norm(made[:, seen].double() - meant)
-    if error <= _FAR * torch.linalg.vector_norm(meant):
-        return ""
-    return "made numbers that are far from those of the weight"
+    numbers = dense(some_rows(weight, seen)).double()
+    add = numbers.new_zeros(len(seen)) if bias is None else bias[seen].double()
+    lengths = torch.linalg.vector_norm(numbers, dim=1)
+    lengths = lengths.clamp_min(_FAINT * lengths.square().mean().sqrt()) + _BIAS * add.abs()
+    for count in counts:
+        x = torch.randn((count, form.columns), generator=generator).to(form.device, form.dtype)
+        made = product(x)
+        if not isinstance(made, torch.Tensor) or made.shape != (count, form.rows):
+            what = list(made.shape) if isinstance(made, torch.Tensor) else type(made).__name__
+            return f"made {what} of {[count, form.columns]}, not {[count, form.rows]}"
+        if made.dtype != form.dtype or made.device != form.device:
+            return f"made {made.dtype} on {made.device}, not {form.dtype} on {form.device}"
+        errors = made[:, seen].double() - torch.addmm(add, x.double(), numbers.t())
+        if not _is_near(errors, lengths.expand_as(errors)):
+            return f"made numbers that are far from those of the weight, for {count} rows"
+    return ""
+
+
+def _is_near(errors: torch.Tensor, lengths: torch.Tensor) -> bool:
+    """Whether all of them are small, and those of each line and each row; never if one is a NaN."""
+    length = torch.linalg.vector_norm
+    is_all = length(errors) <= _FAR * length(lengths)
+    is_each = [(length(errors, dim=d) <= _ASTRAY * length(lengths, dim=d)).all() for d in (0, 1)]
+    return bool(is_all & is_each[0] & is_each[1])

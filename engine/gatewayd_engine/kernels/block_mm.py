@@ -33,10 +33,28 @@ def block_mm(
     x: Rounded, weight: Blocks, bias: torch.Tensor | None, room: Room, out: torch.Tensor
 ) -> None:
     """See ``Kernels``."""
-    m, rows = len(x.scales), weight.rows
-    if m == 0:
-        return
-    tall, wide, parts = _tile(m, weight)
+    m = len(x.scales)
+    if m:
+        _launch(x, weight, bias, room, out, _tile(m, weight))
+
+
+def block_mm_tiles(
+    x: Rounded, weight: Blocks, bias: torch.Tensor | None, room: Room, out: torch.Tensor
+) -> None:
+    """See ``Kernels``."""
+    for tile in _tiles(weight):
+        _launch(x, weight, bias, room, out, tile)
+
+
+def _launch(
+    x: Rounded,
+    weight: Blocks,
+    bias: torch.Tensor | None,
+    room: Room,
+    out: torch.Tensor,
+    tile: tuple[int, int, int],
+) -> None:
+    m, rows, (tall, wide, parts) = len(x.scales), weight.rows, tile
     lines = triton.cdiv(m, tall)
     _block_mm[(lines * triton.cdiv(rows, wide), parts)](
         x.codes,
@@ -65,14 +83,25 @@ def block_mm(
     )
 
 
+def _tiles(weight: Blocks) -> tuple[tuple[int, int, int], ...]:
+    """Lines and rows of a program's answers, and among how many each sum is split: all there are.
+
+    Two for few lines, then those for many, the smallest last.
+    """
+    parts = splits(weight)
+    return (16, ROWS, parts), (32, ROWS, parts), (128, 128, 1), (64, 128, 1), (64, 64, 1)
+
+
 def _tile(m: int, weight: Blocks) -> tuple[int, int, int]:
-    """Lines and rows of a program's answers, and among how many each sum is split."""
+    """That of a product of so many lines."""
+    few, more, *large, small = _tiles(weight)
     if m <= MOST_LINES:
-        return (16 if m <= 16 else 32), ROWS, splits(weight)
-    for tall, wide in ((128, 128), (64, 128)):
+        return few if m <= few[0] else more
+    for tile in large:
+        tall, wide, _ = tile
         if triton.cdiv(m, tall) * triton.cdiv(weight.rows, wide) >= _MULTIPROCESSORS:
-            return tall, wide, 1
-    return 64, 64, 1
+            return tile
+    return small
 
 
 @triton.jit(do_not_specialize=["m"])

@@ -120,3 +120,13 @@ class Products(Protocol):
             room: made for the matrix.
             out: all of it is written, shape ``[n, rows]``.
         """
+
+    def block_mm_tiles(
+        self,
+        x: Rounded,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """``block_mm`` in all ways in which any number of lines is multiplied: each is compiled."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewayd_engine.kernels.block_mm import block_mm
+from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
 from gatewayd_engine.kernels.expanding import expand
 from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
@@ -29,6 +29,7 @@ class TritonKernels:
     grouped_mm = staticmethod(grouped_mm)
     expand = staticmethod(expand)
     block_mm = staticmethod(block_mm)
+    block_mm_tiles = staticmethod(block_mm_tiles)
     rope_append = staticmethod(rope_append)
     gather = staticmethod(gather)
     sample = staticmethod(sample)

@@ -111,6 +111,17 @@ class TorchKernels:
         made = torch.mm(x.codes.float() * spread, numbers(weight).t())
         out.copy_(made if bias is None else made.add_(bias))
 
+    def block_mm_tiles(
+        self,
+        x: Rounded,
+        weight: Blocks,
+        bias: torch.Tensor | None,
+        room: Room,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``: here there is one."""
+        self.block_mm(x, weight, bias, room, out)
+
     def rope_append(
         self,
         heads: torch.Tensor,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 import pytest
 import torch
 
@@ -46,6 +49,30 @@ def test_tiles_of_many_lines_are_all_there(
     monkeypatch.setattr(f"{module}._BAND", 2)
     monkeypatch.setattr(f"{module}._MULTIPROCESSORS", 8)
     block_mm(kernels, device, torch.float32, 300, 300, 128)
+
+
+def test_every_tile_that_any_lines_take_is_launched(
+    kernels: Kernels, device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["gatewayd_engine.kernels.block_mm"]
+    launched: list[tuple[int, int, int]] = []
+    launch = module._launch
+
+    def noted(x: Any, weight: Any, bias: Any, room: Any, out: Any, tile: Any) -> None:
+        launched.append(tile)
+        out.zero_()
+        launch(x, weight, bias, room, out, tile)
+        assert (out - meant).abs().max() <= 1e-5 * meant.abs().max()
+        assert not room.arrived.any()
+
+    weight, room = made_blocks(in_blocks(200, 1920), device)
+    x = kernels.quantise(torch.randn(3, 1920, device=device), E4M3, GROUP)
+    meant, out = torch.empty(2, 3, 200, device=device)
+    TorchKernels().block_mm(x, weight, None, room, meant)
+    monkeypatch.setattr(module, "_launch", noted)
+    kernels.block_mm_tiles(x, weight, None, room, out)
+    assert len(set(launched)) == len(launched)
+    assert {module._tile(m, weight) for m in range(1, 20_000, 7)} == set(launched)
 
 
 def test_sums_are_split_where_rows_are_few(kernels: Kernels, device: torch.device) -> None:

@@ -101,6 +101,23 @@ def eight_bits(kind: str, rows: int, columns: int) -> GroupedWeight:
     return GroupedWeight(codes, scales, activations="e4m3")
 
 
+def test_of_each_kind_of_blocks_one_has_all_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the model is loaded: of how many lines a request is nobody knows."""
+    seen: list[tuple[int, int, bool]] = []
+    kernels = TorchKernels()
+
+    def noted(x: Any, weight: Any, bias: Any, room: Any, out: Any) -> None:
+        assert len(x.scales) == len(out) == 1
+        seen.append((weight.rows, weight.tall, bias is None))
+
+    monkeypatch.setattr(kernels, "block_mm_tiles", noted)
+    linears = DeviceLinears(kernels)
+    for rows, tall, bias in ((96, 128, None), (96, 128, None), (160, 32, None), (96, 128, 1.0)):
+        add = None if bias is None else torch.full((rows,), bias)
+        linears.make(in_blocks(rows, 384, tall), add, torch.float32)
+    assert seen == [(96, 128, True), (160, 1, True), (96, 128, False)]
+
+
 ROUNDED = {"int8": Int8DeviceLinear, "e4m3": Fp8DeviceLinear, "blocks": BlockLinear}
 
 

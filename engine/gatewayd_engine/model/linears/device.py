@@ -47,6 +47,7 @@ class DeviceLinears:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._room: Room | None = None
+        self._compiled: set[tuple[int, int, int, bool]] = set()
 
     def make(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """The product of a weight.
@@ -70,7 +71,13 @@ class DeviceLinears:
         in_blocks = blocks(weight) if _multiplies_floats(weight.codes) else None
         if in_blocks is not None:
             room.reserve_parts(in_blocks)
-            return BlockLinear(in_blocks, bias, self._kernels, dtype, room)
+            linear = BlockLinear(in_blocks, bias, self._kernels, dtype, room)
+            kind = (in_blocks.rows, in_blocks.columns, in_blocks.tall, bias is None)
+            if kind not in self._compiled:
+                # Tiles depend on the lines, and few of those are seen before there are requests.
+                linear.compile()
+                self._compiled.add(kind)
+            return linear
         packed = pack(weight)
         if packed is None:
             _log.info("a matrix whose codes no kernel reads is made dense")

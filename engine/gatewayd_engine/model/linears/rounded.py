@@ -208,5 +208,14 @@ class BlockLinear(RoundedLinear):
         """See ``LinearOp``."""
         return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
 
+    @torch.no_grad()
+    def compile(self) -> None:
+        """Have whatever a step may launch compiled, of however many lines."""
+        device = self._weight.codes.device
+        x = torch.zeros((1, self._weight.columns), dtype=self._dtype, device=device)
+        out = torch.empty((1, self._rows), dtype=self._dtype, device=device)
+        given = self._rounded(x)
+        self._kernels.block_mm_tiles(given, self._weight, self._bias, self._room, out)
+
     def _multiply(self, given: Rounded, out: torch.Tensor) -> None:
         self._kernels.block_mm(given, self._weight, self._bias, self._room, out)

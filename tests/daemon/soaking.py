@@ -18,6 +18,7 @@ from typing import Any
 import httpx
 
 from gatewayd.admin.client import AdminError, call
+from gatewayd.explain.recent import REFUSED
 from gatewayd.http.schema.completion import CompletionRequest
 from tests.daemon import heap
 from tests.gatewayd.gateway import COMPLETION
@@ -180,11 +181,20 @@ class Faults:
         }
 
     async def each(self) -> None:
-        """Everything once: what is imported and kept for it is there from then on."""
-        await self._send(_NONSENSE)
+        """Everything once: what is imported and kept for it is there from then on.
+
+        Nonsense until as much is known of refused requests as can be.
+        """
+        for _ in range(REFUSED // len(_NONSENSE) + 1):
+            await self._send(_NONSENSE)
         for cause in (*self.soft.values(), *(self._swap for _ in _SWAPS), *self.hard.values()):
             await cause()
         self.last = time.monotonic()
+
+    def tell(self, level: str) -> None:
+        """Change what the daemon logs."""
+        self.file.write_text(f'{self._begins}\n[log]\nlevel = "{level}"\n')
+        self.daemon.process.send_signal(signal.SIGHUP)
 
     async def one(self, *, may_be_hard: bool) -> None:
         """Cause one of them; those that cost an engine are one in eight."""
@@ -254,9 +264,7 @@ class Faults:
         await self._admin("PUT", f"/admin/strategies/{kind}", {"name": name})
 
     async def _reload(self) -> None:
-        level = self._rng.choice(["info", "warning", "loud"])  # the last one is refused
-        self.file.write_text(f'{self._begins}\n[log]\nlevel = "{level}"\n')
-        self.daemon.process.send_signal(signal.SIGHUP)
+        self.tell(self._rng.choice(["info", "warning", "loud"]))  # the last one is refused
 
     def _stream(self, tokens: int) -> dict[str, Any]:
         prompt = f"# number {self._rng.randrange(50)}\n"

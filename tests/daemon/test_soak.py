@@ -41,8 +41,8 @@ MIB_AT_ONCE = 16.0
 is given back to Python, not to the system. So the daemon's heap may take such steps, and what leaks
 is told by what is allocated; an engine's by its slope, in as many requests as tell steps apart."""
 RINGS_MIB = 1.0
-"""Fewer than 10^5 requests may leave so much: ledgers of requests that had faults are larger. Only a
-run of half an hour tells a leak of ten bytes a request."""
+"""Fewer than 10^5 requests may leave so much: ledgers of requests that had faults are larger. Only
+a run of half an hour tells a leak of ten bytes a request."""
 STORE_BYTES_PER_REQUEST = 1024
 QUIET_SECONDS = 10.0
 """After an engine was lost: what is answered before says nothing of latency."""

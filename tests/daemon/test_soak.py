@@ -32,6 +32,9 @@ NANO = ("-m", "gatewayd", "serve", "--port", "0")
 PROMPTS = [f"def function_{k}(value):\n" for k in range(12)]
 TOKENS = 12
 LOAD = 0.8
+WARM = 60.0
+"""Seconds of the load before anything is counted: the ledger of a request that waited is larger,
+and those that the daemon keeps must be of the same kind at the beginning and at the end."""
 MOST_OUTSTANDING = 96
 """Beyond that the machine is slower than it was when it was measured, and arrivals are left out."""
 MIB_PER_100_000 = 1.0
@@ -173,6 +176,12 @@ def metrics(daemon: Any) -> str:
     return httpx.get(f"{daemon.url}/metrics", timeout=30).text
 
 
+async def renew(client: Any) -> None:
+    """Without connections, which would count as the daemon's descriptors."""
+    await client.http.aclose()
+    client.http = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=300))
+
+
 async def idle(daemon: Any) -> str:
     """The figures, once nothing runs any more."""
     async with asyncio.timeout(60):
@@ -184,7 +193,7 @@ async def idle(daemon: Any) -> str:
             await asyncio.sleep(0.2)
 
 
-def grown(points: list[tuple[float, float]], warm: float = 0.2) -> tuple[float, float]:
+def grown(points: list[tuple[float, float]], warm: float = 0.4) -> tuple[float, float]:
     """MiB in 10^5 requests after what warms up, and requests that this is read from."""
     later = points[int(len(points) * warm) :]
     seen = later[-1][0] - later[0][0] if later else 0.0
@@ -234,20 +243,21 @@ async def test_nothing_is_lost_and_nothing_grows(
     await bench.warm()
     faults.tell("info")
     can = await bench.capacity(min(20.0, 4 * MINUTES))
-    await client.http.aclose()
-    client.http = httpx.AsyncClient(timeout=120, limits=httpx.Limits(max_connections=300))
+    await renew(client)
+    warm = time.monotonic() + WARM
+    await asyncio.gather(bench.load(LOAD * can, warm), bench.break_things(warm, 0))
+    await renew(client)
     before = await idle(daemon)
     held = Held.by(daemon.process.pid)
     stored = stored_in(tmp_path)
     began, counted = time.monotonic(), soak.count
     end = began + MINUTES * 60
-    # The last third of the time belongs to one engine, so that its memory can be told.
-    calm_from = end - MINUTES * 60 / 3
+    # The second half of the time belongs to one engine, so that its memory can be told.
+    calm_from = end - MINUTES * 60 / 2
     await asyncio.gather(
         bench.load(LOAD * can, end), bench.break_things(end, calm_from), bench.watch(end)
     )
-    await client.http.aclose()
-    client.http = httpx.AsyncClient(timeout=60)
+    await renew(client)
     after = await idle(daemon)
     print(f"\n{MINUTES:g} min at {LOAD * can:.1f} of {can:.1f} requests/s")
     print(f"requests: {dict(soak.ends)}; {soak.left_out} left out")

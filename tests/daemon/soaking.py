@@ -72,6 +72,22 @@ def gatewayd_schedulers():
 def gatewayd_metrics(registry):
     registry.register(Process())
 """
+TELLS = """
+import os
+import signal
+
+
+def tell(number, frame):
+    from soak_heap import held_bytes
+
+    file = f"{os.path.dirname(__file__)}/held-{os.getpid()}"
+    with open(f"{file}.new", "w") as new:
+        new.write(str(held_bytes()))
+    os.replace(f"{file}.new", file)
+
+
+signal.signal(signal.SIGUSR2, tell)
+"""
 _SWAPS: tuple[tuple[str, str], ...] = (
     ("scheduler", "fcfs"),
     ("scheduler", "priority"),
@@ -90,8 +106,12 @@ _NONSENSE = [
 
 
 def installed(folder: Path) -> dict[str, str]:
-    """A distribution with the plugin, and the environment that finds it."""
+    """A distribution with the plugin, and the environment that finds it.
+
+    Every process of that environment tells on SIGUSR2 what it holds.
+    """
     (folder / "soak_plugin.py").write_text(PLUGIN)
+    (folder / "sitecustomize.py").write_text(TELLS)
     (folder / "soak_heap.py").write_text(Path(heap.__file__).read_text())
     info = folder / "soak_plugin-1.dist-info"
     info.mkdir()
@@ -106,6 +126,22 @@ def figure(text: str, name: str, label: str = "") -> float:
     """The sum of a metric's samples whose labels hold a text."""
     found = re.findall(rf"^{name}(\{{.*\}})? (\S+)$", text, re.MULTILINE)
     return sum(float(value) for labels, value in found if label in labels)
+
+
+async def held_by(pid: int, folder: Path) -> float:
+    """Bytes that a process has allocated and not freed.
+
+    Raises:
+        OSError: it is gone.
+        TimeoutError: it did nothing for two seconds.
+    """
+    file = folder / f"held-{pid}"
+    file.unlink(missing_ok=True)
+    os.kill(pid, signal.SIGUSR2)
+    async with asyncio.timeout(2):
+        while not file.exists():
+            await asyncio.sleep(0.02)
+    return float(file.read_text())
 
 
 @dataclass

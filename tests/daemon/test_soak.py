@@ -25,7 +25,7 @@ import httpx
 import pytest
 
 from gatewayd.explain.recent import MOST as LEDGERS
-from tests.daemon.soaking import Faults, Held, figure, installed, slope
+from tests.daemon.soaking import Faults, Held, figure, held_by, installed, slope
 
 MINUTES = float(os.environ.get("GATEWAYD_SOAK_MINUTES", "30"))
 NANO = ("-m", "gatewayd", "serve", "--port", "0")
@@ -41,8 +41,9 @@ MIB_PER_100_000 = 1.0
 MANY = 50_000
 MIB_AT_ONCE = 16.0
 """Resident memory is as high as the worst moment so far, and what piles up while an engine is away
-is given back to Python, not to the system. So the daemon's heap may take such steps, and what leaks
-is told by what is allocated; an engine's by its slope, in as many requests as tell steps apart."""
+is given back to Python, not to the system. So the daemon's heap may take such steps, and an engine
+that is young; what leaks is told by what is allocated, the engine's by its slope in many requests,
+since it never is at rest."""
 RINGS_MIB = 1.0
 """Fewer than 10^5 requests may leave so much: ledgers of requests that had faults are larger. Only
 a run of half an hour tells a leak of ten bytes a request."""
@@ -60,7 +61,8 @@ class Soak:
         left_out: arrivals for which there were too many requests.
         wrong: ends that must not be.
         latencies: when a request came, and the seconds that it took; where no engine was away.
-        daemon, engine: requests ended, and KiB of the process; the engine's by its process.
+        daemon: requests ended, and resident KiB.
+        engine: requests ended, and KiB that it held; by its process.
     """
 
     ends: Counter[str] = field(default_factory=Counter)
@@ -84,6 +86,7 @@ class Bench:
     soak: Soak
     expected: dict[str, str]
     faults: Faults
+    folder: Path
 
     async def ask(self, rng: random.Random) -> None:
         """One request, to its end."""
@@ -159,11 +162,12 @@ class Bench:
         """Look at the processes each second."""
         while time.monotonic() < until:
             served = float(self.soak.count)
-            with contextlib.suppress(OSError, httpx.HTTPError):
+            with contextlib.suppress(OSError, httpx.HTTPError, TimeoutError):
                 self.soak.daemon.append((served, Held.by(self.daemon.process.pid).kib))
                 pid = await asyncio.to_thread(lambda: self.daemon.engine_pid)
                 if pid is not None:
-                    self.soak.engine.setdefault(pid, []).append((served, Held.by(pid).kib))
+                    kib = await held_by(pid, self.folder) / 1024
+                    self.soak.engine.setdefault(pid, []).append((served, kib))
             await asyncio.sleep(1)
 
 
@@ -237,7 +241,7 @@ async def test_nothing_is_lost_and_nothing_grows(
     daemon = start_daemon(NANO, env=env)
     faults, soak = Faults(daemon, str(admin), file), Soak()
     expected = {p: (await client.complete(daemon, p, TOKENS)).text for p in PROMPTS}
-    bench = Bench(daemon, client, soak, expected, faults)
+    bench = Bench(daemon, client, soak, expected, faults, tmp_path)
     await faults.each()
     faults.tell("debug")  # with lines about each request the ring of them is full
     await bench.warm()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -64,3 +65,15 @@ def slow_writes(monkeypatch: pytest.MonkeyPatch) -> None:
         return write(fd, data, at)
 
     monkeypatch.setattr(os, "pwrite", slow)
+
+
+def held_back(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Nothing is written until this is set."""
+    may_write, write = threading.Event(), os.pwrite
+
+    def waiting(*args: Any) -> int:
+        assert may_write.wait(60)
+        return write(*args)
+
+    monkeypatch.setattr(os, "pwrite", waiting)
+    return may_write

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +16,7 @@ from gatewayd_tier_disk.strategy import Disk
 from tests.plugins.tier_disk.disks import (
     PAGE_BYTES,
     fetched,
+    held_back,
     key,
     page,
     slow_writes,
@@ -88,14 +88,7 @@ def test_what_was_counted_can_be_had_though_it_is_written_meanwhile(
     make: Callable[..., Disk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = make(memory=4 * PAGE_BYTES)
-    may_write = threading.Event()
-    write = os.pwrite
-
-    def waiting(*args: Any) -> int:
-        assert may_write.wait(60)
-        return write(*args)
-
-    monkeypatch.setattr(os, "pwrite", waiting)
+    may_write = held_back(monkeypatch)
     for first in (0, 4):  # those of before make room
         may_write.clear()
         numbers = range(first, first + 4)
@@ -123,14 +116,7 @@ def test_to_ask_takes_nothing_from_who_waits(
     while disk.ready(waited) < 4:
         assert time.monotonic() < deadline
         disk.fetch(waited)
-    may_write = threading.Event()
-    write = os.pwrite
-
-    def waiting(*args: Any) -> int:
-        assert may_write.wait(60)
-        return write(*args)
-
-    monkeypatch.setattr(os, "pwrite", waiting)
+    may_write = held_back(monkeypatch)
     others = [key(n) for n in range(4, 8)]
     for number in range(4, 8):
         disk.put(key(number), page(number))

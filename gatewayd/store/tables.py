@@ -121,6 +121,12 @@ tenants = Table(
     # Of the KV cache: pages as "128", or a share as "12.5%".
     Column("kv_floor", Text),
     Column("kv_ceiling", Text),
+    # Of [store] bytes; None for its fair share.
+    Column("store_bytes", Integer),
+    # The most urgent class of service and the longest cache retention that it may ask for.
+    Column("service_class", Text),
+    Column("retention_priority", Integer),
+    Column("retention_seconds", Integer),
 )
 
 # Money is in millionths of the operator's currency, always whole.

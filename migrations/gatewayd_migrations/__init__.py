@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-HEAD = "0008"
+HEAD = "0009"
 """The newest revision; kept here so that a daemon whose store has it does not import Alembic."""
 
 NAMES = {

@@ -1,0 +1,179 @@
+"""A fair queue beside a model that looks through everything; and what tenants get of it."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatewayd.errors import NotAdmitted, TenantNotAdmitted
+from gatewayd.fair_queue import FairQueue
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+async def settled() -> None:
+    for _ in range(3):
+        await asyncio.sleep(0)
+
+
+async def served(costs: dict[str, float], slots: int, total: float) -> Counter[str]:
+    """The service that tenants get which always have ten requests waiting."""
+    clock, got = Clock(), Counter[str]()
+    queue = FairQueue("thing", lambda: slots, most_waiting=1000, clock=clock)
+    running: list[tuple[float, int, str]] = []
+    held = 0
+
+    async def ask(tenant: str) -> None:
+        nonlocal held
+        await queue.acquire(tenant)
+        held += 1
+        assert held <= slots
+        running.append((clock.now + costs[tenant], held, tenant))
+
+    tasks = [asyncio.create_task(ask(tenant)) for tenant in costs for _ in range(10)]
+    await settled()
+    while sum(got.values()) < total:
+        running.sort()
+        end, _, tenant = running.pop(0)
+        clock.now = end
+        got[tenant] += round(costs[tenant])
+        held -= 1
+        queue.release(tenant, costs[tenant])
+        tasks.append(asyncio.create_task(ask(tenant)))
+        await settled()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    return got
+
+
+@pytest.mark.parametrize("slots", [1, 2, 5])
+async def test_tenants_get_the_same_service_whatever_each_request_costs(slots: int) -> None:
+    got = await served({"cheap": 1, "dear": 40, "middle": 7}, slots, 6000)
+    assert max(got.values()) - min(got.values()) <= 2 * 40 * slots, got
+
+
+async def test_a_newcomer_waits_for_one_request_at_most_whatever_waits() -> None:
+    queue, order = FairQueue("thing", lambda: 1, most_waiting=1000), list[str]()
+
+    async def ask(tenant: str) -> None:
+        await queue.acquire(tenant)
+        order.append(tenant)
+
+    tasks = [asyncio.create_task(ask("flood")) for _ in range(100)]
+    await settled()
+    tasks.append(asyncio.create_task(ask("good")))
+    await settled()
+    queue.release("flood", 1.0)
+    await settled()
+    assert order == ["flood", "good"]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_idleness_saves_nothing_up() -> None:
+    clock = Clock()
+    queue = FairQueue("thing", lambda: 1, most_waiting=100, clock=clock)
+    for tenant, service in (("idle", 1.0), ("busy", 500.0)):
+        await queue.acquire(tenant)
+        queue.release(tenant, service)
+    await queue.acquire("busy")
+    order: list[str] = []
+
+    async def ask(tenant: str) -> None:
+        await queue.acquire(tenant)
+        order.append(tenant)
+        queue.release(tenant, 1.0)
+
+    tasks = [asyncio.create_task(ask(t)) for t in ("idle",) * 6 + ("busy",) * 6]
+    await settled()
+    queue.release("busy", 1.0)
+    await asyncio.gather(*tasks)
+    assert 2 <= order[:6].count("idle") <= 4, order
+
+
+async def test_one_slot_stays_free_for_another_active_tenant() -> None:
+    clock = Clock()
+    queue = FairQueue("thing", lambda: 3, most_waiting=100, clock=clock)
+    await queue.acquire("good")
+    queue.release("good", 0.1)
+    tasks = [asyncio.create_task(queue.acquire("flood")) for _ in range(5)]
+    await settled()
+    assert queue.num_running == 2
+    await asyncio.wait_for(queue.acquire("good"), 1)
+    queue.release("good", 0.1)
+    clock.now += 120  # nobody else any more
+    queue.wake()
+    await settled()
+    assert queue.num_running == 3
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_a_tenant_fills_half_of_the_waiting_room_and_no_more() -> None:
+    queue = FairQueue("thing", lambda: 1, most_waiting=100)
+    await queue.acquire("flood")
+    tasks = [asyncio.create_task(queue.acquire("flood")) for _ in range(50)]
+    await settled()
+    with pytest.raises(TenantNotAdmitted, match="its share of the 100"):
+        await queue.acquire("flood")
+    tasks += [asyncio.create_task(queue.acquire(f"other{at}")) for at in range(50)]
+    await settled()
+    assert queue.num_waiting == 100
+    with pytest.raises(NotAdmitted, match="100 requests wait for the thing"):
+        await queue.acquire("late")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert queue.num_waiting == 0
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_no_slot_is_lost_or_given_twice_whoever_leaves_when(seed: int, slots: int) -> None:
+    asyncio.run(_leavers(random.Random(seed), slots))
+
+
+async def _leavers(rng: random.Random, slots: int) -> None:
+    queue = FairQueue("thing", lambda: slots, most_waiting=30)
+    holding: list[str] = []
+    tasks: list[asyncio.Task[None]] = []
+
+    async def ask(tenant: str) -> None:
+        await queue.acquire(tenant)
+        holding.append(tenant)
+
+    for _ in range(60):
+        match rng.randrange(4):
+            case 0 | 1:
+                tasks.append(asyncio.create_task(ask(rng.choice("abc"))))
+            case 2 if holding:
+                queue.release(holding.pop(rng.randrange(len(holding))), rng.random())
+            case _ if tasks:
+                rng.choice(tasks).cancel()
+        for _ in range(rng.randrange(3)):
+            await asyncio.sleep(0)
+    await settled()
+    assert queue.num_running == len(holding) <= slots
+    waiting = [task for task in tasks if not task.done()]
+    assert queue.num_waiting == len(waiting)
+    assert len(holding) >= min(slots - 1, len(holding) + len(waiting))
+    for task in waiting:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    for tenant in holding:
+        queue.release(tenant, 0.0)
+    assert (queue.num_running, queue.num_waiting) == (0, 0)

@@ -11,14 +11,16 @@ from gatewayd_hooks.guiding import GrammarRefused
 DEPTH = 100
 _RULES = 2000
 _TOKEN = re.compile(
-    r"""(?P<space>(?:\s|\#[^\n]*)+)
-    |(?P<name>[A-Za-z_][\w-]*)(?P<defines>(?:\s|\#[^\n]*)*::=)?
-    |(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')
-    |(?P<letters>\[(?:[^\]\\]|\\.)*\])
-    |(?P<times>[*+?]|\{\s*\d+\s*(?:,\s*\d*\s*)?\})
+    r"""(?P<space>(?:\s|\#[^\n]*+)++)
+    |(?P<name>[A-Za-z_][\w-]*+)(?P<defines>(?:\s|\#[^\n]*+)*+::=)?
+    |(?P<text>"(?:[^"\\\n]|\\.)*+"|'(?:[^'\\\n]|\\.)*+')
+    |(?P<letters>\[(?:[^\]\\]|\\.)*+\])
+    |(?P<times>[*+?]|\{\s*+\d++\s*+(?:,\s*+\d*+\s*+)?\})
     |(?P<sign>[()|.])""",
     re.VERBOSE | re.DOTALL,
 )
+# A rule begins at the beginning of a line: behind lines that are empty, too.
+_RULE = re.compile(r"(?m)^[^\S\n]*+[A-Za-z_][\w-]*+\s*+::=")
 _ESCAPE = re.compile(
     r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))|(.)", re.DOTALL
 )
@@ -107,7 +109,7 @@ class _Reader:
 
 def is_ebnf(text: str) -> bool:
     """Whether a grammar is EBNF and not Lark."""
-    return re.search(r"(?m)^\s*[A-Za-z_][\w-]*\s*::=", text) is not None
+    return _RULE.search(text) is not None
 
 
 def read(text: str) -> dict[str, Node]:

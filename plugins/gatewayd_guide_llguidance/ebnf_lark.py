@@ -6,6 +6,9 @@ nowhere therefore becomes one terminal, as large as can be: within it nothing is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
+
 from gatewayd_guide_llguidance.ebnf import Node, refs
 
 
@@ -51,14 +54,16 @@ class _Writer:
             return name
         if node.op == "ref":
             return self._names[node.text]
-        parts: list[Node] = []
-        for part in node.parts:
-            # Neighbours that are plain become one terminal.
-            if node.op == "seq" and parts and self._is_plain(part) and self._is_plain(parts[-1]):
-                parts[-1] = Node("seq", parts=(parts[-1], part))
-            else:
-                parts.append(part)
+        parts = self._joined(node.parts) if node.op == "seq" else node.parts
         return _written(node, [self._rule(part) for part in parts])
+
+    def _joined(self, parts: Sequence[Node]) -> list[Node]:
+        """The same sequence, in which neighbours that are plain become one terminal."""
+        found: list[Node] = []
+        for is_plain, group in groupby(parts, self._is_plain):
+            run = tuple(group)
+            found += [Node("seq", parts=run)] if is_plain and len(run) > 1 else run
+        return found
 
 
 def _written(node: Node, parts: list[str]) -> str:

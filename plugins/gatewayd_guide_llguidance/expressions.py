@@ -10,7 +10,7 @@ import re
 
 _ASCII = {"d": "0-9", "w": "0-9A-Za-z_", "s": r" \t\n\r\f\v"}
 _WIDE = {"d": r"\d", "w": r"\w\p{N}", "s": r"\s\x1c-\x1f"}
-_PART = re.compile(r"\\(?:p\{[^}]*\}|.)|\[\^|\[:\w+:\]|\[|\]|[^\\\[\]]+", re.DOTALL)
+_PART = re.compile(r"\\(?:p\{[^}\\]*+\}|.)|\[\^|\[:\w++:\]|\[|\]|[^\\\[\]]++", re.DOTALL)
 
 
 def portable(expression: str) -> str:

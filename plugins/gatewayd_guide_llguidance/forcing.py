@@ -13,7 +13,7 @@ LONGEST = 4000
 """Letters that may be forced in a row: some milliseconds."""
 NOTHING = '%llguidance {"no_forcing": true}'
 """Of a grammar that forces nothing."""
-_COUNT = re.compile(r"\{\s*(\d+)")
+_COUNT = re.compile(r"\{\s*+(\d++)")
 
 
 def header(texts: Iterable[str]) -> str:

@@ -39,9 +39,11 @@ FORMATS = frozenset(
     }
 )
 _UNKNOWN = {"extends", "disallow", "divisibleBy"}  # of old drafts, and ignored by llguidance
-_LARK_RULE = re.compile(r"(?m)^[ \t]*[?!]?[A-Za-z_]\w*[^:\n\"/]*:")
-_LARK_PART = re.compile(r'"(?:\\.|[^"\\\n])*"|/(?:\\.|[^/\\\n])+/|//[^\n]*|<[^<>\s"\[\]]+>')
-_DIRECTIVE = re.compile(r"(?m)^[ \t]*%llguidance[ \t]*\{[^{}]*\}")
+# Possessive, and a string that does not end reaches to the end of its line: what a client wrote is
+# read once, not once more for each place where something could begin.
+_LARK_RULE = re.compile(r"(?m)^[ \t]*+[?!]?[A-Za-z_]\w*+[^:\n\"/]*+:")
+_LARK_PART = re.compile(r'"(?:\\.|[^"\\\n])*+"?|/(?:\\.|[^/\\\n])++/?|//[^\n]*+|<[^<>\s"\[\]]++>')
+_DIRECTIVE = re.compile(r"(?m)^[ \t]*+%llguidance[ \t]*+\{[^{}]*+\}")
 _RULES = 2000
 
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 
 from gatewayd_hooks.formats import AnyText, Either, Form, Format, Sequence, Tag, Tags
-from gatewayd_hooks.grammars import StructuralTag, read_choices
+from gatewayd_hooks.grammars import StructuralTag, head_of, read_choices, shortest
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 
 _OTHER = r"[^a-zA-Z0-9 _=<>:;,]"
@@ -137,17 +137,15 @@ class Writer:
     def _triggered(self, tags: tuple[Tag, ...], frame: StructuralTag) -> str:
         text = self._line("TEXT_#", _without(frame.triggers))
         # The shortest trigger that begins a structure is met first.
-        triggers = [
-            one
-            for one in frame.triggers
-            if not any(one != other and one.startswith(other) for other in frame.triggers)
-        ]
+        heads_of_all = shortest(frame.triggers)
+        begun: dict[str, list[Tag]] = {head: [] for head in heads_of_all}
+        for tag in tags:
+            if (begins := head_of(tag.begin, heads_of_all)) is not None:
+                begun[begins].append(tag)
         items: list[tuple[str, str]] = []
-        for trigger in triggers:
+        for trigger in [one for one in frame.triggers if one in begun]:
             inner, heads = [], list[str]()
-            for tag in tags:
-                if not tag.begin.startswith(trigger):
-                    continue
+            for tag in begun[trigger]:
                 body = self._line("body_#", self._written(tag.content, tag.end))
                 inner.append(f"{self._spelled(tag.begin[len(trigger) :])} {body}")
                 if (mark := self._mark(tag.begin)) and mark.startswith(trigger):

@@ -10,9 +10,10 @@ import re
 
 from gatewayd_hooks.guiding import GrammarRefused
 
-_COUNT = re.compile(r"\{\s*(\d+)\s*(?:,\s*(\d*)\s*)?\}")
+_COUNT = re.compile(r"\{\s*+(\d++)\s*+(?:,\s*+(\d*+)\s*+)?\}")
 _MOST_COUNTS = 1_000_000
-_PART = re.compile(r"\\.|\[\^?\]?(?:\\.|[^\]\\])*\]|.", re.DOTALL)
+# A class that does not end is read to the end, once: XGrammar refuses it.
+_PART = re.compile(r"\\.|\[\^?(?:\\.|[^\]\\])*+\]?|.", re.DOTALL)
 
 
 def whole(expression: str, *, anchored: bool = False) -> str:

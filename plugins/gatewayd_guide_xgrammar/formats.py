@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_hooks import formats
 from gatewayd_hooks.formats import AnyText, Either, Form, Format, Tag, Tags
-from gatewayd_hooks.grammars import read_choices
+from gatewayd_hooks.grammars import read_choices, shortest
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
 
 Schema = Callable[[str], dict[str, Any]]
@@ -41,7 +41,7 @@ def write(found: Format, schema_of: Schema) -> dict[str, Any]:
             if frame.separator is not None:
                 return {"type": "tags_with_separator", "separator": frame.separator, **told}
             # XGrammar wants one trigger for each structure: the shorter comes first anyway.
-            return {"type": "triggered_tags", "triggers": _shortest(frame.triggers), **told}
+            return {"type": "triggered_tags", "triggers": shortest(frame.triggers), **told}
 
 
 def marked_texts(found: Format) -> list[str]:
@@ -71,12 +71,3 @@ def _form(spec: GuideSpec, schema_of: Schema) -> dict[str, Any]:
         raise GrammarRefused("xgrammar supports no Lark within a format; write the grammar in EBNF")
     check_counts(spec.text)
     return {"type": "grammar", "grammar": spec.text}
-
-
-def _shortest(triggers: Sequence[str]) -> list[str]:
-    """Those that begin with no other."""
-    return [
-        one
-        for one in triggers
-        if not any(one != other and one.startswith(other) for other in triggers)
-    ]

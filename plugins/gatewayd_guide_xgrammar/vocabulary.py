@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection
-from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,8 +12,6 @@ from xgrammar import GrammarCompiler, TokenizerInfo
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources
-
-_COMPILERS = 4
 
 
 class Vocabulary:
@@ -48,10 +45,21 @@ class Vocabulary:
         bits = self.end_mask.view(np.uint32)
         for end in self.ends:
             bits[end // 32] |= np.uint32(1 << (end % 32))
-        self.compiler = lru_cache(_COMPILERS)(self._compiler)
+        self._plain: GrammarCompiler | None = None
 
-    def _compiler(self, marks: frozenset[str]) -> GrammarCompiler:
-        """Compiles for a vocabulary in which some special tokens are what they are called."""
+    def compiler(self, marks: frozenset[str]) -> GrammarCompiler:
+        """Compiles for a vocabulary in which some special tokens are what they are called.
+
+        One without such tokens is kept. Others are made anew for each grammar, in 60 ms for 150,000
+        tokens: were they kept, the time would tell which marks other tenants' tags have.
+        """
+        if marks:
+            return self._made(marks)
+        if self._plain is None:
+            self._plain = self._made(marks)
+        return self._plain
+
+    def _made(self, marks: frozenset[str]) -> GrammarCompiler:
         words = list(self._words)
         for mark in marks:
             words[self.special[mark]] = mark

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gatewayd_hooks.guiding import GrammarRefused
 
-_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*"|[\[{]|[\]}]', re.DOTALL)
+# A string that does not end is read to the end, once.
+_BRACKETS = re.compile(r'"(?:[^"\\]|\\.)*+"?|[\[{]|[\]}]', re.DOTALL)
 
 
 class Structure(NamedTuple):
@@ -129,9 +132,12 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
         raise GrammarRefused("structural_tag.triggers must be a list of strings, none empty")
     if not isinstance(structures, list) or not structures:
         raise GrammarRefused("structural_tag.structures must be a list of at least one object")
-    read = tuple(_structure(i, one, triggers) for i, one in enumerate(structures))
+    heads = shortest(triggers)
+    read = tuple(_structure(i, one, heads) for i, one in enumerate(structures))
+    begins = sorted({structure.begin for structure in read})
     for trigger in triggers:
-        if not any(structure.begin.startswith(trigger) for structure in read):
+        at = bisect_left(begins, trigger)
+        if at == len(begins) or not begins[at].startswith(trigger):
             raise GrammarRefused(f"structural_tag: no structure begins with trigger {trigger!r}")
     separator = found.get("separator")
     if not isinstance(separator, str | None):
@@ -139,7 +145,27 @@ def read_structural_tag(text: str, depth: int) -> StructuralTag:
     return StructuralTag(tuple(dict.fromkeys(triggers)), read, must, stops, separator)
 
 
-def _structure(index: int, found: object, triggers: list[str]) -> Structure:
+def shortest(texts: Iterable[str]) -> list[str]:
+    """Those that begin with no other of them, sorted: ``shortest(["ab", "b", "a"]) == ["a", "b"]``.
+
+    Args:
+        texts: none empty.
+    """
+    found: list[str] = []
+    for text in sorted(set(texts)):
+        # All that stands between a text and one that it begins, begins with it too.
+        if not (found and text.startswith(found[-1])):
+            found.append(text)
+    return found
+
+
+def head_of(text: str, heads: Sequence[str]) -> str | None:
+    """The one of ``shortest`` that a text begins with; None if there is none."""
+    at = bisect_right(heads, text)
+    return heads[at - 1] if at and text.startswith(heads[at - 1]) else None
+
+
+def _structure(index: int, found: object, heads: Sequence[str]) -> Structure:
     where = f"structural_tag.structures[{index}]"
     if not isinstance(found, dict):
         raise GrammarRefused(f"{where} must be an object")
@@ -148,7 +174,7 @@ def _structure(index: int, found: object, triggers: list[str]) -> Structure:
     begin, end = found.get("begin"), found.get("end", "")
     if not isinstance(begin, str) or not isinstance(end, str):
         raise GrammarRefused(f"{where}: begin and end must be strings")
-    if not any(begin.startswith(trigger) for trigger in triggers):
+    if head_of(begin, heads) is None:
         raise GrammarRefused(f"{where}: begin {begin!r} starts with none of the triggers")
     return Structure(begin, _schema(f"{where}.schema", found.get("schema", {})), end)
 

@@ -17,7 +17,8 @@ def too_deep(field: str | None) -> str:
     )
 
 
-_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"|[\[\]{}]', re.DOTALL)
+# A string that does not end is read to the end, once.
+_TOKEN = re.compile(rb'"(?:[^"\\]|\\.)*+"?|[\[\]{}]', re.DOTALL)
 
 
 def field_too_deep(body: bytes) -> str | None:

@@ -15,7 +15,9 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 
@@ -24,6 +26,30 @@ _ACTIVE_SECONDS = 60.0
 _RETRY_SECONDS = 1.0
 _MOST_IDLE = 1024
 """Tenants that are remembered without having anything here."""
+
+_behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
+
+
+def work_on_behalf_of(tenant: str) -> None:
+    """Whatever this task, and those that it begins, want of what is shared is this tenant's."""
+    _behalf.set(tenant)
+
+
+def on_behalf_of() -> str:
+    """The tenant that this task works for; empty for the daemon itself."""
+    return _behalf.get()
+
+
+class _Turn(NamedTuple):
+    """A request that waits.
+
+    Attributes:
+        size: what it takes of the waiting room.
+        granted: done once it has a slot.
+    """
+
+    size: float
+    granted: asyncio.Future[None]
 
 
 @dataclass(slots=True, eq=False)
@@ -34,25 +60,48 @@ class _Tenant:
         served: its virtual time, in seconds of service.
         running: slots that it holds.
         waiting: its requests, the oldest first.
+        size: of these together.
         last_used: by the clock.
+        restrained_until: up to then it leaves a slot free, by the clock.
+        is_smallest_next: whether its next turn is the smallest one's, and not the oldest one's.
     """
 
     served: float
     last_used: float
     running: int = 0
-    waiting: deque[asyncio.Future[None]] = field(default_factory=deque)
+    waiting: deque[_Turn] = field(default_factory=deque)
+    size: float = 0.0
+    restrained_until: float = 0.0
+    is_smallest_next: bool = True
+
+    def next(self) -> _Turn:
+        """The one that is to run next, which waits no more."""
+        at = 0
+        # Where all are of the size 1 nobody looks.
+        if self.is_smallest_next and self.size != len(self.waiting):
+            at = min(range(len(self.waiting)), key=lambda i: self.waiting[i].size)
+        self.is_smallest_next = not self.is_smallest_next
+        turn = self.waiting[at]
+        self.leave(turn)
+        return turn
+
+    def leave(self, turn: _Turn) -> None:
+        """One waits no more."""
+        self.waiting.remove(turn)
+        self.size -= turn.size
 
 
 class FairQueue:
     """Gives slots of a resource to tenants in turn.
 
     While several tenants are active none of them holds the last slot: there is one for the tenant
-    that comes next.
+    that comes next. Within a tenant the oldest request and the smallest have every other turn.
 
     Args:
         what: the resource, for errors, such as "tokenizer".
         slots: how many there are, as the configuration of now says.
-        most_waiting: requests of all tenants.
+        most_waiting: the sizes of all tenants' waiting requests together; each is 1 unless it says
+            otherwise.
         clock: seconds; monotonic.
     """
 
@@ -71,6 +120,7 @@ class FairQueue:
         self._tenants: dict[str, _Tenant] = {}
         self._running = 0
         self._num_waiting = 0
+        self._size_waiting = 0.0
         self._virtual_time = 0.0
 
     @property
@@ -98,8 +148,12 @@ class FairQueue:
         finally:
             self.release(tenant, self._clock() - began)
 
-    async def acquire(self, tenant: str) -> None:
+    async def acquire(self, tenant: str, size: float = 1.0) -> None:
         """Wait for a slot; cancelling gives the turn up.
+
+        Args:
+            tenant: who wants it.
+            size: what it takes of the waiting room meanwhile.
 
         Raises:
             TenantNotAdmitted: the tenant's share of the waiting room is full.
@@ -109,18 +163,20 @@ class FairQueue:
         if not account.waiting and self._may_run(account):
             self._start(account)
             return
-        self._check_room(account)
-        turn = asyncio.get_running_loop().create_future()
+        self._check_room(account, size)
+        turn = _Turn(size, asyncio.get_running_loop().create_future())
         account.waiting.append(turn)
+        account.size += size
         self._num_waiting += 1
+        self._size_waiting += size
         try:
-            await turn
+            await turn.granted
         except asyncio.CancelledError:
-            if not turn.cancelled():
+            if not turn.granted.cancelled():
                 self.release(tenant, 0.0)  # it was given a slot meanwhile
             elif turn in account.waiting:
-                account.waiting.remove(turn)
-                self._num_waiting -= 1
+                account.leave(turn)
+                self._left(turn)
             raise
 
     def release(self, tenant: str, service: float) -> None:
@@ -140,11 +196,19 @@ class FairQueue:
     def wake(self) -> None:
         """Fill free slots; to be called when there are more of them."""
         while account := self._next():
-            turn = account.waiting.popleft()
-            self._num_waiting -= 1
-            if not turn.cancelled():  # else whoever waited has left, and is about to say so
+            turn = account.next()
+            self._left(turn)
+            if not turn.granted.cancelled():  # else whoever waited has left, and is about to say so
                 self._start(account)
-                turn.set_result(None)
+                turn.granted.set_result(None)
+
+    def restrain(self, tenant: str, seconds: float) -> None:
+        """Let a tenant leave one slot free for so long, whether another is active or not."""
+        self._account(tenant).restrained_until = self._clock() + seconds
+
+    def _left(self, turn: _Turn) -> None:
+        self._num_waiting -= 1
+        self._size_waiting -= turn.size
 
     def _account(self, tenant: str) -> _Tenant:
         now, account = self._clock(), self._tenants.get(tenant)
@@ -181,14 +245,15 @@ class FairQueue:
             return False
         if account.running < slots - 1 or slots == 1:
             return True
-        since = self._clock() - _ACTIVE_SECONDS
-        return not any(
+        now = self._clock()
+        since = now - _ACTIVE_SECONDS
+        return now >= account.restrained_until and not any(
             one is not account and (one.running or one.waiting or one.last_used > since)
             for one in self._tenants.values()
         )
 
-    def _check_room(self, account: _Tenant) -> None:
-        left = self._most_waiting - self._num_waiting
+    def _check_room(self, account: _Tenant, size: float) -> None:
+        left = self._most_waiting - self._size_waiting
         if left <= 0:
             raise NotAdmitted(
                 f"{self._num_waiting} requests wait for the {self._what}, which is the limit; try "
@@ -196,7 +261,7 @@ class FairQueue:
                 reason="full",
                 retry_after=_RETRY_SECONDS,
             )
-        if len(account.waiting) >= left:
+        if account.waiting and account.size + size > left:
             raise TenantNotAdmitted(
                 f"{len(account.waiting)} of this tenant's requests wait for the {self._what}, "
                 f"which is its share of the {self._most_waiting} that may; try again later",

@@ -71,6 +71,7 @@ def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
 
 def main() -> int:
     """Serve until standard input ends."""
+    os.nice(_NICENESS)  # from the start: a process that was lost is replaced while others compute
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What plugins print must not come between the frames.
     answers = os.fdopen(os.dup(1), "wb")
@@ -85,7 +86,6 @@ def main() -> int:
         _write(answers, Verdict(told(error), is_fault=True))
         return 1
     _write(answers, Verdict())
-    os.nice(_NICENESS)
     mask = np.zeros(-(-config.vocab_size // 32), np.int32)
     limit = _vm_bytes() + config.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

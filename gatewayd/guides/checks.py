@@ -1,35 +1,60 @@
-"""Checks grammars before engines see them, in processes that may end by it; see ADR 0015."""
+"""Checks grammars before engines see them, in processes that may end by it; see ADR 0015.
+
+Tenants take turns at the processes by the seconds that they had of them. What is found out is known
+to the tenant that has asked and to no other: otherwise the time would tell what others use.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import OrderedDict
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gatewayd.config import GuideTable
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
-from gatewayd.guides.line import Line
-from gatewayd.guides.process import CheckLost, CheckProcess
+from gatewayd.fair_queue import FairQueue
+from gatewayd.guides.losses import SECONDS, Losses
+from gatewayd.guides.pool import CheckPool, Unusable
+from gatewayd.guides.process import CheckLost
 from gatewayd.launch import NONE
+from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.guide_check import CheckConfig, encode
+from gatewayd_engine.tenant_cache import TenantCache
 from gatewayd_hooks.guiding import GuideSpec
 
 _log = logging.getLogger(__name__)
 _CACHED, _CACHED_CHARS = 1024, 8 << 20
-_Key = tuple[GuideSpec, bytes]
-"""A grammar, and what it is compiled with."""
+_LEAST_CHARS, _MOST_CHARS = 1 << 10, 64 << 10
+"""What a grammar that waits counts for in the waiting room, at least and at most."""
+_ROOM_CHARS = 512 << 10
+"""Of all that wait; a tenant alone has half of it."""
+_SPARE = 2
+"""Processes that are there once one was lost: its own, and one for the tenant that comes next."""
 
 
 class _Answer(NamedTuple):
-    """What is told of a grammar: nothing, what is wrong with it, or that nobody can say."""
+    """What is told of a grammar: nothing, what is wrong with it, or that nobody can say.
+
+    Attributes:
+        is_lost: whether a process has ended by it.
+        is_sure: whether it is the same the next time; if so it is remembered.
+        chars: of the grammar, which is remembered with it.
+    """
 
     refusal: str = ""
     is_fault: bool = False
+    is_lost: bool = False
+    is_sure: bool = False
+    chars: int = 0
+
+
+_Key = tuple[str, GuideSpec, bytes]
+"""A tenant, a grammar, and what it is compiled with."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,12 +62,16 @@ class _Asked:
     """A check, and how many wait for it.
 
     Attributes:
+        answer: done once it is known.
         task: finds it out.
         waiters: requests.
         has_begun: whether a process looks at it, or will at once.
     """
 
-    task: asyncio.Task[_Answer] | None = None
+    answer: asyncio.Future[_Answer] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    task: asyncio.Task[None] | None = None
     waiters: int = 0
     has_begun: bool = False
 
@@ -60,23 +89,32 @@ class GuideChecks:
         self._table = table
         self._folder = folder
         self._fleet = fleet
-        self._idle: list[CheckProcess] = []
-        self._line = Line(lambda: self._table().processes)
+        self._pool = CheckPool()
+        self._queue = FairQueue(
+            "grammar checkers", lambda: self._table().processes, most_waiting=_ROOM_CHARS
+        )
+        self._losses = Losses()
         self._asked: dict[_Key, _Asked] = {}
-        self._known: OrderedDict[_Key, _Answer] = OrderedDict()
-        self._chars = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._known: TenantCache[tuple[GuideSpec, bytes], _Answer] = TenantCache(
+            _CACHED, _CACHED_CHARS, lambda answer: answer.chars
+        )
 
     @property
     def strategy(self) -> str:
         """The guide that grammars are checked with."""
         return self._table().strategy
 
-    async def check(self, spec: GuideSpec, param: str) -> GuideSpec:
+    async def check(
+        self, spec: GuideSpec, param: str, tenant: str = DEFAULT_TENANT, turn: str = ""
+    ) -> GuideSpec:
         """See that a grammar can be compiled.
 
         Args:
             spec: what the answer is to follow.
             param: the request's field, for the error.
+            tenant: who asks; what it has asked before is known at once.
+            turn: with whom it shares its turns at the processes; empty for its tenant.
 
         Returns:
             The same.
@@ -84,13 +122,14 @@ class GuideChecks:
         Raises:
             InvalidRequest: it cannot; the sentence says why, or names the limit.
             StrategyUnavailable: nobody can say.
-            QueueFull: too many wait for an answer.
+            NotAdmitted: too many wait for an answer, or the tenant's grammars end too many
+                processes.
         """
         config = self._config(param)
-        key = spec, encode(config)
-        answer = self._known.get(key)
+        encoded = encode(config)
+        answer = self._known.get(tenant, (spec, encoded))
         if answer is None:
-            answer = await self._wait(key, config)
+            answer = await self._wait((tenant, spec, encoded), config, turn or tenant)
         if answer.is_fault:
             raise StrategyUnavailable(
                 f"the guide {config.guide.name} failed on {param}; ask for free text"
@@ -101,12 +140,11 @@ class GuideChecks:
 
     async def close(self) -> None:
         """End the processes."""
-        for asked in tuple(self._asked.values()):
-            if asked.task is not None:
-                asked.task.cancel()
-        idle, self._idle = self._idle, []
-        for process in idle:
-            await process.stop()
+        tasks = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._pool.close()
 
     def _config(self, param: str) -> CheckConfig:
         table, model = self._table(), self._fleet.model
@@ -125,19 +163,23 @@ class GuideChecks:
             memory_bytes=int(table.compile_memory),
         )
 
-    async def _wait(self, key: _Key, config: CheckConfig) -> _Answer:
+    async def _wait(self, key: _Key, config: CheckConfig, turn: str) -> _Answer:
         """Many ask for the same at once: one process looks at it, and none once all have left."""
         asked = self._asked.get(key)
-        if asked is None or asked.task is None:
+        if asked is None:
+            if key[0] != DEFAULT_TENANT:  # there one client would close it for all the others
+                self._losses.check(key[0])
             asked = self._asked[key] = _Asked()
-            asked.task = asyncio.create_task(self._find_out(asked, key, config))
+            asked.task = asyncio.create_task(self._find_out(asked, key, config, turn))
+            self._tasks.add(asked.task)
+            asked.task.add_done_callback(self._tasks.discard)
         asked.waiters += 1
         try:
-            return await asyncio.shield(asked.task)
+            return await asyncio.shield(asked.answer)
         finally:
             asked.waiters -= 1
             # One that a process looks at ends soon, and its answer is good for others.
-            if not asked.waiters and not asked.has_begun:
+            if not asked.waiters and not asked.has_begun and asked.task is not None:
                 asked.task.cancel()
                 self._drop(key, asked)
 
@@ -145,64 +187,60 @@ class GuideChecks:
         if self._asked.get(key) is asked:
             del self._asked[key]
 
-    async def _find_out(self, asked: _Asked, key: _Key, config: CheckConfig) -> _Answer:
+    async def _find_out(self, asked: _Asked, key: _Key, config: CheckConfig, turn: str) -> None:
+        """Tell it; a process that was lost by it is replaced at the expense of who has asked."""
+        tenant, spec, encoded = key
+        answer = asked.answer
         try:
-            await self._line.enter(len(key[0].text))
-            asked.has_begun = True
+            await self._queue.acquire(turn, min(max(len(spec.text), _LEAST_CHARS), _MOST_CHARS))
+            asked.has_begun, began = True, time.monotonic()
             try:
-                return await self._ask(key, config)
+                found = await self._ask(spec, config)
+                if found.is_sure:
+                    self._known.put(tenant, (spec, encoded), found)
+                self._drop(key, asked)
+                answer.set_result(found)
+                if found.is_lost:
+                    self._losses.note(tenant)
+                    self._queue.restrain(turn, SECONDS)
+                    await self._replace(config)
             finally:
-                self._line.leave()
+                self._queue.release(turn, time.monotonic() - began)
+        except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
+            if not answer.done():
+                answer.set_exception(error)
+                answer.exception()  # whoever has left does not want to know
+            else:
+                _log.exception("a process that checks grammars was not replaced")
         finally:
             self._drop(key, asked)
+            answer.cancel()
 
-    async def _ask(self, key: _Key, config: CheckConfig) -> _Answer:
+    async def _replace(self, config: CheckConfig) -> None:
+        others = self._queue.num_running - 1
+        await self._pool.refill(config, min(_SPARE, self._table().processes - others))
+
+    async def _ask(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
         try:
-            process = await self._process(config)
-        except (CheckLost, OSError, _Unusable) as error:
+            process = await self._pool.take(config)
+        except (CheckLost, OSError, Unusable) as error:
             _log.error("grammars cannot be checked: %s", error)
             return _Answer(is_fault=True)
         try:
-            verdict = await process.ask(key[0])
+            verdict = await process.ask(spec)
         except CheckLost as lost:
             # Not remembered: on another day the machine may be less busy.
             if lost.was_slow:
                 limit = f"{config.seconds:g} s ([guide] compile_seconds)"
-                return _Answer(f"it takes longer to compile than the limit of {limit}; simplify it")
-            limit = f"{config.memory_bytes >> 20} MiB ([guide] compile_memory)"
-            return _Answer(
-                f"it needs more memory to compile than the limit of {limit}; simplify it"
-            )
+                refusal = f"it takes longer to compile than the limit of {limit}; simplify it"
+            else:
+                limit = f"{config.memory_bytes >> 20} MiB ([guide] compile_memory)"
+                refusal = f"it needs more memory to compile than the limit of {limit}; simplify it"
+            return _Answer(refusal, is_lost=True)
         except BaseException:
             process.kill()
             raise
-        self._idle.append(process)
+        await self._pool.give_back(process, self._table().processes)
         if verdict.is_fault:
             _log.error("guide %s failed on a grammar: %s", config.guide.name, verdict.refusal)
-        answer = _Answer(verdict.refusal, verdict.is_fault)
-        self._remember(key, answer)
-        return answer
-
-    async def _process(self, config: CheckConfig) -> CheckProcess:
-        """One that is idle, or a fresh one."""
-        while self._idle:
-            process = self._idle.pop()
-            if process.config == config:
-                return process
-            await process.stop()
-        process, verdict = await CheckProcess.start(config)
-        if verdict.refusal:
-            await process.stop()
-            raise _Unusable(verdict.refusal)
-        return process
-
-    def _remember(self, key: _Key, answer: _Answer) -> None:
-        self._known[key] = answer
-        self._chars += len(key[0].text)
-        while len(self._known) > _CACHED or self._chars > _CACHED_CHARS:
-            (spec, _), _ = self._known.popitem(last=False)
-            self._chars -= len(spec.text)
-
-
-class _Unusable(Exception):
-    """The guide cannot be loaded or opened."""
+        return _Answer(verdict.refusal, verdict.is_fault, is_sure=True, chars=len(spec.text))

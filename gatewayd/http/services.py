@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import Fleet
@@ -14,11 +15,13 @@ from gatewayd.errors import (
     EngineUnavailable,
     InvalidRequest,
     ModelNotFound,
+    NotAdmitted,
     QueueFull,
     StrategyUnavailable,
 )
 from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.explain.trail import spent_on
+from gatewayd.fair_queue import on_behalf_of
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
@@ -26,6 +29,7 @@ from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline import Pipeline
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers
+from gatewayd.tenants.principal import current_principal
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_hooks.detection import Detector
@@ -140,15 +144,17 @@ class Services:
         Raises:
             InvalidRequest: it cannot.
             StrategyUnavailable: nobody can say.
+            NotAdmitted: it cannot be looked at now.
         """
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
+        check = partial(self.guides.check, tenant=current_principal().tenant, turn=on_behalf_of())
         with spent_on(GRAMMAR, self.guides.strategy):
             try:
-                return await self.guides.check(wish.spec, wish.param)
+                return await check(wish.spec, wish.param)
             except InvalidRequest as refused:
                 if wish.parts is not None and refused.code == "invalid_grammar":
-                    await _find_fault(self.guides, wish.parts())
+                    await _find_fault(check, wish.parts())
                 raise
 
     def check_model(self, name: str | None) -> str:
@@ -167,13 +173,15 @@ class Services:
         return name
 
 
-async def _find_fault(guides: GuideChecks, parts: Sequence[tuple[GuideSpec, str]]) -> None:
+async def _find_fault(
+    check: Callable[[GuideSpec, str], Awaitable[object]], parts: Sequence[tuple[GuideSpec, str]]
+) -> None:
     """Look at the parts of what was refused one by one.
 
     Raises:
         InvalidRequest: this one cannot be kept.
     """
-    with contextlib.suppress(TimeoutError, StrategyUnavailable):
+    with contextlib.suppress(TimeoutError, StrategyUnavailable, NotAdmitted):
         async with asyncio.timeout(_FAULT_SECONDS):
             for spec, param in parts:
-                await guides.check(spec, param)
+                await check(spec, param)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, MutableMapping
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,18 @@ class Principal:
 
 OPERATOR = Principal(tenant=DEFAULT_TENANT, scopes=frozenset((EVERYTHING,)))
 """Who has the configured key, or anybody where there are none."""
+
+_current: ContextVar[Principal] = ContextVar("gatewayd.principal", default=OPERATOR)
+
+
+def current_principal() -> Principal:
+    """Who has sent the request that this task works on; the operator where nobody was asked."""
+    return _current.get()
+
+
+def work_for(principal: Principal) -> None:
+    """This task works on a request of theirs from now on."""
+    _current.set(principal)
 
 
 def principal_of(scope: MutableMapping[str, Any]) -> Principal:

@@ -177,3 +177,59 @@ async def _leavers(rng: random.Random, slots: int) -> None:
     for tenant in holding:
         queue.release(tenant, 0.0)
     assert (queue.num_running, queue.num_waiting) == (0, 0)
+
+
+async def test_within_a_tenant_the_smallest_and_the_oldest_have_every_other_turn() -> None:
+    queue, order = FairQueue("thing", lambda: 1, most_waiting=10_000), list[int]()
+    await queue.acquire("one")
+
+    async def ask(size: int) -> None:
+        await queue.acquire("one", size)
+        order.append(size)
+        queue.release("one", 1.0)
+
+    tasks = [asyncio.create_task(ask(size)) for size in (900, 800, 30, 700, 20, 10)]
+    await settled()
+    queue.release("one", 1.0)
+    await asyncio.gather(*tasks)
+    assert order == [10, 900, 20, 800, 30, 700]
+
+
+async def test_what_is_large_takes_more_of_the_waiting_room() -> None:
+    queue = FairQueue("thing", lambda: 1, most_waiting=100)
+    await queue.acquire("flood")
+    tasks = [asyncio.create_task(queue.acquire("flood", 20)) for _ in range(2)]
+    await settled()
+    with pytest.raises(TenantNotAdmitted):
+        await queue.acquire("flood", 30)
+    tasks.append(asyncio.create_task(queue.acquire("flood", 10)))
+    tasks.append(asyncio.create_task(queue.acquire("other", 80)))  # one alone always may
+    await settled()
+    assert queue.num_waiting == 4
+    with pytest.raises(NotAdmitted, match="4 requests wait"):
+        await queue.acquire("third")
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait_for(_through(queue), 1)
+
+
+async def _through(queue: FairQueue) -> None:
+    queue.release("flood", 1.0)
+    await queue.acquire("third", 100)
+
+
+async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_there() -> None:
+    clock = Clock()
+    queue = FairQueue("thing", lambda: 3, most_waiting=100, clock=clock)
+    queue.restrain("bad", 60)
+    tasks = [asyncio.create_task(queue.acquire("bad")) for _ in range(5)]
+    await settled()
+    assert queue.num_running == 2
+    clock.now += 61
+    queue.release("bad", 1.0)
+    await settled()
+    assert queue.num_running == 3
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)

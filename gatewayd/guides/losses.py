@@ -1,0 +1,50 @@
+"""Checkers that have ended by a tenant's grammars: who ends many waits with the next grammar."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+
+from gatewayd.errors import TenantNotAdmitted
+
+MOST, SECONDS = 10, 60.0
+"""Checkers that a tenant may lose within so long."""
+
+
+class Losses:
+    """Counts them.
+
+    Args:
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lost: dict[str, deque[float]] = {}
+
+    def note(self, tenant: str) -> None:
+        """Another one."""
+        now = self._clock()
+        for name in [name for name, times in self._lost.items() if times[-1] <= now - SECONDS]:
+            del self._lost[name]
+        self._lost.setdefault(tenant, deque(maxlen=MOST)).append(now)
+
+    def check(self, tenant: str) -> None:
+        """See that a tenant may have another grammar looked at.
+
+        Raises:
+            TenantNotAdmitted: it has lost too many.
+        """
+        times = self._lost.get(tenant)
+        if times is None or len(times) < MOST:
+            return
+        left = times[0] + SECONDS - self._clock()
+        if left > 0:
+            raise TenantNotAdmitted(
+                f"{MOST} grammars of this tenant took more time or memory to compile than the "
+                f"limit within {SECONDS:g} s; those that were compiled before are served; make "
+                "others simpler, or try again later",
+                reason="grammars",
+                retry_after=left,
+            )

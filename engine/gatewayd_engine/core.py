@@ -172,7 +172,8 @@ class EngineCore:
         sequences = make_sequences(message, prompt, seed, compacts=self._compactor.is_on)
         guide = message.params.guide
         if guide is not None:
-            grammar = self.strategies.guides.want(*guide, message.params.guide_behind)
+            behind = message.params.guide_behind
+            grammar = self.strategies.guides.want(*guide, behind, message.tenant)
             for sequence in sequences:
                 sequence.grammar = grammar
         if not self.has_work:

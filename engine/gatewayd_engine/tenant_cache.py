@@ -75,7 +75,7 @@ class TenantCache(Generic[K, V]):
         }
         count, weight = len(self), sum(weights.values())
         while count > self._most or weight > self._most_weight:
-            tenant = max(weights, key=lambda one: self._share(one, weights[one]))
+            tenant = max(weights, key=lambda one: (self._share(one, weights[one]), one))
             kept = self._kept[tenant]
             _, value = kept.popitem(last=False)
             gone = self._weight_of(value)

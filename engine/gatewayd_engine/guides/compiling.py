@@ -1,10 +1,12 @@
-"""Compiles grammars in threads beside the steps, and keeps those that were asked for last."""
+"""Compiles grammars in threads beside the steps, and keeps those that were asked for last.
+
+Each tenant has its own, and a share of threads and cache: the time of one tells nothing of others.
+"""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict, deque
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakSet, WeakValueDictionary
@@ -13,12 +15,14 @@ from gatewayd_engine.config import GuideLimits, StrategyChoice
 from gatewayd_engine.guides.letters import Letters
 from gatewayd_engine.guides.marks import Boundary
 from gatewayd_engine.guides.thinking import Thinking
+from gatewayd_engine.guides.turns import Turns
+from gatewayd_engine.tenant_cache import TenantCache
 from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec, Matcher
 from gatewayd_hooks.parsing import Bounds
 
 _AT_ONCE = 2
 """Threads that compile: what runs meanwhile wants the other cores."""
-_Key = tuple[GuideSpec, Bounds | None]
+_Key = tuple[str, GuideSpec, Bounds | None]
 INVALID = "invalid_grammar"
 """Code of a request whose grammar is refused."""
 
@@ -50,6 +54,8 @@ class Compiled:
         refusal: code and sentence for the client; None if it is not refused.
         error: what its guide raised, but for refusals.
         seconds: that it took.
+        tenant: whose it is.
+        began: when its thread did, seconds of ``time.monotonic``.
         until: when it is given up, seconds of ``time.monotonic``.
         is_settled: whether it is there, or refused, for good.
     """
@@ -58,6 +64,7 @@ class Compiled:
         "__weakref__",
         "_is_over",
         "_letters",
+        "began",
         "boundary",
         "bounds",
         "error",
@@ -67,6 +74,7 @@ class Compiled:
         "refusal",
         "seconds",
         "spec",
+        "tenant",
         "until",
     )
 
@@ -76,8 +84,10 @@ class Compiled:
         guide: Guide,
         bounds: Bounds | None = None,
         letters: Letters | None = None,
+        tenant: str = "",
     ) -> None:
         self.spec = spec
+        self.tenant = tenant
         self.guide = guide
         self.bounds = bounds
         self._letters = letters
@@ -86,15 +96,15 @@ class Compiled:
         self.refusal: tuple[str, str] | None = None
         self.error: BaseException | None = None
         self.seconds = 0.0
-        self.until = 0.0
+        self.began = self.until = 0.0
         self.is_settled = False
         self._is_over = threading.Event()
         guide.users.add(self)
 
     @property
-    def key(self) -> tuple[GuideSpec, Bounds | None]:
+    def key(self) -> _Key:
         """Equal ones are compiled once."""
-        return self.spec, self.bounds
+        return self.tenant, self.spec, self.bounds
 
     @property
     def is_over(self) -> bool:
@@ -150,9 +160,11 @@ class Compiler:
     def __init__(self, limits: GuideLimits, letters: Letters | None = None) -> None:
         self._limits = limits
         self._letters = letters
-        self._kept: OrderedDict[_Key, Compiled] = OrderedDict()
+        self._kept: TenantCache[_Key, Compiled] = TenantCache(
+            limits.cached, limits.cached_bytes, lambda one: one.num_bytes
+        )
         self._alive: WeakValueDictionary[_Key, Compiled] = WeakValueDictionary()
-        self._waiting: deque[Compiled] = deque()
+        self._turns = Turns(_AT_ONCE)
         self._working: list[Compiled] = []
 
     @property
@@ -160,15 +172,21 @@ class Compiler:
         """Whether anything is on its way."""
         return bool(self._working)
 
-    def want(self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None) -> Compiled:
-        """What comes of a spec, behind reasoning or not; begins to compile it if nobody has."""
-        found = self._alive.get((spec, bounds))
+    def want(
+        self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None, tenant: str = ""
+    ) -> Compiled:
+        """What comes of a tenant's spec, behind reasoning or not; begins it if nobody has.
+
+        What nobody holds any more before its turn comes, is not compiled.
+        """
+        found = self._alive.get((tenant, spec, bounds))
         if found is not None and found.guide is guide:
-            self._keep(found)
+            if found.is_settled:
+                self._kept.put(tenant, found.key, found)
             return found
-        made = Compiled(spec, guide, bounds, self._letters)
-        self._keep(made)
-        self._waiting.append(made)
+        made = Compiled(spec, guide, bounds, self._letters, tenant)
+        self._alive[made.key] = made
+        self._turns.add(made)
         self._begin()
         return made
 
@@ -190,9 +208,12 @@ class Compiler:
             self._working = [one for one in self._working if not one.is_over]
             for one in over:
                 one.is_settled = True
+                self._turns.over(one, now - one.began)
                 if one.grammar is None:
                     # Another guide, or another day, may know better.
                     self._forget(one)
+                elif self._alive.get(one.key) is one:
+                    self._kept.put(one.tenant, one.key, one)
             self._begin()
         return over
 
@@ -202,25 +223,14 @@ class Compiler:
         self._alive.clear()
 
     def _begin(self) -> None:
-        while self._waiting and len(self._working) < _AT_ONCE:
-            one = self._waiting.popleft()
-            one.until = time.monotonic() + self._limits.compile_seconds
+        while (one := self._turns.next()) is not None:
+            one.began = time.monotonic()
+            one.until = one.began + self._limits.compile_seconds
             self._working.append(one)
             # One that does not come back keeps neither the steps nor the end waiting.
             threading.Thread(target=one.work, name="guide compile", daemon=True).start()
 
-    def _keep(self, made: Compiled) -> None:
-        """As the last that was asked for. Those that go live on while requests follow them."""
-        self._kept[made.key] = self._alive[made.key] = made
-        self._kept.move_to_end(made.key)
-        # Weighed now, as they grow while they are followed.
-        left = self._limits.cached_bytes
-        for i, one in enumerate(reversed([*self._kept.values()])):
-            left -= one.num_bytes
-            if i and (left < 0 or i >= self._limits.cached):
-                del self._kept[one.key]
-
     def _forget(self, one: Compiled) -> None:
-        for known in (self._kept, self._alive):
-            if known.get(one.key) is one:
-                del known[one.key]
+        if self._alive.get(one.key) is one:
+            del self._alive[one.key]
+            self._kept.drop(one.tenant, one.key)

@@ -70,13 +70,16 @@ class Guides:
         """What the guide that compiles now was made from; None if there is none in service."""
         return None if self._now is None or self._is_quarantined else self._now.choice
 
-    def want(self, form: str, text: str, behind: tuple[str, str] | None = None) -> Compiled:
-        """What comes of a request's grammar; begins to compile it if nobody has.
+    def want(
+        self, form: str, text: str, behind: tuple[str, str] | None = None, tenant: str = ""
+    ) -> Compiled:
+        """What comes of a request's grammar; begins to compile it if its tenant has not.
 
         Args:
             form: see ``GuideSpec``.
             text: the same.
             behind: the marks of the reasoning behind which the answer follows it, as ``Bounds``.
+            tenant: who asks.
         """
         spec = GuideSpec(form, text)  # type: ignore[arg-type]
         guide = self._now
@@ -93,7 +96,7 @@ class Guides:
             limit = self._limits.text_bytes
             none.refuse(INVALID, f"it has {len(text)} characters; the maximum is {limit}")
             return none
-        return self._compiler.want(spec, guide, behind and Bounds(*behind))
+        return self._compiler.want(spec, guide, behind and Bounds(*behind), tenant)
 
     @property
     def is_busy(self) -> bool:

@@ -1,21 +1,19 @@
-"""``POST /v1/watermark/detect``: does a text carry the mark of its sender's answers?"""
+"""``POST /v1/watermark/detect``: does a text carry the mark of its sender's tenant's answers?"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import Final
 
-from gatewayd.errors import InvalidRequest, NotFound
+from gatewayd.errors import InvalidRequest, NotFound, PermissionDenied
 from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, send_json
 from gatewayd.http.generate import receive_request
 from gatewayd.http.sampling import check_ids
 from gatewayd.http.schema.watermark import MAX_MARK_TOKENS, DetectRequest
 from gatewayd.http.services import Services
+from gatewayd.store.tables import DEFAULT_TENANT
+from gatewayd.tenants.principal import Principal, principal_of
 
 _MAX_CHARACTERS = 4 * MAX_MARK_TOKENS
-
-_TENANT: Final = ""
-"""Everybody's: there are no tenants yet, and ``EngineRequest.tenant`` says the same."""
 
 
 class Detect:
@@ -30,7 +28,9 @@ class Detect:
         """Serve one request."""
         services = self._services
         request, ignored = await receive_request(services, DetectRequest, scope, receive)
-        services.check_model(request.model)
+        principal = principal_of(scope)
+        principal.check_use(services.check_model(request.model))
+        tenant = _whose(request, principal)
         detector = services.detector()
         if detector is None:
             raise NotFound(
@@ -38,7 +38,7 @@ class Detect:
                 code="watermark_not_configured",
             )
         ids = await self._ids(request)
-        found = await services.text.tokenizer.apart(len(ids), lambda: detector.detect(ids, _TENANT))
+        found = await services.text.tokenizer.apart(len(ids), lambda: detector.detect(ids, tenant))
         answer = {"object": "watermark.detection", "num_tokens": len(ids), **asdict(found)}
         await send_json(send, answer, headers=ignored_header(ignored))
 
@@ -65,3 +65,19 @@ class Detect:
         model = await services.loaded_model()
         check_ids(ids, model.vocab_size, param)
         return ids
+
+
+def _whose(request: DetectRequest, principal: Principal) -> str:
+    """The tenant whose mark is looked for: its own, for what is told says something of the mark.
+
+    Raises:
+        PermissionDenied: it is another's, and whoever asks is not the operator.
+    """
+    tenant = principal.tenant if request.tenant is None else request.tenant
+    is_operator = principal.is_free and principal.tenant == DEFAULT_TENANT
+    if tenant != principal.tenant and not is_operator:
+        raise PermissionDenied(
+            "this API key may look for the mark of its own tenant only; leave tenant out",
+            param="tenant",
+        )
+    return tenant

@@ -34,5 +34,5 @@ class Detector(Protocol):
 
         Args:
             tokens: ids of the text.
-            tenant: whose mark; empty without tenants.
+            tenant: whose mark; empty, or ``default``, for all who come without a key.
         """

@@ -10,7 +10,7 @@ import numpy as np
 
 from gatewayd_hooks.detection import Detection
 from gatewayd_logits_watermark.green import Hasher, is_green, split
-from gatewayd_logits_watermark.keys import keys_of
+from gatewayd_logits_watermark.keys import keys_of, names_of
 
 if TYPE_CHECKING:
     from gatewayd_logits_watermark.config import WatermarkConfig
@@ -34,9 +34,17 @@ class MarkDetector:
         self._key_of = keys_of(config)
 
     def detect(self, tokens: Sequence[int], tenant: str) -> Detection:
-        """Look for a tenant's mark."""
+        """Look for a tenant's mark; where it is not, for one of an earlier version."""
+        name, *earlier = names_of(tenant)
+        found = self._detect(tokens, name)
+        for name in () if found.is_marked else earlier:
+            if (other := self._detect(tokens, name)).is_marked:
+                return other
+        return found
+
+    def _detect(self, tokens: Sequence[int], name: str) -> Detection:
         config = self._config
-        return detect(tokens, self._key_of(tenant), config.gamma, config.context)
+        return detect(tokens, self._key_of(name), config.gamma, config.context)
 
 
 def detect(tokens: Sequence[int], key: bytes, gamma: float, context: int) -> Detection:

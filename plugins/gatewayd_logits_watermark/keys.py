@@ -12,6 +12,9 @@ from gatewayd_logits_watermark.config import MIN_SECRET_CHARS, WatermarkConfig
 _PURPOSE = b"gatewayd watermark 1\0"
 """Keeps these keys apart from whatever else the same secret may serve."""
 
+_EVERYBODY = ("", "default")
+"""Names of the one tenant of all who come without a key: what is counted of it has the second."""
+
 KeyOf = Callable[[str], bytes]
 """A tenant's name to its key, 32 bytes."""
 
@@ -32,6 +35,14 @@ def keys_of(config: WatermarkConfig) -> KeyOf:
         return derived.digest()
 
     return key_of
+
+
+def names_of(tenant: str) -> tuple[str, ...]:
+    """The names whose keys have marked a tenant's answers: today's, then those of earlier versions.
+
+    Once, a limit on the tenant of everybody changed its name, and so its key.
+    """
+    return _EVERYBODY if tenant in _EVERYBODY else (tenant,)
 
 
 def _read(file: Path) -> str:

@@ -10,7 +10,7 @@ import torch
 
 from gatewayd_hooks.logits import RequestRefused
 from gatewayd_logits_watermark.green import Hasher, numbers_of, split, threshold
-from gatewayd_logits_watermark.keys import keys_of
+from gatewayd_logits_watermark.keys import keys_of, names_of
 from gatewayd_logits_watermark.trail import EAGERNESS, Trail
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ class Watermark:
         config = self._config
         before = prompt[-config.context :].tolist()
         context = [-1] * (config.context - len(before)) + before
-        hasher = Hasher(self._key_of(params.tenant))
+        hasher = Hasher(self._key_of(names_of(params.tenant)[0]))
         trail = self._trails[row] = Trail(hasher, context, config.gamma, self._number_of)
         for token in output.tolist():
             trail.advance(token)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,52 @@ def test_the_detector_follows_the_chain_and_the_secret(start_daemon: Any, tmp_pa
         chain("bias")
         assert verdict(second).status_code == 404
         assert answer() == plain
+
+
+@pytest.mark.parametrize("length", [240, pytest.param(1000, marks=pytest.mark.slow)])
+def test_each_tenant_finds_its_own_mark_and_no_other(
+    start_daemon: Any, tmp_path: Path, length: int
+) -> None:
+    """Two tenants and the operator, before and after a limit is put on the tenant of everybody."""
+    socket = str(tmp_path / "admin.sock")
+    env = {**MARKING, "GATEWAYD_ADMIN__SOCKET": socket, "GATEWAYD_API_KEY": "operator"}
+    daemon = start_daemon(NANO_DAEMON, env=env)
+    keys = {"operator": "operator"}
+    for name in ("acme", "other"):
+        call(socket, "POST", "/admin/tenants", {"tenant": name})
+        keys[name] = call(socket, "POST", "/admin/keys", {"tenant": name})["secret"]
+    scopes = ["infer:elsewhere"]
+    keys["bound"] = call(socket, "POST", "/admin/keys", {"tenant": "acme", "scopes": scopes})[
+        "secret"
+    ]
+
+    def ask(who: str, path: str, **body: Any) -> httpx.Response:
+        return http.post(path, json=body, headers={"authorization": f"Bearer {keys[who]}"})
+
+    def answer(who: str) -> list[int]:
+        asked = {"max_tokens": length, "ignore_eos": True, "return_token_ids": True, "seed": 1}
+        told = ask(who, "/v1/completions", model="nano", prompt="class Cache:\n", **asked).json()
+        return list(told["choices"][0]["token_ids"])
+
+    def finds(who: str, ids: list[int], **fields: Any) -> Any:
+        return ask(who, "/v1/watermark/detect", tokens=ids, **fields).json()["is_marked"]
+
+    with httpx.Client(base_url=daemon.url, timeout=60) as http:
+        names = ("acme", "other", "operator")
+        with ThreadPoolExecutor() as pool:
+            texts = dict(zip(names, pool.map(answer, names), strict=True))
+        for whose, ids in texts.items():
+            for who in texts:
+                assert finds(who, ids) is (who == whose), (who, whose)
+        assert finds("operator", texts["acme"], tenant="acme") is True
+        assert finds("acme", texts["acme"], tenant="acme") is True
+        stranger = ask("other", "/v1/watermark/detect", tokens=[1], tenant="acme")
+        assert (stranger.status_code, stranger.json()["error"]["param"]) == (403, "tenant")
+        assert ask("bound", "/v1/watermark/detect", tokens=[1]).status_code == 403
+        call(socket, "PATCH", "/admin/tenants/default", {"concurrency": 9})
+        assert finds("operator", texts["operator"]) is True
+        counted = answer("operator")
+        assert finds("operator", counted) is True
+        assert finds("other", counted) is False
+        call(socket, "PATCH", "/admin/tenants/default", {"concurrency": None})
+        assert finds("operator", counted) is True

@@ -9,6 +9,7 @@ import pytest
 from scipy.stats import binom
 
 from gatewayd_logits_watermark.detector import MarkDetector, detect, judge
+from gatewayd_logits_watermark.keys import keys_of
 from tests.plugins.watermarking import config, is_green
 
 
@@ -65,3 +66,22 @@ def test_chance_looks_marked_in_fewer_than_one_of_a_thousand_texts() -> None:
     assert sum(one >= 4 for one in z) <= 12
     assert abs(np.mean(z)) < 0.03
     assert abs(np.std(z) - 1) < 0.03
+
+
+def test_the_tenant_of_everybody_has_one_key_and_keeps_what_an_earlier_one_has_marked() -> None:
+    settings = config()
+    detector, key_of = MarkDetector(settings), keys_of(settings)
+
+    def marked(key: bytes) -> list[int]:
+        ids = [9]
+        while len(ids) < 120:
+            green = (t for t in range(4096) if is_green(key, ids[-1:], t, settings.gamma))
+            ids.append(next(t for t in green if t not in ids))
+        return ids
+
+    today, once, other = (marked(key_of(name)) for name in ("", "default", "acme"))
+    for name in ("", "default"):
+        assert detector.detect(today, name).is_marked is True
+        assert detector.detect(once, name).is_marked is True, "a limit had changed its name"
+        assert detector.detect(other, name).is_marked is False
+        assert detector.detect(today, "acme").is_marked is False

@@ -16,6 +16,15 @@ MAX_MARK_TOKENS = 2**16
 class DetectRequest(RequestTable):
     """A text, or its token ids, that may carry the mark of the caller's tenant."""
 
+    tenant: Annotated[
+        str | None,
+        Field(
+            min_length=1,
+            max_length=64,
+            description="Whose mark, for the operator; others may name their own tenant only.",
+        ),
+    ] = None
+
     model: Annotated[Model | None, Field(description="A served model's name.")] = None
     text: Annotated[str | None, Field(description="Either this or `tokens`.")] = None
     tokens: Annotated[

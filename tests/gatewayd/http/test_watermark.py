@@ -91,11 +91,12 @@ async def test_where_nothing_is_marked_the_answer_says_so(text: TextModel) -> No
 
 async def test_long_texts_are_looked_at_outside_the_event_loop(text: TextModel) -> None:
     threads: list[threading.Thread] = []
+    tenants: list[str] = []
 
     class Noting:
         def detect(self, tokens: Any, tenant: str) -> Detection:
             threads.append(threading.current_thread())
-            assert tenant == ""
+            tenants.append(tenant)
             return DETECTOR.detect(tokens, tenant)
 
     async with running(text, FakeFleet(), detector=Noting()) as gateway:
@@ -103,3 +104,4 @@ async def test_long_texts_are_looked_at_outside_the_event_loop(text: TextModel) 
     assert answer.status_code == 200
     assert answer.json()["num_scored"] == 2
     assert threads[0] is not threading.main_thread()
+    assert tenants == ["default"]

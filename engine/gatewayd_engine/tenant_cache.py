@@ -20,14 +20,15 @@ class TenantCache(Generic[K, V]):
     Args:
         most: entries of all tenants.
         most_weight: what these may weigh together.
-        weight_of: an entry's weight by now; it may have grown.
+        weight_of: an entry's weight by now.
     """
 
     def __init__(self, most: int, most_weight: float, weight_of: Callable[[V], float]) -> None:
         self._most = most
         self._most_weight = most_weight
         self._weight_of = weight_of
-        self._kept: dict[str, OrderedDict[K, V]] = {}
+        self._kept: dict[str, OrderedDict[K, tuple[V, float]]] = {}
+        self._weights: dict[str, float] = {}
 
     def __len__(self) -> int:
         """Entries of all tenants."""
@@ -39,51 +40,58 @@ class TenantCache(Generic[K, V]):
         if kept is None or (found := kept.get(key)) is None:
             return None
         kept.move_to_end(key)
-        return found
+        return found[0]
 
     def put(self, tenant: str, key: K, value: V) -> None:
         """Keep an entry as the last that its tenant has used, and evict where there is no room.
 
         It goes itself where it alone is more than its tenant may have beside the others.
         """
-        kept = self._kept.setdefault(tenant, OrderedDict())
-        kept[key] = value
-        kept.move_to_end(key)
+        self.drop(tenant, key)
+        weight = self._weight_of(value)
+        self._kept.setdefault(tenant, OrderedDict())[key] = value, weight
+        self._weights[tenant] = self._weights.get(tenant, 0) + weight
         self._evict()
 
     def drop(self, tenant: str, key: K) -> None:
         """Keep a tenant's entry no more, if there is one."""
         kept = self._kept.get(tenant)
-        if kept is not None:
-            kept.pop(key, None)
-            if not kept:
-                del self._kept[tenant]
+        if kept is not None and (found := kept.pop(key, None)) is not None:
+            self._lose(tenant, found[1])
 
     def clear(self) -> None:
         """Keep nothing."""
         self._kept.clear()
+        self._weights.clear()
 
     def values(self) -> Iterator[V]:
         """What is kept."""
         for kept in self._kept.values():
-            yield from kept.values()
+            for value, _ in kept.values():
+                yield value
+
+    def weigh(self) -> None:
+        """Weigh all anew, for they may have grown; what is too much goes with the next ``put``."""
+        for tenant, kept in self._kept.items():
+            for key, (value, _) in kept.items():
+                kept[key] = value, self._weight_of(value)
+            self._weights[tenant] = sum([weight for _, weight in kept.values()])
 
     def _evict(self) -> None:
-        weights = {
-            tenant: sum([self._weight_of(value) for value in kept.values()])
-            for tenant, kept in self._kept.items()
-        }
-        count, weight = len(self), sum(weights.values())
+        count, weight = len(self), sum(self._weights.values())
         while count > self._most or weight > self._most_weight:
-            tenant = max(weights, key=lambda one: (self._share(one, weights[one]), one))
-            kept = self._kept[tenant]
-            _, value = kept.popitem(last=False)
-            gone = self._weight_of(value)
+            tenant = max(self._kept, key=self._share)
+            _, (_, gone) = self._kept[tenant].popitem(last=False)
+            self._lose(tenant, gone)
             count, weight = count - 1, weight - gone
-            weights[tenant] -= gone
-            if not kept:
-                del self._kept[tenant], weights[tenant]
 
-    def _share(self, tenant: str, weight: float) -> float:
-        """Of what there is most scarce of."""
-        return max(len(self._kept[tenant]) / self._most, weight / self._most_weight)
+    def _lose(self, tenant: str, weight: float) -> None:
+        if self._kept[tenant]:
+            self._weights[tenant] -= weight
+        else:
+            del self._kept[tenant], self._weights[tenant]
+
+    def _share(self, tenant: str) -> tuple[float, str]:
+        """Of what there is most scarce of; the name decides between equals."""
+        weight = self._weights[tenant] / self._most_weight
+        return max(len(self._kept[tenant]) / self._most, weight), tenant

@@ -182,7 +182,7 @@ class Compiler:
         found = self._alive.get((tenant, spec, bounds))
         if found is not None and found.guide is guide:
             if found.is_settled:
-                self._kept.put(tenant, found.key, found)
+                self._keep(found)
             return found
         made = Compiled(spec, guide, bounds, self._letters, tenant)
         self._alive[made.key] = made
@@ -213,7 +213,7 @@ class Compiler:
                     # Another guide, or another day, may know better.
                     self._forget(one)
                 elif self._alive.get(one.key) is one:
-                    self._kept.put(one.tenant, one.key, one)
+                    self._keep(one)
             self._begin()
         return over
 
@@ -229,6 +229,11 @@ class Compiler:
             self._working.append(one)
             # One that does not come back keeps neither the steps nor the end waiting.
             threading.Thread(target=one.work, name="guide compile", daemon=True).start()
+
+    def _keep(self, one: Compiled) -> None:
+        """As the last that its tenant has asked for. Who goes lives on while requests follow it."""
+        self._kept.weigh()  # they grow while they are followed
+        self._kept.put(one.tenant, one.key, one)
 
     def _forget(self, one: Compiled) -> None:
         if self._alive.get(one.key) is one:

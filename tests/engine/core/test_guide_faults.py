@@ -36,6 +36,15 @@ def submit(engine: Any, at: int, strings: tuple[str, ...] = LISTS[1], **fields: 
     return int(sequence)
 
 
+def test_requests_of_two_tenants_share_no_grammar(make_engine: Make) -> None:
+    strategy = Listed()
+    engine = with_guide(make_engine(), strategy)
+    for at, tenant in enumerate(("a", "b", "a")):
+        submit(engine, at, tenant=tenant)
+        engine.run()
+    assert len(strategy.compiled) == 2
+
+
 def test_a_grammar_that_is_refused_fails_its_request(make_engine: Make) -> None:
     engine = with_guide(make_engine())
     wrong = engine.submit(PROMPT, n=3, max_tokens=9, guide=choice_of())

@@ -17,6 +17,9 @@ Amount = Annotated[int, Meta(ge=0, le=_MOST)]
 PerMillion = Annotated[int, Meta(ge=0, le=10**12)]
 Pages = Annotated[str, Meta(pattern=PAGES)]
 Weight = Annotated[float, Meta(ge=0.01, le=100.0)]
+Class = Literal["realtime", "standard", "batch"]
+Retention = Annotated[int, Meta(ge=0, le=100)]
+RetentionSeconds = Annotated[int, Meta(ge=1, le=86_400)]
 Seconds = Annotated[int, Meta(ge=0, le=100 * 366 * 86_400)]
 Overlap = Annotated[int, Meta(ge=0, le=7 * 86_400)]
 Name = Annotated[str, Meta(max_length=128)]
@@ -38,6 +41,11 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
         most_micros: millionths of money that it may use in all.
         budget_period: in which it may use so much, in UTC; null for all time. What it has used
             since the period began counts.
+        service_class: the most urgent class of service that it may ask for; null for standard.
+        retention_priority: the highest priority of kv_retention that it may ask for; null for 50,
+            the usual.
+        retention_seconds: for how long a priority above 50 may count; null for 86400, a day.
+        store_bytes: what it may keep in the store, in bytes; null for its fair share.
     """
 
     weight: Weight | UnsetType = UNSET
@@ -49,6 +57,10 @@ class Terms(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaul
     most_tokens: Amount | UnsetType | None = UNSET
     most_micros: Amount | UnsetType | None = UNSET
     budget_period: Literal["day", "month"] | UnsetType | None = UNSET
+    service_class: Class | UnsetType | None = UNSET
+    retention_priority: Retention | UnsetType | None = UNSET
+    retention_seconds: RetentionSeconds | UnsetType | None = UNSET
+    store_bytes: Amount | UnsetType | None = UNSET
 
 
 class TenantBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

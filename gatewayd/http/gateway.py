@@ -16,6 +16,7 @@ from gatewayd.http.completions import CompletionRoute
 from gatewayd.http.embeddings import Embeddings as Embedder
 from gatewayd.http.embeddings import shaped
 from gatewayd.http.generate import Prepared
+from gatewayd.http.granted import granted
 from gatewayd.http.large import apart
 from gatewayd.http.parse import check
 from gatewayd.http.pooling import pooled
@@ -200,13 +201,14 @@ class ServedGateway:
     async def _checked(
         self, table: type[TableT], body: Mapping[str, Any], request: HttpRequest
     ) -> TableT:
-        """Check a body; a large one in a thread."""
-        fields = dict(body)
+        """Check a body and its sender's rights; a large one in a thread."""
+        fields, exchange = dict(body), self._exchange_of(request)
         if len(request.body) > self._services.limits.thread_bytes:
             checked, ignored = await collecting.apart(lambda: check(table, fields))
         else:
             checked, ignored = check(table, fields)
-        self._exchange_of(request).ignored += ignored
+        checked, ignored = granted(checked, ignored, exchange.principal)
+        exchange.ignored += ignored
         return checked
 
     def _new_id(self, request: HttpRequest) -> str:

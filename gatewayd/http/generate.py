@@ -23,6 +23,7 @@ from gatewayd.http.asgi import (
     send_body,
 )
 from gatewayd.http.departure import departure_of
+from gatewayd.http.granted import granted
 from gatewayd.http.in_time import in_time
 from gatewayd.http.large import apart, is_large
 from gatewayd.http.parse import parse
@@ -35,6 +36,9 @@ from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.tables import RequestTable
+
+BODY_BYTES = "gatewayd.body_bytes"
+"""Of a scope whose body has been received: how long it was."""
 
 RequestT = TypeVar("RequestT", bound=GenerationTable)
 TableT = TypeVar("TableT", bound=RequestTable)
@@ -66,13 +70,16 @@ async def receive_request(
     """Receive and check a body; a large one in a thread.
 
     Raises:
-        GatewayError: it is refused.
+        GatewayError: it is refused, or asks for more than its sender was granted.
         ClientGone: it did not come to its end.
     """
     body = await read_json_body(scope, receive, services.limits.body_bytes)
+    scope[BODY_BYTES] = len(body)
     if len(body) > services.limits.thread_bytes:
-        return await collecting.apart(lambda: parse(table, body))
-    return parse(table, body)
+        request, ignored = await collecting.apart(lambda: parse(table, body))
+    else:
+        request, ignored = parse(table, body)
+    return granted(request, ignored, principal_of(scope))
 
 
 def identity_of(

@@ -9,6 +9,7 @@ from typing import Protocol
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.tenants.grants import CLASSES
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
@@ -16,18 +17,14 @@ from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.parsing import Bounds
 from gatewayd_hooks.scheduling import Priority
 
-_CLASSES = {
-    "realtime": Priority.REALTIME,
-    "standard": Priority.STANDARD,
-    "batch": Priority.BATCH,
-}
 _TIERS = {"priority": Priority.REALTIME, "fast": Priority.REALTIME, "flex": Priority.BATCH}
-_TIER_NAMES = {
+TIER_NAMES = {
     Priority.REALTIME: "priority",
     Priority.STANDARD: "default",
     Priority.BATCH: "flex",
 }
-_A_DAY = (75, 86400.0)
+"""Values of ``service_tier`` that mean the classes, as answers say them."""
+A_DAY = (75, 86400.0)
 """Eviction priority, above the usual 50, and seconds of ``prompt_cache_retention`` ``24h``."""
 
 
@@ -57,7 +54,7 @@ def priority_of(request: Classed) -> Priority:
     if isinstance(asked, int):
         return Priority(Priority.STANDARD - (asked < 0) + (asked > 0))
     if asked is not None:
-        return _CLASSES[asked]
+        return CLASSES[asked]
     return _TIERS.get(request.service_tier or "", Priority.STANDARD)
 
 
@@ -66,9 +63,9 @@ def class_param_of(request: Classed) -> str:
     return "service_tier" if request.priority is None else "priority"
 
 
-def tier_of(request: GenerationTable) -> str | None:
+def tier_of(request: Classed) -> str | None:
     """What the answer says of ``service_tier``, as OpenAI names it: the class that it got."""
-    return None if request.service_tier is None else _TIER_NAMES[priority_of(request)]
+    return None if request.service_tier is None else TIER_NAMES[priority_of(request)]
 
 
 def retention_of(request: GenerationTable) -> tuple[int, float]:
@@ -76,7 +73,7 @@ def retention_of(request: GenerationTable) -> tuple[int, float]:
     wish = request.kv_retention
     if wish is not None:
         return wish.priority, float(wish.seconds)
-    return _A_DAY if request.prompt_cache_retention == "24h" else (NORMAL_PRIORITY, 0.0)
+    return A_DAY if request.prompt_cache_retention == "24h" else (NORMAL_PRIORITY, 0.0)
 
 
 def salt_of(request: Salted) -> bytes:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gatewayd.errors import GatewayError, InvalidRequest
+from gatewayd.http.sampling import tier_of
 from gatewayd.http.schema.responses import (
     LOGPROBS,
     AllowedChoice,
@@ -133,7 +134,7 @@ def begun(request: ResponseRequest, response_id: str, status: str) -> dict[str, 
         "parallel_tool_calls": request.parallel_tool_calls is not False,
         "previous_response_id": request.previous_response_id,
         "reasoning": {"effort": reasoning and reasoning.effort, "summary": None},
-        "service_tier": request.service_tier or "default",
+        "service_tier": tier_of(request) or "default",
         "store": request.store is not False,
         "temperature": 1.0 if request.temperature is None else request.temperature,
         "text": {"format": {"type": "text"}, **text},

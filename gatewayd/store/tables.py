@@ -129,6 +129,17 @@ tenants = Table(
     Column("retention_seconds", Integer),
 )
 
+# Bytes of what each tenant keeps, with what rows take beside their content; triggers count.
+kept = Table(
+    "kept",
+    metadata,
+    Column("tenant", Text, primary_key=True),
+    Column("files", Integer, nullable=False, server_default=text("0")),
+    Column("responses", Integer, nullable=False, server_default=text("0")),
+    # With their results, until these are in files.
+    Column("batches", Integer, nullable=False, server_default=text("0")),
+)
+
 # Money is in millionths of the operator's currency, always whole.
 budgets = Table(
     "budgets",
@@ -213,6 +224,8 @@ usage = Table(
     Column("total_ms", Integer, nullable=False),
     # By its share of the tokens of steps.
     Column("engine_seconds", Float, nullable=False, server_default=text("0")),
+    # More than one where rows of an hour were added up.
+    Column("requests", Integer, nullable=False, server_default=text("1")),
     Index(None, "tenant", "created_at"),
     Index(None, "created_at"),
 )

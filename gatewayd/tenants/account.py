@@ -10,6 +10,7 @@ from gatewayd.engines.seam import Room
 from gatewayd.errors import PermissionDenied
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.costs import Asked, Entry, Spent
+from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Gate, Limits
 from gatewayd.tenants.prices import FREE, OTHERS, Price
@@ -25,6 +26,7 @@ class Terms(NamedTuple):
         has_money_budget: whether its money is.
         weight: of its requests beside those of others.
         quota: of the KV cache; None for none.
+        grant: of more than the usual service.
     """
 
     limits: Limits = Limits()
@@ -32,11 +34,12 @@ class Terms(NamedTuple):
     has_money_budget: bool = False
     weight: float = 1.0
     quota: TenantQuota | None = None
+    grant: Grant = Grant()
 
     @property
     def are_usual(self) -> bool:
-        """Whether nothing was promised."""
-        return self == Terms()
+        """Whether nothing was promised that is counted."""
+        return self._replace(grant=Grant()) == Terms()
 
 
 class Account:

@@ -11,6 +11,7 @@ from sqlalchemy import Row
 from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.account import Account, Terms
+from gatewayd.tenants.grants import grant_of
 from gatewayd.tenants.keys import is_one_of, parsed
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Limits
@@ -167,4 +168,5 @@ def _terms(row: Row[Any]) -> Terms:
         row.most_micros is not None,
         row.weight,
         quota_of(row),
+        grant_of(row),
     )

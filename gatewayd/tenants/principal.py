@@ -12,6 +12,7 @@ from gatewayd.store.tables import DEFAULT_TENANT
 
 if TYPE_CHECKING:
     from gatewayd.tenants.account import Account
+    from gatewayd.tenants.grants import Grant
 
 IN_SCOPE = "gatewayd.principal"
 
@@ -78,6 +79,16 @@ class Principal:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "is_free", EVERYTHING in self.scopes)
+
+    @property
+    def grant(self) -> Grant | None:
+        """What its tenant may ask for; None for anything: the operator, or where nobody has a key.
+
+        Read at each request: a change is in force at once.
+        """
+        if self.key_id is None or self.account is None:
+            return None
+        return self.account.terms.grant
 
     def check(self, scope: str) -> None:
         """Look for a right.

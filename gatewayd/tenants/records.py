@@ -25,7 +25,8 @@ from gatewayd.tenants.periods import begin_of
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 QUOTAS = ("kv_floor", "kv_ceiling")
-LIMITS = ("weight", "requests_per_minute", "tokens_per_minute", "concurrency", *QUOTAS)
+RIGHTS = ("service_class", "retention_priority", "retention_seconds", "store_bytes")
+LIMITS = ("weight", "requests_per_minute", "tokens_per_minute", "concurrency", *QUOTAS, *RIGHTS)
 BUDGETS = ("most_tokens", "most_micros")
 _OVER = ("failed", "completed", "expired", "cancelled")
 

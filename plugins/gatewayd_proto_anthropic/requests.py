@@ -30,12 +30,14 @@ class Asked(NamedTuple):
         ignored: fields that are not acted on.
         thinks: whether what was thought is shown.
         places: where the client wrote what is in the body.
+        tier_field: in which the client wrote its class of service.
     """
 
     body: dict[str, Any]
     ignored: list[str]
     thinks: bool
     places: Places
+    tier_field: str = "service_tier"
 
 
 def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
@@ -61,12 +63,14 @@ def asked_of(fields: dict[str, Any], *, counts: bool = False) -> Asked:
     if asked.tool_choice is not None:
         _add_choice(asked.tool_choice, body)
     form = _add_output(asked, body)
-    if asked.speed is not None and (asked.speed == "fast" or "service_tier" not in body):
+    is_by_speed = asked.speed is not None and (asked.speed == "fast" or "service_tier" not in body)
+    if is_by_speed:
         body["service_tier"] = "fast" if asked.speed == "fast" else "default"
     thinks = asked.thinking is None or asked.thinking.type != "disabled"
     if asked.thinking is not None:
         body["enable_thinking"] = thinks
-    return Asked(body, ignored, thinks, Places(turns, form))
+    field = "speed" if is_by_speed else "service_tier"
+    return Asked(body, ignored, thinks, Places(turns, form), field)
 
 
 def _add_generation(asked: MessagesRequest, body: dict[str, Any]) -> None:

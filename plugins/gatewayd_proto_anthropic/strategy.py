@@ -53,18 +53,19 @@ class Anthropic:
             asked = await gateway.read(request, asked_of)
             answer, is_cut = await _begin(gateway, asked, request)
             headers = {"request-id": request.request_id}
+            names = {**RENAMED, "service_tier": asked.tier_field}
             if asked.body.get("stream"):
                 return HttpResponse(
                     _stream(answer, asked, is_cut=is_cut),
                     content_type="text/event-stream; charset=utf-8",
                     headers={**headers, "cache-control": "no-cache"},
                     ignored=asked.ignored,
-                    names=RENAMED,
+                    names=names,
                     keepalive=PING,
                 )
             body = await _whole(answer, asked, is_cut=is_cut)
             return HttpResponse(
-                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=RENAMED
+                msgspec.json.encode(body), headers=headers, ignored=asked.ignored, names=names
             )
 
         async def count(request: HttpRequest) -> HttpResponse:

@@ -156,12 +156,16 @@ class GenerationTable(RequestTable):
         Priority | PriorityNumber | None,
         Field(
             description="Class of service; over `service_tier`. Of numbers, those below 0 are "
-            "realtime, those above it batch."
+            "realtime, those above it batch. One above the tenant's `service_class` is 403."
         ),
     ] = None
     service_tier: Annotated[
         ServiceTier | None,
-        Field(description="`priority`, `fast` are realtime; `flex` is batch; the others standard."),
+        Field(
+            description="`priority`, `fast` are realtime; `flex` is batch; the others standard. "
+            "One above the tenant's `service_class` is served in that class, which a chat's answer "
+            "says, and named as ignored."
+        ),
     ] = None
     queue_timeout: Annotated[
         QueueSeconds | None,
@@ -175,7 +179,8 @@ class GenerationTable(RequestTable):
         Field(
             description="How long the prompt's cache is wanted: `priority`, required, from 0 to "
             "100 (50 is usual) for `seconds` after its last use, over 0 and at most 86400 (300 "
-            "without it); for eviction `retention`."
+            "without it); for eviction `retention`. A priority over 50 needs the tenant's "
+            "`retention_priority` and `retention_seconds`, else 403."
         ),
     ] = None
     user: Annotated[str | None, Noted(), Field(max_length=512, description="The end user.")] = None
@@ -198,7 +203,8 @@ class GenerationTable(RequestTable):
     prompt_cache_retention: Annotated[
         Literal["in_memory", "in-memory", "24h"] | None,
         Field(
-            description="`24h` is a `kv_retention` of priority 75 for a day; `in_memory` the usual."
+            description="`24h` is a `kv_retention` of priority 75 for a day; `in_memory` the "
+            "usual, as is `24h` where the tenant was not granted that, named as ignored."
         ),
     ] = None
     prompt_embeds: Annotated[Any, Unsupported("prompts are text or token ids")] = None

@@ -115,7 +115,7 @@ class Durable:
             route("/v1/batches", GET=BatchList(self.batches), POST=BatchCreate(self.batches)),
             route("/v1/batches/{batch_id}", GET=BatchOne(self.batches)),
             route("/v1/batches/{batch_id}/cancel", POST=BatchCancel(self.batches)),
-            route("/v1/gateway/usage", GET=OwnUsage(self.database, self.clock.now)),
+            route("/v1/gateway/usage", GET=OwnUsage(self.database, self.room, self.clock.now)),
             *self._response_routes(services),
         ]
 

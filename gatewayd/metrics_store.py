@@ -8,6 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gatewayd.store.room import Room
+from gatewayd.store.shares import Kept
 
 
 class StoreCollector(Collector):
@@ -22,6 +23,13 @@ class StoreCollector(Collector):
         used = GaugeMetricFamily("gatewayd_store_bytes", "What the store takes.", labels=["kind"])
         for kind in ("files", "database", "log"):
             used.add_metric([kind], getattr(room.used, kind))
+        kept = GaugeMetricFamily(
+            "gatewayd_store_kept_bytes",
+            "What tenants keep, all together, with what each object takes beside its content.",
+            labels=["kind"],
+        )
+        for kind in Kept._fields:
+            kept.add_metric([kind], sum(getattr(one, kind) for one in room.kept.values()))
         refusals = CounterMetricFamily(
             "gatewayd_store_refusals",
             "Files, batches and responses that found no room, by the setting.",
@@ -30,6 +38,12 @@ class StoreCollector(Collector):
         for reason, count in room.refusals.items():
             refusals.add_metric([reason], count)
         yield used
+        yield kept
+        yield GaugeMetricFamily(
+            "gatewayd_store_largest_tenant_bytes",
+            "What the tenant keeps that keeps most.",
+            value=max((one.total for one in room.kept.values()), default=0),
+        )
         yield GaugeMetricFamily(
             "gatewayd_store_limit_bytes", "What the store may take.", value=room.limit
         )

@@ -57,6 +57,7 @@ class Batches:
             self.database,
             self.vault,
             self.limits,
+            self.room,
             self.clock,
             slots,
             asyncio.Lock(),

@@ -12,7 +12,7 @@ import msgspec
 from gatewayd.batches.calls import Answer, call
 from gatewayd.batches.lines import Line
 from gatewayd.batches.records import BatchRow, Result
-from gatewayd.errors import AdmissionPaused, Unauthorized
+from gatewayd.errors import AdmissionPaused, GatewayError, Unauthorized
 from gatewayd.http.asgi import App, encode_json
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.directory import Directory
@@ -34,8 +34,7 @@ async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line)
         try:
             principal = directory.principal_of(row.tenant, row.key_id)
         except Unauthorized as error:
-            refused = Answer(error.status, encode_json(error.body()), "", None)
-            return _result(row.id, line, refused)
+            return refused_line(row.id, line, error)
         answer = await call(app, row.endpoint, line.body, principal)
         code = "" if answer.status < 429 else _failed(answer.body).error.code
         if answer.status == 500 and code == "engine_restarted":
@@ -47,6 +46,11 @@ async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line)
         # Not all at once when there is room again.
         await asyncio.sleep(_wait(code, answer, seconds) * random.uniform(0.75, 1.25))
         seconds = min(2 * seconds, _MOST_SECONDS)
+
+
+def refused_line(batch_id: str, line: Line, error: GatewayError) -> Result:
+    """What comes of a line that is not sent at all."""
+    return _result(batch_id, line, Answer(error.status, encode_json(error.body()), "", None))
 
 
 def _wait(code: str | None, answer: Answer, seconds: float) -> float:

@@ -11,11 +11,20 @@ from gatewayd.batches.keeper import Batches
 from gatewayd.batches.records import BatchRow
 from gatewayd.errors import InvalidRequest
 from gatewayd.files import records as file_records
-from gatewayd.http.asgi import Receive, Scope, Send, ignored_header, read_json_body, send_json
+from gatewayd.http.asgi import (
+    Receive,
+    Scope,
+    Send,
+    encode_json,
+    ignored_header,
+    read_json_body,
+    send_json,
+)
 from gatewayd.http.parse import parse
 from gatewayd.http.query import listed, page_of, query_of
 from gatewayd.http.schema.batches import BatchRequest
 from gatewayd.store.ids import new_id
+from gatewayd.store.shares import BATCH_BYTES
 from gatewayd.tenants.principal import Principal, principal_of
 
 _BODY_BYTES = 64 * 1024
@@ -32,9 +41,9 @@ class BatchCreate:
         """Take a batch on; its input is looked at after the answer."""
         body = await read_json_body(scope, receive, _BODY_BYTES)
         request, ignored = parse(BatchRequest, body)
-        await self._batches.room.check()
         now = int(self._batches.clock.stamp())
         principal = principal_of(scope)
+        await self._check_room(principal, request)
         values = _values(request, now, self._batches.limits.window, principal)
 
         def add(connection: Connection) -> BatchRow:
@@ -44,6 +53,16 @@ class BatchCreate:
         row = await self._batches.database.write(add)
         self._batches.begin(row.id)
         await send_json(send, records.shown(row), headers=ignored_header(ignored))
+
+    async def _check_room(self, principal: Principal, request: BatchRequest) -> None:
+        """Refuse one whose results would not fit; an input that is not there is told later."""
+        room, file_id = self._batches.room, request.input_file_id
+        row_bytes = BATCH_BYTES + len(encode_json(request.metadata))
+        await room.check(principal, row_bytes)
+        size = await self._batches.database.read(
+            lambda connection: file_records.size(connection, principal.tenant, file_id)
+        )
+        await room.check_batch(principal, size)
 
 
 class BatchList:

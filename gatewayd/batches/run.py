@@ -8,6 +8,7 @@ process died has no result and is run again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Iterator
 from itertools import islice
 from pathlib import Path
@@ -17,14 +18,16 @@ from sqlalchemy import Connection
 
 from gatewayd.batches import records
 from gatewayd.batches.endings import write_files
-from gatewayd.batches.line import answer_line
+from gatewayd.batches.line import answer_line, refused_line
 from gatewayd.batches.lines import Line, LineError, check, lines
 from gatewayd.batches.records import BatchRow
+from gatewayd.errors import StoreFull, Unauthorized
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.again import until_done
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
+from gatewayd.store.room import Room
 from gatewayd.tenants.directory import Directory
 
 T = TypeVar("T")
@@ -62,6 +65,7 @@ class Shared(NamedTuple):
         database: with their rows.
         vault: with their files.
         limits: of batches.
+        room: for results.
         clock: for their times.
         slots: one for each line that may run now.
         checking: held while an input is looked through: many at once would take all threads.
@@ -72,6 +76,7 @@ class Shared(NamedTuple):
     database: Database
     vault: Vault
     limits: BatchLimits
+    room: Room
     clock: Clock
     slots: asyncio.Semaphore
     checking: asyncio.Lock
@@ -157,14 +162,29 @@ class BatchRun:
         left = lines(self._input(row), row.endpoint, done)
         async with asyncio.TaskGroup() as group:
             while some := await asyncio.to_thread(_take, left):
+                refusal = await self._refusal(row)
                 for line in some:
                     await shared.slots.acquire()
-                    group.create_task(self._run_line(row, line)).add_done_callback(
+                    group.create_task(self._run_line(row, line, refusal)).add_done_callback(
                         lambda _: shared.slots.release()
                     )
 
-    async def _run_line(self, row: BatchRow, line: Line) -> None:
-        result = await answer_line(self._shared.app, self._shared.directory, row, line)
+    async def _refusal(self, row: BatchRow) -> StoreFull | None:
+        """Why the next lines are not run, if their tenant keeps all that it may in the store."""
+        shared = self._shared
+        with contextlib.suppress(Unauthorized):  # each line is told so
+            owner = shared.directory.principal_of(row.tenant, row.key_id)
+            try:
+                await until_done(lambda: shared.room.check_line(owner))
+            except StoreFull as refusal:
+                return refusal
+        return None
+
+    async def _run_line(self, row: BatchRow, line: Line, refusal: StoreFull | None) -> None:
+        if refusal is None:
+            result = await answer_line(self._shared.app, self._shared.directory, row, line)
+        else:
+            result = refused_line(row.id, line, refusal)
         await self._write(lambda connection: records.record(connection, result))
 
     async def _end(self, row: BatchRow) -> BatchRow:

@@ -69,6 +69,12 @@ def find(connection: Connection, tenant: str, file_id: str, *, param: str = "fil
     return FileRow(*found)
 
 
+def size(connection: Connection, tenant: str, file_id: str) -> int:
+    """Bytes of one of a tenant's; 0 where it has no such file."""
+    mine = select(files.c.bytes).where(files.c.id == file_id, files.c.tenant == tenant)
+    return connection.execute(mine).scalar() or 0
+
+
 def page(connection: Connection, tenant: str, page: Page, purpose: str | None) -> list[FileRow]:
     """A tenant's of a page, and one more if there are more."""
     query = select(files).where(files.c.tenant == tenant)

@@ -31,7 +31,7 @@ class FileCreate:
         files = self._files
         if files.only_local_pages:
             check_origin(scope)
-        row, ignored = await receive_file(scope, receive, files, principal_of(scope).tenant)
+        row, ignored = await receive_file(scope, receive, files, principal_of(scope))
         await send_json(send, row.shown(), headers=ignored_header(ignored))
 
 

@@ -15,6 +15,7 @@ from gatewayd.http.form import Form, receive_form
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.ids import new_id
 from gatewayd.store.room import Room
+from gatewayd.store.shares import FILE_BYTES, Hold, Owner
 
 PURPOSES = ("batch", "user_data")
 LEAST_SECONDS, MOST_SECONDS = 3600, 30 * 86_400
@@ -29,27 +30,32 @@ class _Into:
         refusal: why nothing more is written.
     """
 
-    def __init__(self, draft: Draft, room: Room) -> None:
+    def __init__(self, draft: Draft, room: Room, owner: Owner, hold: Hold) -> None:
         self._draft = draft
         self._room = room
+        self._owner = owner
+        self._hold = hold
         self.refusal: StoreFull | None = None
 
     async def write(self, data: bytes) -> None:
         if self.refusal is not None:
             return
         try:
-            await self._room.check(len(data))
+            await self._room.check(self._owner, len(data) + FILE_BYTES)
         except StoreFull as refusal:
             self.refusal = refusal
             await asyncio.to_thread(self._draft.drop)
+            self._hold.give_back()
         else:
+            self._hold.add(len(data))
             await asyncio.to_thread(self._draft.write, data)
+            self._hold.land(len(data))
 
 
 async def receive_file(
-    scope: Scope, receive: Receive, files: Files, tenant: str
+    scope: Scope, receive: Receive, files: Files, owner: Owner
 ) -> tuple[FileRow, list[str]]:
-    """Take a file of a tenant's in.
+    """Take a file in.
 
     Returns:
         Its row, once content and row are on the disk; and names of fields nobody knows.
@@ -58,25 +64,26 @@ async def receive_file(
         GatewayError: it is refused, or there is no room.
         ClientGone: it did not come to its end.
     """
-    try:
-        draft = await asyncio.to_thread(files.vault.draft)
-        into = _Into(draft, files.room)
+    with files.room.coming.counted(owner.tenant) as hold:
         try:
-            form = await receive_form(scope, receive, into, files.limit)
-            if into.refusal is not None:
-                raise into.refusal
-            row = _row(form, draft.size, int(files.clock.stamp()), tenant)
-            # The row last: a content without one is forgotten at the next start.
-            await asyncio.to_thread(draft.keep, row.id)
-        finally:
-            await asyncio.to_thread(draft.drop)
-    except OSError as error:
-        raise_for_client(error)
-    try:
-        await files.database.write(lambda connection: records.add(connection, row))
-    except GatewayError:
-        await asyncio.to_thread(files.vault.remove, [row.id])
-        raise
+            draft = await asyncio.to_thread(files.vault.draft)
+            into = _Into(draft, files.room, owner, hold)
+            try:
+                form = await receive_form(scope, receive, into, files.limit)
+                if into.refusal is not None:
+                    raise into.refusal
+                row = _row(form, draft.size, int(files.clock.stamp()), owner.tenant)
+                # The row last: a content without one is forgotten at the next start.
+                await asyncio.to_thread(draft.keep, row.id)
+            finally:
+                await asyncio.to_thread(draft.drop)
+        except OSError as error:
+            raise_for_client(error)
+        try:
+            await files.database.write(lambda connection: records.add(connection, row))
+        except GatewayError:
+            await asyncio.to_thread(files.vault.remove, [row.id])
+            raise
     known = {"purpose", "expires_after[anchor]", "expires_after[seconds]"}
     return row, [name for name in form.fields if name not in known]
 

@@ -21,7 +21,7 @@ from gatewayd.http.asgi import (
     send_json,
 )
 from gatewayd.http.departure import departure_of
-from gatewayd.http.generate import receive_request
+from gatewayd.http.generate import BODY_BYTES, receive_request
 from gatewayd.http.pieces import Pieces
 from gatewayd.http.protocol_route import Refused
 from gatewayd.http.query import listed, page_of, query_of
@@ -40,6 +40,7 @@ from gatewayd.responses.run import Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
 from gatewayd.store.room import ACCEPTED, Room
+from gatewayd.store.shares import RESPONSE_BYTES, Hold
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.protocols import Refusal
 
@@ -66,12 +67,31 @@ class ResponseCreate:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        services = self._services
-        arrival = services.clock()
-        request, ignored = await receive_request(services, ResponseRequest, scope, receive)
+        arrival = self._services.clock()
+        request, ignored = await receive_request(self._services, ResponseRequest, scope, receive)
         _check(request)
-        if request.store is not False and ACCEPTED not in scope.get("extensions", ()):
-            await self._room.check()
+        with self._room.coming.counted(principal_of(scope).tenant) as hold:
+            if request.store is not False:
+                await self._check_room(scope, hold)
+            await self._serve(request, ignored, arrival, scope, receive, send)
+
+    async def _check_room(self, scope: Scope, hold: Hold) -> None:
+        """Refuse what does not fit, taken to be as large as its body; count it while it runs."""
+        num_bytes = RESPONSE_BYTES + scope[BODY_BYTES]
+        if ACCEPTED not in scope.get("extensions", ()):
+            await self._room.check(principal_of(scope), num_bytes)
+        hold.add(num_bytes)
+
+    async def _serve(
+        self,
+        request: ResponseRequest,
+        ignored: list[str],
+        arrival: float,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
+    ) -> None:
+        services = self._services
         principal, request_id = principal_of(scope), scope["request_id"]
         items, conversation = await asked_of(self._database, principal.tenant, request)
         given = _Given(principal.tenant, items)

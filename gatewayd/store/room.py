@@ -1,6 +1,7 @@
-"""Whether the store takes anything new: what it may have in all, and what must stay free.
+"""Whether the store takes anything new: of its tenant, in all, and with what must stay free.
 
 What was taken on is finished whatever this says: results of batches, responses in the background.
+Only lines of a batch that have not begun are refused where their tenant keeps all that it may.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,6 +19,7 @@ from gatewayd.errors import StoreFull
 from gatewayd.files.vault import Vault
 from gatewayd.store.database import Database
 from gatewayd.store.faults import raise_for_client
+from gatewayd.store.shares import Coming, Kept, Owner, Standing, all_kept, expected_of, standing_of
 from gatewayd.store.wal import size_of
 
 ACCEPTED = "gatewayd.accepted"
@@ -44,6 +47,26 @@ class Used(NamedTuple):
         return self.files + self.database + self.log
 
 
+class _Seen(NamedTuple):
+    """What a decision is made of.
+
+    Attributes:
+        owner: whose it would be.
+        has: bytes of its tenant, what is coming too.
+        may: bytes that its tenant may have.
+        total: bytes that the store has, what is coming too.
+        free: bytes that its disk has left.
+        is_set: whether the operator has set the limit of the tenant.
+    """
+
+    owner: Owner
+    has: int
+    may: int
+    total: int
+    free: int
+    is_set: bool
+
+
 class Room:
     """What may be taken in.
 
@@ -51,6 +74,8 @@ class Room:
         limit: bytes that the store may take.
         floor: bytes of its disk that must stay free.
         used: when somebody last looked.
+        kept: by each tenant, within the last minute.
+        coming: what is on its way in.
         refusals: how many, by the setting at fault.
 
     Args:
@@ -67,18 +92,106 @@ class Room:
         self.limit = limit
         self.floor = floor
         self.used = Used()
-        self.refusals = Counter({"bytes": 0, "free_bytes": 0})
+        self.kept: Mapping[str, Kept] = {}
+        self.coming = Coming()
+        self.refusals = Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
         self._file = file
         self._database = database
         self._vault = vault
 
     async def look(self) -> Used:
-        """Measure what is used.
+        """Measure what is used, and by whom.
 
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        pages = await self._database.read(_bytes_used)
+        pages, self.kept = await self._database.read(lambda c: (_bytes_used(c), all_kept(c)))
+        return await self._measured(pages)
+
+    async def check(self, owner: Owner, num_bytes: int = 0) -> None:
+        """Look whether something new fits.
+
+        Args:
+            owner: whose it would be.
+            num_bytes: that it has, as far as is known, beside what is ``coming`` already.
+
+        Raises:
+            StoreFull: it does not.
+            StoreUnavailable: the store cannot be read.
+        """
+        seen = await self._seen(owner)
+        self._check_tenant(seen, num_bytes)
+        if seen.total + num_bytes > self.limit:
+            self.refusals["bytes"] += 1
+            raise StoreFull(
+                f"the store has {seen.total} bytes of the {self.limit} that it may take, [store] "
+                "bytes: delete files or responses that are not needed, or ask the operator for more"
+            )
+        if seen.free - num_bytes < self.floor:
+            self.refusals["free_bytes"] += 1
+            raise StoreFull(
+                f"the disk of the store has {seen.free} bytes left, of which {self.floor} stay "
+                "free, [store] free_bytes: delete files that are not needed, or ask the operator "
+                "for room"
+            )
+
+    async def check_batch(self, owner: Owner, input_bytes: int) -> None:
+        """Look whether results of one more batch fit: they are taken to be as large as its input.
+
+        Args:
+            owner: whose it would be.
+            input_bytes: of its input.
+
+        Raises:
+            StoreFull: they do not, beside those of its tenant's open batches.
+            StoreUnavailable: the store cannot be read.
+        """
+        expected = await self._database.read(lambda c: expected_of(c, owner.tenant))
+        self._check_tenant(await self._seen(owner), expected + input_bytes)
+
+    async def check_line(self, owner: Owner) -> None:
+        """Look whether a tenant may have more results of a batch that runs.
+
+        Raises:
+            StoreFull: it has all that it may have.
+            StoreUnavailable: the store cannot be read.
+        """
+        self._check_tenant(await self._seen(owner), 1)
+
+    async def standing(self, owner: Owner) -> dict[str, int]:
+        """What a tenant is told: bytes of each kind, in all, and what it may have now.
+
+        Raises:
+            StoreUnavailable: the store cannot be read.
+        """
+        kept = await self._database.read(lambda c: standing_of(c, owner.tenant, self.limit).kept)
+        seen = await self._seen(owner)
+        return {**kept._asdict(), "bytes": seen.has, "limit": seen.may}
+
+    async def _seen(self, owner: Owner) -> _Seen:
+        standing, pages = await self._database.read(
+            lambda c: (standing_of(c, owner.tenant, self.limit), _bytes_used(c))
+        )
+        used = await self._measured(pages)
+        has = standing.kept.total + self.coming.of(owner.tenant)
+        total = used.total + self.coming.num_unseen
+        may, is_set = _limit_of(owner, standing, has, self.limit - total)
+        return _Seen(owner, has, may, total, used.free, is_set)
+
+    def _check_tenant(self, seen: _Seen, num_bytes: int) -> None:
+        if seen.has + num_bytes <= seen.may:
+            return
+        if seen.owner.key_id is None and not seen.is_set:
+            return  # all that is left is the operator's
+        self.refusals["store_bytes"] += 1
+        whose = "its store_bytes" if seen.is_set else "its fair share of [store] bytes"
+        raise StoreFull(
+            f"tenant {seen.owner.tenant} keeps {seen.has} bytes in the store, this may take "
+            f"{num_bytes} more, and it may keep {seen.may}, {whose}: delete files or responses "
+            "that are not needed, or ask the operator for more"
+        )
+
+    async def _measured(self, pages: int) -> Used:
         try:
             log, free = await asyncio.to_thread(self._look)
         except OSError as error:
@@ -86,34 +199,16 @@ class Room:
         self.used = Used(self._vault.bytes, pages, log, free)
         return self.used
 
-    async def check(self, num_bytes: int = 0) -> None:
-        """Look whether something new fits.
-
-        Args:
-            num_bytes: that it has, as far as is known.
-
-        Raises:
-            StoreFull: it does not.
-            StoreUnavailable: the store cannot be read.
-        """
-        used = await self.look()
-        if used.total + num_bytes > self.limit:
-            self.refusals["bytes"] += 1
-            raise StoreFull(
-                f"the store has {used.total} bytes of the {self.limit} that it may take, [store] "
-                "bytes: delete files or responses that are not needed, or ask the operator for more"
-            )
-        if used.free - num_bytes < self.floor:
-            self.refusals["free_bytes"] += 1
-            raise StoreFull(
-                f"the disk of the store has {used.free} bytes left, of which {self.floor} stay "
-                "free, [store] free_bytes: delete files that are not needed, or ask the operator "
-                "for room"
-            )
-
     def _look(self) -> tuple[int, int]:
         disk = os.statvfs(self._file.parent)
         return size_of(self._file), disk.f_bavail * disk.f_frsize
+
+
+def _limit_of(owner: Owner, standing: Standing, has: int, left: int) -> tuple[int, bool]:
+    """What a tenant may have, and whether the operator has set it."""
+    if owner.key_id is None and standing.most is None:
+        return has + max(0, left), False
+    return standing.may_keep(has, left), standing.most is not None
 
 
 def _bytes_used(connection: Connection) -> int:

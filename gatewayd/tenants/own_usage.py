@@ -11,6 +11,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
 from gatewayd.http.query import query_of
 from gatewayd.store.database import Database
+from gatewayd.store.room import Room
 from gatewayd.tenants import records
 from gatewayd.tenants.periods import begin_of, end_of
 from gatewayd.tenants.principal import Principal, principal_of
@@ -26,11 +27,13 @@ class OwnUsage:
 
     Args:
         database: of the store.
+        room: in it.
         believed: Unix time by which budgets count.
     """
 
-    def __init__(self, database: Database, believed: Callable[[], float]) -> None:
+    def __init__(self, database: Database, room: Room, believed: Callable[[], float]) -> None:
         self._database = database
+        self._room = room
         self._believed = believed
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -38,7 +41,7 @@ class OwnUsage:
         principal, now = principal_of(scope), self._believed()
         since = _since(query_of(scope))
         answer = await self._database.read(lambda c: _answer(c, principal, since, now))
-        await send_json(send, answer)
+        await send_json(send, {**answer, "store": await self._room.standing(principal)})
 
 
 def _answer(

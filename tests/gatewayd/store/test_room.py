@@ -117,7 +117,7 @@ async def test_on_a_disk_with_little_left_the_new_is_refused_and_the_old_goes_on
             with pytest.raises(openai.InternalServerError, match=r"\[store\] free_bytes") as caught:
                 await call()
             assert code(caught.value) == FULL
-        assert durable.room.refusals == {"bytes": 0, "free_bytes": 4}
+        assert durable.room.refusals == {"bytes": 0, "free_bytes": 4, "store_bytes": 0}
         assert (await respond(gateway, store=False)).output_text
         assert (await gateway.http.post("/v1/chat/completions", json=CHAT)).status_code == 200
         assert await gateway.openai.responses.retrieve(before.id) == before

@@ -137,6 +137,7 @@ class StoreTable(Table):
     free_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=0)
     ledger_days: float = Field(default=7.0, ge=0, le=3650)
     ledger_rows: int = Field(default=20_000, ge=1, le=100_000_000)
+    usage_rows: int = Field(default=1_000_000, ge=20_000, le=1_000_000_000)
 
 
 class FilesTable(Table):
@@ -150,6 +151,7 @@ class BatchesTable(Table):
 
     concurrency: int = Field(default=32, ge=1, le=65_536)
     lines: int = Field(default=50_000, ge=1, le=10_000_000)
+    keep_days: int = Field(default=30, ge=1, le=36_500)
 
 
 class ResponsesTable(Table):

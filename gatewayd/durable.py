@@ -52,7 +52,8 @@ from gatewayd.tenants.tenancy import Tenancy, prepared
 _log = logging.getLogger(__name__)
 
 _SWEEP_SECONDS = 60.0
-_USAGE_SECONDS = 400 * 86_400
+_DAY = 86_400
+_USAGE_SECONDS = 400 * _DAY
 """That rows of usage are kept: a year and whoever adds it up late."""
 
 
@@ -166,12 +167,14 @@ class Durable:
         self._place.close()
 
     async def _sweep(self) -> None:
-        keep_seconds = self._config.responses.keep_days * 86_400
-        expiry = Expiry(self.database, self.vault, self.clock, keep_seconds)
+        config = self._config
+        days = (config.responses.keep_days, config.batches.keep_days)
+        expiry = Expiry(self.database, self.vault, self.clock, *(each * _DAY for each in days))
         while True:
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
                 await expiry.sweep()
                 await self.archive.prune()
+                await self.tenancy.add_up(config.store.usage_rows)
                 if self.clock.is_steady:
                     await self.tenancy.prune(self.clock.now() - _USAGE_SECONDS)
                 await self.room.look()

@@ -1,4 +1,4 @@
-"""What is deleted when its time is over: files and responses, a bounded number at a time."""
+"""What is deleted when its time is over, a bounded number at a time."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection, select, update
 
+from gatewayd.batches import records as batch_records
 from gatewayd.files import records as file_records
 from gatewayd.files.vault import Vault
 from gatewayd.responses import records as response_records
@@ -25,10 +26,11 @@ _AHEAD_SECONDS = 3600
 
 
 class Gone(NamedTuple):
-    """What was deleted: names of contents, and how many responses."""
+    """What was deleted: names of contents, and how many responses and batches."""
 
     files: list[str]
     responses: int
+    batches: int
 
 
 class Expiry:
@@ -39,13 +41,22 @@ class Expiry:
         vault: with files' contents.
         clock: says what is over.
         keep_seconds: of responses.
+        batch_seconds: of batches, from their end.
     """
 
-    def __init__(self, database: Database, vault: Vault, clock: Clock, keep_seconds: float) -> None:
+    def __init__(
+        self,
+        database: Database,
+        vault: Vault,
+        clock: Clock,
+        keep_seconds: float,
+        batch_seconds: float,
+    ) -> None:
         self._database = database
         self._vault = vault
         self._clock = clock
         self._keep_seconds = keep_seconds
+        self._batch_seconds = batch_seconds
 
     async def sweep(self) -> None:
         """Delete all that is over; requests come between two transactions.
@@ -55,21 +66,21 @@ class Expiry:
         """
         if self._clock.is_steady:
             await self._database.write(self._mend)
-        num_files = num_responses = 0
+        num_files = num_responses = num_batches = 0
         try:
             while True:
                 gone = await self._database.write(self._delete)
                 await asyncio.to_thread(self._vault.remove, gone.files)
                 num_files += len(gone.files)
                 num_responses += gone.responses
-                if len(gone.files) < AT_ONCE and gone.responses < AT_ONCE:
+                num_batches += gone.batches
+                if max(len(gone.files), gone.responses, gone.batches) < AT_ONCE:
                     return
         finally:
-            if num_files or num_responses:
+            if num_files or num_responses or num_batches:
                 _log.info(
-                    "deleted %d files and %d responses whose time was over",
-                    num_files,
-                    num_responses,
+                    "deleted %d files, %d responses and %d batches whose time was over",
+                    *(num_files, num_responses, num_batches),
                 )
 
     def _mend(self, connection: Connection) -> None:
@@ -85,7 +96,11 @@ class Expiry:
     def _delete(self, connection: Connection) -> Gone:
         now = self._clock.now()
         names = file_records.remove_expired(connection, now, AT_ONCE)
-        return Gone(list(names), _delete_responses(connection, now - self._keep_seconds))
+        return Gone(
+            list(names),
+            _delete_responses(connection, now - self._keep_seconds),
+            batch_records.remove_older(connection, now - self._batch_seconds, AT_ONCE),
+        )
 
 
 def _delete_responses(connection: Connection, before: float) -> int:

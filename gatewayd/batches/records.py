@@ -178,6 +178,23 @@ def forget_results(connection: Connection, batch_id: str) -> None:
     connection.execute(delete(batch_results).where(batch_results.c.batch_id == batch_id))
 
 
+def remove_older(connection: Connection, ended_at: float, most: int) -> int:
+    """Delete at most so many that have ended before; a file that they name is not touched.
+
+    Returns:
+        How many were deleted.
+    """
+    ends = (batches.c[f"{status}_at"] for status in OVER)
+    old = select(batches.c.id).where(
+        # Ids begin with their time: those of younger ones need not be looked at.
+        batches.c.id < f"batch_{max(0, int(ended_at * 1e9)):016x}",
+        batches.c.status.in_(OVER),
+        func.coalesce(*ends, batches.c.created_at) < ended_at,
+    )
+    query = delete(batches).where(batches.c.id.in_(old.limit(most)))
+    return connection.execute(query).rowcount
+
+
 def shown(row: BatchRow) -> dict[str, Any]:
     """OpenAI's batch object."""
     values = dict(row._mapping)

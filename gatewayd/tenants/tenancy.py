@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 
 from gatewayd.store.database import Database
 from gatewayd.store.faults import StoreError
-from gatewayd.tenants import audit, ledger_records, marks, records
+from gatewayd.tenants import audit, ledger_records, marks, records, usage_sums
 from gatewayd.tenants.actions import Action
 from gatewayd.tenants.changes import Desk
 from gatewayd.tenants.costs import Settlement
@@ -105,6 +105,14 @@ class Tenancy:
     def _desk(self, connection: Connection, actor: str) -> Desk:
         now, believed = int(time.time()), int(self._believed())
         return Desk(connection, self._secret, self._head, now, actor, believed)
+
+    async def add_up(self, keep: int) -> None:
+        """Leave so many rows of usage that are of single requests; older ones become sums."""
+        left = await self._database.read(lambda c: usage_sums.num_over(c, keep))
+        while left > 0:
+            some = min(left, _PRUNED_AT_ONCE)
+            await self._database.write(lambda c, some=some: usage_sums.add_up(c, some))  # type: ignore[misc]
+            left -= some
 
     async def prune(self, before: float) -> None:
         """Delete usage that is older; what it adds up to stays in the budgets."""

@@ -38,7 +38,7 @@ def summed(
     group: Sequence[Column[Any]] = _BY[by]
     sums = [func.sum(usage.c[name]).label(name) for name in _SUMS]
     last = func.max(usage.c.created_at).label("last_at")
-    query = select(*group, func.count().label("requests"), *sums, last)
+    query = select(*group, func.sum(usage.c.requests).label("requests"), *sums, last)
     query = query.where(usage.c.created_at >= since).group_by(*group).order_by(*group)
     if tenant is not None:
         query = query.where(usage.c.tenant == tenant)

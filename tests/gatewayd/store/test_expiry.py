@@ -15,7 +15,7 @@ from gatewayd.files.vault import Vault
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database, connect
 from gatewayd.store.schema import bring_up
-from gatewayd.store.tables import files, responses
+from gatewayd.store.tables import batch_results, batches, files, kept, responses
 from tests.gatewayd.store.test_clock import DAY, START, YEAR, Hands
 
 
@@ -65,7 +65,7 @@ async def left(database: Database) -> set[str]:
 
 async def test_a_year_ahead_and_back_deletes_nothing(database: Database, vault: Vault) -> None:
     hands = Hands()
-    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY)
+    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY, 30 * DAY)
     await add_files(database, vault, file=START + DAY)
     await add_responses(database, response=START)
     hands.wall += YEAR
@@ -87,7 +87,7 @@ async def test_a_year_that_is_really_over_deletes_after_an_hour(
 ) -> None:
     hands = Hands()
     hands.wall += YEAR
-    sweeper = Expiry(database, vault, hands.clock(last=START), 30 * DAY)
+    sweeper = Expiry(database, vault, hands.clock(last=START), 30 * DAY, 30 * DAY)
     await add_files(database, vault, file=START + DAY)
     await sweeper.sweep()
     assert await left(database) == {"file"}
@@ -100,7 +100,7 @@ async def test_what_was_made_by_a_clock_ahead_is_not_kept_a_year_longer(
     database: Database, vault: Vault
 ) -> None:
     hands = Hands()
-    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY)
+    sweeper = Expiry(database, vault, hands.clock(), 30 * DAY, 30 * DAY)
     await add_files(database, vault, file=START + YEAR + DAY, soon=START + DAY)
     await add_responses(database, response=START + YEAR)
     await sweeper.sweep()
@@ -120,7 +120,7 @@ async def test_many_go_in_several_transactions(
     await add_files(database, vault, **{f"file-{n}": now - n for n in range(25)}, kept=now + DAY)
     old = {f"old-{n}": now - 40 * DAY + n // 7 for n in range(35)}
     await add_responses(database, **old, young=now - 29 * DAY)
-    sweeper = Expiry(database, vault, Clock(None), 30 * DAY)
+    sweeper = Expiry(database, vault, Clock(None), 30 * DAY, 30 * DAY)
     transactions: list[int] = []
     delete = sweeper._delete
 
@@ -134,3 +134,37 @@ async def test_many_go_in_several_transactions(
     assert await left(database) == {"kept", "young"}
     assert len(transactions) >= 3
     assert max(transactions) < 20
+
+
+async def test_batches_go_so_long_after_their_end_and_take_their_results_along(
+    database: Database, vault: Vault
+) -> None:
+    now = int(time.time())
+
+    def fill(connection: Connection) -> None:
+        common = {"endpoint": "/v1/x", "input_file_id": "f", "completion_window": "24h"}
+        for name, age, end in (
+            ("failed", 40, {"status": "failed", "failed_at": now - 31 * DAY}),
+            ("ended-late", 40, {"status": "completed", "completed_at": now - 29 * DAY}),
+            ("runs", 40, {"status": "in_progress"}),
+            ("young", 1, {"status": "cancelled", "cancelled_at": now}),
+        ):
+            began = int(now - age * DAY)
+            row = {"id": f"batch_{began * 10**9:016x}{name}", "created_at": began, "expires_at": 0}
+            connection.execute(insert(batches).values({**common, **row, **end}))
+            tokens = dict.fromkeys(("input", "cached", "output", "reasoning"), 0)
+            counts = {f"{name}_tokens": count for name, count in tokens.items()}
+            result = {"batch_id": row["id"], "line": 1, "is_ok": True, "output": b"x", **counts}
+            connection.execute(insert(batch_results).values(result))
+
+    def names(connection: Connection) -> tuple[set[str], set[str], int]:
+        ids = (select(batches.c.id), select(batch_results.c.batch_id))
+        left, results = ({name[22:] for name in connection.execute(q).scalars()} for q in ids)
+        return left, results, connection.execute(select(kept.c.batches)).scalar_one()
+
+    await database.write(fill)
+    *_, before = await database.read(names)
+    await Expiry(database, vault, Clock(None), 30 * DAY, 30 * DAY).sweep()
+    left, results, after = await database.read(names)
+    assert left == results == {"ended-late", "runs", "young"}
+    assert after * 4 == before * 3

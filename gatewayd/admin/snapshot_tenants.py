@@ -89,4 +89,6 @@ def _view(row: Mapping[str, Any], rows: Rows, live: Live, pages: Mapping[str, in
         used_micros=row["used_micros"],
         most_micros=row["most_micros"],
         pages=pages.get(name, 0),
+        kept_bytes=row["kept_bytes"],
+        store_bytes=row["store_bytes"],
     )

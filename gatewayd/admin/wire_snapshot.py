@@ -271,6 +271,7 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
         reserved_tokens: for requests that are not settled.
         used_micros, most_micros: of its budget in millionths of money.
         pages: of the KV pools, held or cached.
+        kept_bytes, store_bytes: in the store, and the limit that was set for it.
     """
 
     tenant: str
@@ -288,6 +289,8 @@ class TenantView(msgspec.Struct, frozen=True, kw_only=True):
     used_micros: int
     most_micros: int | None
     pages: int
+    kept_bytes: int = 0
+    store_bytes: int | None = None
 
 
 class StrategyView(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,6 +23,10 @@ _FORMS = {
     "kv_floor": _PAGES,
     "kv_ceiling": _PAGES,
     "budget_period": ("^(day|month)$", "none of day, month and none"),
+    "service_class": (
+        "^(realtime|standard|batch)$",
+        "none of realtime, standard, batch and none",
+    ),
 }
 """Of options that are words: what they match, and what is said of those that do not."""
 
@@ -52,6 +56,28 @@ Floor = Annotated[
 Ceiling = Annotated[
     str | None, _amount("--kv-ceiling", "Of the KV cache, what its requests may hold.")
 ]
+Class = Annotated[
+    str | None,
+    typer.Option(
+        "--service-class",
+        metavar="realtime|standard|batch|none",
+        help="Most urgent class that it may ask for; none for standard.",
+    ),
+]
+Retention = Annotated[
+    str | None, _option("--retention-priority", "Of kv_retention, at most; none for 50, the usual.")
+]
+RetentionSeconds = Annotated[
+    str | None, _option("--retention-seconds", "For which more than 50 may count; none for a day.")
+]
+StoreBytes = Annotated[
+    str | None,
+    typer.Option(
+        "--store-bytes",
+        metavar="SIZE|none",
+        help="That it may keep in the store, such as 10GiB; none for its fair share.",
+    ),
+]
 Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]
 
 
@@ -67,6 +93,10 @@ def create(
     weight: Weight = None,
     kv_floor: Floor = None,
     kv_ceiling: Ceiling = None,
+    service_class: Class = None,
+    retention_priority: Retention = None,
+    retention_seconds: RetentionSeconds = None,
+    store_bytes: StoreBytes = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
@@ -76,9 +106,16 @@ def create(
         "tokens_per_minute": tokens_per_minute,
         "concurrency": concurrency,
         "most_tokens": budget_tokens,
+        "retention_priority": retention_priority,
+        "retention_seconds": retention_seconds,
     }
-    words = {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling, "budget_period": budget_period}
-    terms = _terms(counts, budget_money, weight, words)
+    words = {
+        "kv_floor": kv_floor,
+        "kv_ceiling": kv_ceiling,
+        "budget_period": budget_period,
+        "service_class": service_class,
+    }
+    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
     act(config, socket, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
     typer.echo(f"tenant {tenant} is there")
 
@@ -95,6 +132,10 @@ def set_(
     weight: Weight = None,
     kv_floor: Floor = None,
     kv_ceiling: Ceiling = None,
+    service_class: Class = None,
+    retention_priority: Retention = None,
+    retention_seconds: RetentionSeconds = None,
+    store_bytes: StoreBytes = None,
     config: ConfigFile = None,
     socket: Socket = None,
 ) -> None:
@@ -104,9 +145,16 @@ def set_(
         "tokens_per_minute": tokens_per_minute,
         "concurrency": concurrency,
         "most_tokens": budget_tokens,
+        "retention_priority": retention_priority,
+        "retention_seconds": retention_seconds,
     }
-    words = {"kv_floor": kv_floor, "kv_ceiling": kv_ceiling, "budget_period": budget_period}
-    terms = _terms(counts, budget_money, weight, words)
+    words = {
+        "kv_floor": kv_floor,
+        "kv_ceiling": kv_ceiling,
+        "budget_period": budget_period,
+        "service_class": service_class,
+    }
+    terms = _terms(counts, budget_money, weight, words) | _size(store_bytes)
     if not terms:
         fail("say what to change", 2)
     act(config, socket, "PATCH", f"/admin/tenants/{tenant}", terms)
@@ -131,6 +179,7 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
         whole("tenant", [row["tenant"] for row in found]),
         *("weight", "requests/min", "tokens/min", "at once", "kv floor", "ceiling"),
         *("tokens used", "of", "money used", "of", "in a"),
+        *("class", "retention", "kept", "of"),
         box=None,
         pad_edge=False,
     )
@@ -145,6 +194,10 @@ def list_(config: ConfigFile = None, socket: Socket = None, as_json: AsJson = Fa
             money(row["used_micros"]),
             "-" if row["most_micros"] is None else money(row["most_micros"]),
             _shown(row["budget_period"]),
+            row["service_class"] or "standard",
+            _retention(row),
+            size(row["kept_bytes"]),
+            "-" if row["store_bytes"] is None else size(row["store_bytes"]),
         )
     console().print(table)
 
@@ -161,6 +214,32 @@ def micros_of(text: str, option: str) -> int:
     if not (units.isdigit() and text.isascii() and len(rest) <= 6 and (rest or "0").isdigit()):
         fail(f"{option} {text} is no amount such as 12.50, with at most 6 decimals", 2)
     return int(units) * _MICROS + int(rest.ljust(6, "0"))
+
+
+def size(num_bytes: int) -> str:
+    """Bytes for people: ``1.5GiB``."""
+    from pydantic import ByteSize
+
+    return ByteSize(num_bytes).human_readable()
+
+
+def _size(text: str | None) -> dict[str, int | None]:
+    from pydantic import ByteSize, TypeAdapter, ValidationError
+
+    if text is None or text in _NONE:
+        return {} if text is None else {"store_bytes": None}
+    try:
+        return {"store_bytes": int(TypeAdapter(ByteSize).validate_python(text))}
+    except ValidationError:
+        fail(f"--store-bytes {text} is neither a size such as 10GiB nor none", 2)
+
+
+def _retention(row: dict[str, Any]) -> str:
+    """The highest priority of a cache retention, and for how long; without a grant the usual."""
+    priority, seconds = row["retention_priority"], row["retention_seconds"]
+    if priority is None:
+        return "-"
+    return f"{priority}" if seconds is None else f"{priority} for {seconds} s"
 
 
 def _shown(value: int | str | None) -> str:

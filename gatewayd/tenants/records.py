@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, delete, insert, select, update
+from sqlalchemy import Connection, Row, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
 from gatewayd.errors import Conflict, InvalidRequest, NotFound
@@ -15,6 +15,7 @@ from gatewayd.store.tables import (
     batches,
     budgets,
     files,
+    kept,
     keys,
     prices,
     responses,
@@ -50,9 +51,11 @@ def everything(connection: Connection) -> Everything:
 
 def _with_budgets() -> Any:  # noqa: ANN401 - a select of many columns
     amounts = [column for column in budgets.c if column.name != "tenant"]
+    total = func.coalesce(kept.c.files + kept.c.responses + kept.c.batches, 0)
     return (
-        select(tenants, *amounts)
+        select(tenants, *amounts, total.label("kept_bytes"))
         .join(budgets, budgets.c.tenant == tenants.c.id)
+        .outerjoin(kept, kept.c.tenant == tenants.c.id)
         .where(tenants.c.removed_at.is_(None))
         .order_by(tenants.c.id)
     )

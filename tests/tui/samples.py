@@ -194,6 +194,8 @@ def snapshot(number: int = 0, **changed: Any) -> Snapshot:
                 used_micros=120_000,
                 most_micros=None,
                 pages=pages,
+                kept_bytes=7 << 30,
+                store_bytes=8 << 30,
             )
             for tenant, runs, waits, tokens, pages in [
                 ("acme", 2, 3, 41_000, 350),

@@ -103,7 +103,27 @@ async def test_limits_are_changed_from_what_they_are(desk: FakeDaemon, watching:
     assert changes(desk) == [("PATCH", "/admin/tenants/acme", body)]
 
 
+async def test_rights_and_a_share_of_the_store_are_granted(
+    desk: FakeDaemon, watching: Watching
+) -> None:
+    async with watching(start="tenants") as (console, pilot):
+        await until(pilot, lambda: "7.0 GiB^" in text_of(console))
+        await pilot.press("m")
+        rights = {"service_class": "batch", "retention_priority": "80", "retention_seconds": "12h"}
+        await typed(pilot, console, **rights, store_bytes="1000000")
+        await until(pilot, lambda: changes(desk))
+    body = {
+        "service_class": "batch",
+        "retention_priority": 80,
+        "retention_seconds": 43_200,
+        "store_bytes": 1_000_000,
+    }
+    assert changes(desk) == [("PATCH", "/admin/tenants/acme", body)]
+
+
 REFUSED = (
+    ("m", "service_class", "urgent", "it must be one of batch, realtime, standard"),
+    ("m", "retention_priority", "101", "it must be a whole number from 0 to 100"),
     ("n", "tenant", "", "tenant is missing; it must be text of at most 128 letters"),
     ("m", "weight", "1000", "weight is '1000'; it must be a number from 0.01 to 100"),
     ("m", "most_micros", "much", "it must be an amount such as 12.50"),

@@ -192,9 +192,16 @@ class Store:
 
 def tenant(name: str, used: int = 0) -> dict[str, Any]:
     limits = dict.fromkeys(
-        ("concurrency", "requests_per_minute", "tokens_per_minute", "most_tokens", "most_micros")
+        (
+            "concurrency",
+            "requests_per_minute",
+            "tokens_per_minute",
+            "most_tokens",
+            "most_micros",
+            "store_bytes",
+        )
     )
-    amounts = {"used_tokens": used, "reserved_tokens": 3, "used_micros": 4}
+    amounts = {"used_tokens": used, "reserved_tokens": 3, "used_micros": 4, "kept_bytes": 5}
     return {"tenant": name, "weight": 2.0, **limits, **amounts}
 
 

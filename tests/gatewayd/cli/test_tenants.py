@@ -90,6 +90,27 @@ def test_an_operator_makes_changes_and_removes(folder: Path) -> None:
         assert "Traceback" not in text
 
 
+def test_rights_and_shares_are_given_and_taken_away(folder: Path) -> None:
+    rights = ["--service-class", "realtime", "--retention-priority", "80"]
+    rights += ["--retention-seconds", "3600", "--store-bytes", "1.5GiB"]
+    run("tenant", "create", "acme", *rights)
+    run("tenant", "create", "plain")
+    shown = {row["tenant"]: row for row in read("tenant", "list")}
+    names = ("service_class", "retention_priority", "retention_seconds", "store_bytes")
+    assert [shown["acme"][name] for name in names] == ["realtime", 80, 3600, 3 << 29]
+    assert [shown["plain"][name] for name in names] == [None] * 4
+    # The operator's own is not bounded.
+    assert [shown["default"][name] for name in names] == ["realtime", 100, 86_400, None]
+    (line,) = [one for one in run("tenant", "list").splitlines() if one.startswith("acme")]
+    assert line.split()[-7:] == ["realtime", "80", "for", "3600", "s", "0B", "1.5GiB"]
+    away = [word for option in rights[::2] for word in (option, "none")]
+    run("tenant", "set", "acme", *away)
+    shown = {row["tenant"]: row for row in read("tenant", "list")}
+    assert [shown["acme"][name] for name in names] == [None] * 4
+    detail = [row["detail"] for row in read("audit")["rows"] if row["action"] == "tenant.set"]
+    assert "service_class" in str(detail)
+
+
 def test_usage_is_added_up(folder: Path) -> None:
     with opened(folder) as durable:
         del durable
@@ -107,6 +128,15 @@ def test_usage_is_added_up(folder: Path) -> None:
         (["tenant", "set", "default", "--concurrency", "0"], 1, ">= 1"),
         (["tenant", "set", "default", "--budget-period", "week"], 2, "none of day, month"),
         (["tenant", "set", "default", "--kv-floor", "101%"], 2, "neither a number of pages"),
+        (
+            ["tenant", "set", "default", "--service-class", "urgent"],
+            2,
+            "none of realtime, standard",
+        ),
+        (["tenant", "set", "default", "--retention-priority", "101"], 1, "<= 100"),
+        (["tenant", "set", "default", "--retention-seconds", "0"], 1, ">= 1"),
+        (["tenant", "set", "default", "--store-bytes", "much"], 2, "such as 10GiB"),
+        (["tenant", "set", "default", "--store-bytes", "-1"], 2, "such as 10GiB"),
         (["tenant", "set", "default", "--budget-money", "1,5"], 2, "no amount such as 12.50"),
         (["tenant", "create", "default"], 1, "there is a tenant default"),
         (["key", "create", "nobody"], 1, "there is no tenant 'nobody'"),

@@ -24,7 +24,7 @@ from gatewayd_tui.changes import (
     rotate_key,
 )
 from gatewayd_tui.client import Lost, Refused
-from gatewayd_tui.figures import count, duration
+from gatewayd_tui.figures import count, duration, size
 from gatewayd_tui.questions import nested, questions, typed
 from gatewayd_tui.reads import Key
 from gatewayd_tui.screens.base import ConsoleScreen
@@ -63,6 +63,11 @@ def _budget(row: TenantView) -> Cell:
     return against(row.used_tokens + row.reserved_tokens, row.most_tokens)
 
 
+def _kept(row: TenantView) -> Cell:
+    """In the store; the limit is one that was set, and too long to be shown beside it."""
+    return against(row.kept_bytes, row.store_bytes, size(row.kept_bytes))
+
+
 TENANTS: list[Column[TenantView]] = [
     Column("tenant", 0, lambda r: r.tenant, lambda r: r.tenant),
     Column("run", 4, lambda r: count(r.running), lambda r: r.running, True),
@@ -74,6 +79,7 @@ TENANTS: list[Column[TenantView]] = [
     Column("reserved", 8, lambda r: count(r.reserved_tokens), None, True, True),
     Column("money", 15, _money, lambda r: r.used_micros, True, True),
     Column("weight", 6, lambda r: f"{r.weight:g}", lambda r: r.weight, True, True),
+    Column("kept", 10, _kept, lambda r: r.kept_bytes, True, True),
     Column("pages", 6, lambda r: count(r.pages), lambda r: r.pages, True),
 ]
 

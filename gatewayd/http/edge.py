@@ -3,6 +3,10 @@
 uvicorn's httptools protocol with deadlines for headers, bodies and stalled writes, caps on
 headers, chunks and connections, and OpenAI's error object for HTTP that cannot be parsed.
 
+Requests may be sent ahead of their answers, but none is parsed before the one in front of it is
+answered: until then they are bytes, as many as the limits allow, then nothing is read. Of one
+connection at most one request begins in a turn of the event loop.
+
 A client that closes its sending side is taken to have gone (a FIN cannot be told from a close).
 """
 
@@ -13,7 +17,7 @@ from collections import Counter
 from typing import Any
 
 import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gatewayd.errors import (
     GatewayError,
@@ -25,12 +29,19 @@ from gatewayd.errors import (
 )
 from gatewayd.http import patience
 from gatewayd.http.departure import EXTENSION, ToldDeparture
-from gatewayd.http.edge_limits import EdgeLimits, set_options
+from gatewayd.http.edge_closing import EdgeTransport
+from gatewayd.http.edge_limits import EdgeLimits, set_options, set_send_buffer
+from gatewayd.http.edge_reading import BODY_READ_BYTES, Flow, Reader
+from gatewayd.http.intake import Intake
 from gatewayd.http.refusal import REFUSED, Answered, refusal
 from gatewayd.http.upgrade import without_upgrade
+from gatewayd.tenants.principal import IN_SCOPE
 
 # Where a connection stands. Between requests only uvicorn's own idle timer runs.
 _IDLE, _HEADERS, _BODY = range(3)
+
+_PIECES = 64
+"""Parsed in one turn of the event loop: of empty lines, and of chunks that hold some."""
 
 
 class EdgeProtocol(HttpToolsProtocol):
@@ -39,29 +50,38 @@ class EdgeProtocol(HttpToolsProtocol):
     limits: EdgeLimits
     peers: Counter[str]
     answered: Answered
+    read_buffer: memoryview
+
+    flow: Flow
+    transport: EdgeTransport  # type: ignore[assignment]
 
     _phase = _HEADERS
     _armed_phase = _IDLE
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _refusal: GatewayError | None = None
-    _held_refusal: GatewayError | None = None
+    _turn: asyncio.Handle | None = None
     _header_bytes = 0
+    _body_left = 0
     _num_chunks = 0
     _peer = ""
-    _answering: RequestResponseCycle | None = None
-    _is_deaf = False
+    _is_known = False
+    _has_come = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection or turn it away."""
         super().connection_made(transport)
+        self.transport = EdgeTransport(transport, self.limits.stall_seconds, self._is_fed)
+        self.flow = Flow(self.transport)  # type: ignore[arg-type]
+        self._intake = Intake()
+        transport.set_protocol(Reader(self, self.read_buffer))
         self._departure = ToldDeparture()
         self._extensions: dict[str, Any] = {
             EXTENSION: self._departure,
             patience.EXTENSION: self._extend,
         }
-        transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
-        set_options(transport, 4 * self.limits.write_buffer_bytes)
+        transport.set_write_buffer_limits(high=self.limits.stranger_buffer_bytes)
+        set_options(transport, 2 * self.limits.stranger_buffer_bytes)
         self._peer = self.client[0] if self.client else ""
         self.peers[self._peer] += 1
         if (
@@ -69,7 +89,8 @@ class EdgeProtocol(HttpToolsProtocol):
             or self.peers[self._peer] > self.limits.peer_connections
         ):
             self._refuse(
-                TooManyConnections("too many connections; close some or try later", retry_after=1)
+                TooManyConnections("too many connections; close some or try later", retry_after=1),
+                at_once=True,  # to wait for its end would be one more
             )
             return
         self._arm()
@@ -77,6 +98,10 @@ class EdgeProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._disarm()
+        self._intake.clear()
+        self.transport.ended()
+        if self._turn is not None:
+            self._turn.cancel()
         if self._stall is not None:
             self._stall.cancel()
         self.peers[self._peer] -= 1
@@ -85,54 +110,111 @@ class EdgeProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
         self._departure.tell()
 
+    def read_size(self) -> int:
+        """What may be read next: the rest of a body of known length, and a little more."""
+        known = self._body_left if self._phase == _BODY else 0
+        room = known + self.limits.unparsed_bytes - len(self._intake)
+        return max(1, min(room, BODY_READ_BYTES))
+
     def data_received(self, data: bytes) -> None:
-        """Feed the parser and watch the time of what is still incomplete."""
-        if self._is_deaf or self.transport.is_closing():
+        """Parse, or keep it for its turn."""
+        if self.transport.is_closing():
             return
-        was_headers = self._phase != _BODY
+        self._has_come = True
+        self._intake.add(data)
+        if self._turn is None and not self._is_answering():
+            self._parse()
+        else:
+            self._hold()
+
+    def _is_answering(self) -> bool:
+        """Whether a whole request has no whole answer yet: what is behind it waits."""
+        return self._phase == _IDLE and self.cycle is not None and not self.cycle.response_complete
+
+    def _is_fed(self) -> bool:
+        """Whether the client has sent, or is about to send, what nobody will look at."""
+        return self._has_come and (self._phase != _IDLE or bool(self._intake))
+
+    def _parse(self) -> None:
+        """Feed the parser, to the end of a request at most; time what is incomplete."""
+        self._turn = None
         idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
-        self._feed(data)
+        for _ in range(_PIECES):
+            if not self._intake or self._is_answering():
+                break
+            was_body = self._phase == _BODY
+            self._parse_piece()
+            if self.transport.is_closing():
+                self._intake.clear()
+                break
+            if was_body and self._phase == _IDLE:
+                break  # it was answered before it was whole; the next one has a turn of its own
         self._keep_idle(idle)
         if self.transport.is_closing():
             return
-        if was_headers and self._phase == _HEADERS:
-            # The parser tells a header only when it is whole; count what it holds.
-            self._header_bytes += len(data)
-            if self._header_bytes > self.limits.header_bytes:
-                self._refuse(self._headers_too_large())
-                return
         if self._phase != self._armed_phase:
             self._disarm()
             self._arm()
+        self._go_on()
+        self._hold()
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            self.parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._go_on(data[upgrade.args[0] :])
-        except httptools.HttpParserError:
-            self.send_400_response("this is not HTTP/1.1")
-
-    def _go_on(self, rest: bytes) -> None:
-        """Read a request that offers another protocol as if it did not."""
-        method = self.parser.get_method()
-        if method == b"CONNECT":
-            self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
+    def _parse_piece(self) -> None:
+        if self._phase == _BODY and self._body_left:
+            piece = self._intake.take(self._body_left)
+            self._body_left -= len(piece)
+            self._feed(piece)
             return
-        head = without_upgrade(method, self.url, self.parser.get_http_version(), self.headers)
-        self.parser = httptools.HttpRequestParser(self)
-        # As uvicorn's own: a request after one with ``connection: close`` is no error.
-        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-        self._feed(head + rest)
+        was_headers = self._phase != _BODY
+        piece = self._intake.through_empty_line()
+        self._feed(piece)
+        if was_headers and self._phase == _HEADERS and not self.transport.is_closing():
+            # The parser tells a header only when it is whole; count what it holds.
+            self._header_bytes += len(piece)
+            if self._header_bytes > self.limits.header_bytes:
+                self._refuse(self._headers_too_large())
+
+    def _go_on(self) -> None:
+        """Parse what waits at the next turn of the event loop; others have theirs before."""
+        if self._intake and self._turn is None and not self._is_answering():
+            self._turn = self.loop.call_soon(self._parse)
+
+    def _hold(self) -> None:
+        self.flow.hold_reading(len(self._intake) >= self.limits.unparsed_bytes)
+
+    def _feed(self, piece: bytes) -> None:
+        while True:
+            try:
+                self.parser.feed_data(piece)
+            except httptools.HttpParserUpgrade as upgrade:
+                rest = piece[upgrade.args[0] :]
+            except httptools.HttpParserError:
+                self.send_400_response("this is not HTTP/1.1")
+                return
+            else:
+                return
+            # A request that offers another protocol is read as if it did not.
+            method = self.parser.get_method()
+            if method == b"CONNECT":
+                self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
+                return
+            version = self.parser.get_http_version()
+            piece = without_upgrade(method, self.url, version, self.headers) + rest
+            self.parser = httptools.HttpRequestParser(self)
+            # As uvicorn's own: a request after one with ``connection: close`` is no error.
+            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
 
     # Parser callbacks
 
     def on_message_begin(self) -> None:
         """A request begins."""
+        if self._is_answering():
+            # No piece holds two requests. If one did, this one could not be answered in its turn.
+            self._stop_parsing(InvalidRequest("two requests at once", code="invalid_http"))
         super().on_message_begin()
         self.scope["extensions"] = self._extensions
         self._phase = _HEADERS
         self._header_bytes = 0
+        self._body_left = 0
         self._num_chunks = 0
         self._seen_header_bytes = 0
 
@@ -145,6 +227,8 @@ class EdgeProtocol(HttpToolsProtocol):
         """Count a header; what comes after a body (a trailer) is none."""
         if self._phase != _BODY:
             super().on_header(name, value)
+            if len(name) == len("content-length") and name.lower() == b"content-length":
+                self._body_left = int(value)  # the parser refuses two, and one that is no number
         self._count_header(len(name) + len(value) + 4)
         if len(self.headers) > self.limits.num_headers:
             self._stop_parsing(self._headers_too_large())
@@ -155,8 +239,6 @@ class EdgeProtocol(HttpToolsProtocol):
             return  # the parser stops behind the headers, and we go on without it
         super().on_headers_complete()
         self._phase = _BODY
-        if not self.pipeline:
-            self._answering = self.cycle  # else it waits for its turn
 
     def on_chunk_header(self) -> None:
         """Count a chunk: tiny ones cost far more than their bytes."""
@@ -172,22 +254,14 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._phase = _IDLE
         super().on_message_complete()
-        if not self.pipeline:
-            # uvicorn stops reading in a large body; who does not read sees nobody leave.
-            self.flow.resume_reading()
+        # uvicorn stops reading in a large body; who does not read sees nobody leave.
+        self.flow.resume_reading()
 
     def on_response_complete(self) -> None:
         """The next request has its turn."""
-        is_next = bool(self.pipeline)
-        if is_next:
-            self._answering = self.pipeline[-1][0]
         super().on_response_complete()
-        if self.transport.is_closing():
-            return
-        if self._held_refusal is not None and not is_next:
-            self._refuse(self._held_refusal)
-        elif self._deadline is None:
-            self._arm()
+        if not self.transport.is_closing():
+            self._go_on()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what the parser was stopped for."""
@@ -198,6 +272,12 @@ class EdgeProtocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """The client leaves our bytes unread."""
         super().pause_writing()
+        if not self._is_known and self.cycle is not None and IN_SCOPE in self.cycle.scope:
+            # Somebody whose key is good may have more in flight from the next time on.
+            self._is_known = True
+            self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
+            if (sock := self.transport.get_extra_info("socket")) is not None:
+                set_send_buffer(sock, 4 * self.limits.write_buffer_bytes)
         if self._stall is None:
             self._stall = self.loop.call_later(self.limits.stall_seconds, self.transport.abort)
 
@@ -234,8 +314,6 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._armed_phase = self._phase
-        if self.pipeline:
-            return  # nothing is read until its turn comes
         if self._phase == _HEADERS:
             self._deadline = self.loop.call_later(self.limits.header_seconds, self._expire)
         elif self._phase == _BODY:
@@ -257,31 +335,22 @@ class EdgeProtocol(HttpToolsProtocol):
         what = "headers" if self._phase == _HEADERS else "body"
         self._refuse(RequestTimeout(f"the request's {what} did not arrive in time"))
 
-    def _refuse(self, error: GatewayError) -> None:
-        """Answer what is arriving with an error, in its turn, and close."""
+    def _refuse(self, error: GatewayError, *, at_once: bool = False) -> None:
+        """Answer what is arriving with an error, and close."""
         self._disarm()
-        cycle = self._answering
-        is_its_own = self._phase == _BODY and cycle is self.cycle
-        if cycle is None or cycle.response_complete:
-            if not is_its_own:  # else its answer is out, and only its body is too late
-                self._write_refusal(error)
-                self.answered("other", "other", error.status)
-        elif is_its_own:
+        cycle = self.cycle
+        if self._phase == _BODY:
             if not cycle.response_started:
                 self._write_refusal(error)
                 # Its app counts it, with its endpoint, and must not answer as well.
                 cycle.scope[REFUSED] = error.status  # type: ignore[literal-required]
                 cycle.disconnected = True
                 cycle.message_event.set()
-        else:
-            # Earlier requests have the word; after their answers this one is the last.
-            if self._phase == _BODY:
-                self.pipeline.popleft()
-            self._held_refusal = error
-            self._is_deaf = True
-            self.flow.resume_reading()
-            return
-        self.transport.close()
+        elif cycle is None or cycle.response_complete:
+            self._write_refusal(error)
+            self.answered("other", "other", error.status)
+        # else it would stand in the middle of another request's answer
+        self.transport.close(at_once=at_once)
 
     def _write_refusal(self, error: GatewayError) -> None:
         # Between requests, the headers are those of the last one.
@@ -291,5 +360,10 @@ class EdgeProtocol(HttpToolsProtocol):
 
 def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:
     """The protocol class of one server: its limits, its count of peers, who counts its answers."""
-    bound = {"limits": limits, "peers": Counter(), "answered": staticmethod(answered)}
+    bound = {
+        "limits": limits,
+        "peers": Counter(),
+        "answered": staticmethod(answered),
+        "read_buffer": memoryview(bytearray(BODY_READ_BYTES)),
+    }
     return type("BoundEdgeProtocol", (EdgeProtocol,), bound)

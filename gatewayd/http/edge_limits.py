@@ -21,7 +21,9 @@ class EdgeLimits:
         num_chunks: of a chunked body.
         connections: open at once.
         peer_connections: open at once from one address.
+        unparsed_bytes: of requests behind the one that is answered; then nothing is read.
         write_buffer_bytes: waiting for a client before its stream is held.
+        stranger_buffer_bytes: as that, before the client has shown a key.
     """
 
     header_seconds: float = 10.0
@@ -33,7 +35,9 @@ class EdgeLimits:
     num_chunks: int = 8192
     connections: int = 2048
     peer_connections: int = 1024
+    unparsed_bytes: int = 16 * 1024
     write_buffer_bytes: int = 64 * 1024
+    stranger_buffer_bytes: int = 8 * 1024
 
 
 def set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
@@ -41,9 +45,13 @@ def set_options(transport: asyncio.Transport, send_buffer_bytes: int) -> None:
     sock = transport.get_extra_info("socket")
     if sock is None:
         return
-    # The kernel would otherwise take megabytes for a client that does not read.
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer_bytes)
+    set_send_buffer(sock, send_buffer_bytes)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         # asyncio does this only for sockets made with an explicit protocol number; without it
         # an answer in two writes waits 40 ms for a delayed acknowledgement.
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+
+def set_send_buffer(sock: socket.socket, num_bytes: int) -> None:
+    """How much the kernel takes for a client that does not read: otherwise megabytes."""
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, num_bytes)

@@ -1,0 +1,65 @@
+"""Closes a connection so that its last answer arrives, and so that it does end.
+
+A socket that is closed with bytes of its client unread resets the connection, and the answer may be
+lost with it; one whose client does not read what was written would stay open for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+_LINGER_SECONDS = 2.0
+"""For which what still comes is read and thrown away, after the last answer."""
+
+
+class EdgeTransport:
+    """A transport with another ``close``; what else uvicorn and the edge use of it is its own.
+
+    Args:
+        transport: asyncio's.
+        stall_seconds: in which the client reads what is written.
+        is_sending: whether the client may be sending, or has sent what is not read.
+    """
+
+    def __init__(
+        self, transport: asyncio.Transport, stall_seconds: float, is_sending: Callable[[], bool]
+    ) -> None:
+        self._transport = transport
+        self._stall_seconds = stall_seconds
+        self._is_sending = is_sending
+        self._loop = asyncio.get_running_loop()
+        self._is_closing = False
+        self._end: asyncio.TimerHandle | None = None
+        self.write = transport.write
+        self.abort = transport.abort
+        self.pause_reading = transport.pause_reading
+        self.resume_reading = transport.resume_reading
+        self.get_extra_info = transport.get_extra_info
+        self.get_write_buffer_size = transport.get_write_buffer_size
+        self.set_write_buffer_limits = transport.set_write_buffer_limits
+
+    def is_closing(self) -> bool:
+        """Whether nothing of what comes is looked at any more."""
+        return self._is_closing or self._transport.is_closing()
+
+    def close(self, *, at_once: bool = False) -> None:
+        """Write what is to be written, then end; ``at_once``: whatever the client sends."""
+        if self.is_closing():
+            return
+        self._is_closing = True
+        if at_once or not self._is_sending():
+            self._transport.close()
+        else:
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        if self._transport.get_write_buffer_size():
+            self._end = self._loop.call_later(self._stall_seconds, self.abort)
+        elif not self._transport.is_closing():
+            self._end = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+
+    def ended(self) -> None:
+        """The connection is lost."""
+        self._is_closing = True
+        if self._end is not None:
+            self._end.cancel()

@@ -1,0 +1,62 @@
+"""Bytes of one connection that have come and are not parsed yet, and where to cut them.
+
+A cut decides when bytes are parsed, never what they mean: the parser takes any pieces. It is
+strict, so a head ends with an empty line and nothing else does; a piece that ends there, or where
+a body of known length ends, holds the end of one request at most and the beginning of none.
+"""
+
+from __future__ import annotations
+
+_EMPTY_LINE = b"\r\n\r\n"
+_OVERLAP = len(_EMPTY_LINE) - 1
+
+
+class Intake:
+    """A queue of bytes."""
+
+    __slots__ = ("_at", "_bytes", "_last")
+
+    def __init__(self) -> None:
+        self._bytes = b""
+        self._at = 0
+        self._last = b""  # of what was taken since the last cut: an empty line may be in two parts
+
+    def __len__(self) -> int:
+        """Bytes that wait."""
+        return len(self._bytes) - self._at
+
+    def add(self, data: bytes) -> None:
+        """More has come."""
+        self._bytes = self._bytes[self._at :] + data if self else data
+        self._at = 0
+
+    def clear(self) -> None:
+        """Nobody will parse it."""
+        self._bytes, self._at, self._last = b"", 0, b""
+
+    def take(self, most: int) -> bytes:
+        """As much as there is, ``most`` bytes at most; nothing of it is looked at."""
+        self._last = b""
+        return self._cut(min(self._at + most, len(self._bytes)))
+
+    def through_empty_line(self) -> bytes:
+        """Up to the end of the first empty line; all, if there is none."""
+        border = (self._last + self._bytes[self._at : self._at + _OVERLAP]).find(_EMPTY_LINE)
+        if border >= 0:
+            end = self._at + border + len(_EMPTY_LINE) - len(self._last)
+        else:
+            found = self._bytes.find(_EMPTY_LINE, self._at)
+            if found < 0:
+                piece = self._cut(len(self._bytes))
+                self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
+                return piece
+            end = found + len(_EMPTY_LINE)
+        self._last = b""
+        return self._cut(end)
+
+    def _cut(self, end: int) -> bytes:
+        piece = self._bytes[self._at : end]
+        self._at = end
+        if end == len(self._bytes):
+            self._bytes, self._at = b"", 0  # what was parsed is not kept
+        return piece

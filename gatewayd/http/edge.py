@@ -32,6 +32,7 @@ from gatewayd.http.departure import EXTENSION, ToldDeparture
 from gatewayd.http.edge_closing import EdgeTransport
 from gatewayd.http.edge_limits import EdgeLimits, set_options, set_send_buffer
 from gatewayd.http.edge_reading import BODY_READ_BYTES, Flow, Reader
+from gatewayd.http.edge_turns import Turns
 from gatewayd.http.intake import Intake
 from gatewayd.http.refusal import REFUSED, Answered, refusal
 from gatewayd.http.upgrade import without_upgrade
@@ -49,6 +50,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     limits: EdgeLimits
     peers: Counter[str]
+    turns: Turns
     answered: Answered
     read_buffer: memoryview
 
@@ -60,7 +62,7 @@ class EdgeProtocol(HttpToolsProtocol):
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
     _refusal: GatewayError | None = None
-    _turn: asyncio.Handle | None = None
+    _is_in_queue = False
     _header_bytes = 0
     _body_left = 0
     _num_chunks = 0
@@ -100,8 +102,6 @@ class EdgeProtocol(HttpToolsProtocol):
         self._disarm()
         self._intake.clear()
         self.transport.ended()
-        if self._turn is not None:
-            self._turn.cancel()
         if self._stall is not None:
             self._stall.cancel()
         self.peers[self._peer] -= 1
@@ -122,7 +122,7 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._has_come = True
         self._intake.add(data)
-        if self._turn is None and not self._is_answering():
+        if not self._is_in_queue and not self._is_answering():
             self._parse()
         else:
             self._hold()
@@ -137,7 +137,6 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _parse(self) -> None:
         """Feed the parser, to the end of a request at most; time what is incomplete."""
-        self._turn = None
         idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
         for _ in range(_PIECES):
             if not self._intake or self._is_answering():
@@ -155,7 +154,7 @@ class EdgeProtocol(HttpToolsProtocol):
         if self._phase != self._armed_phase:
             self._disarm()
             self._arm()
-        self._go_on()
+        self._ask_turn()
         self._hold()
 
     def _parse_piece(self) -> None:
@@ -173,13 +172,23 @@ class EdgeProtocol(HttpToolsProtocol):
             if self._header_bytes > self.limits.header_bytes:
                 self._refuse(self._headers_too_large())
 
-    def _go_on(self) -> None:
-        """Parse what waits at the next turn of the event loop; others have theirs before."""
-        if self._intake and self._turn is None and not self._is_answering():
-            self._turn = self.loop.call_soon(self._parse)
+    def _ask_turn(self) -> None:
+        if self._intake and not self._is_in_queue and not self._is_answering():
+            self._is_in_queue = True
+            self.turns.ask(self)
+
+    def go_on(self) -> None:
+        """Parse what has waited for its turn."""
+        self._is_in_queue = False
+        if not self.transport.is_closing():
+            self._parse()
 
     def _hold(self) -> None:
-        self.flow.hold_reading(len(self._intake) >= self.limits.unparsed_bytes)
+        """Stop reading at the limit; go on at half of it, not for each request once more."""
+        most = self.limits.unparsed_bytes
+        if self.flow.is_held:
+            most //= 2
+        self.flow.hold_reading(len(self._intake) >= most)
 
     def _feed(self, piece: bytes) -> None:
         while True:
@@ -261,7 +270,7 @@ class EdgeProtocol(HttpToolsProtocol):
         """The next request has its turn."""
         super().on_response_complete()
         if not self.transport.is_closing():
-            self._go_on()
+            self._ask_turn()
 
     def send_400_response(self, msg: str) -> None:
         """Answer what cannot be parsed, or what the parser was stopped for."""
@@ -363,6 +372,7 @@ def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:
     bound = {
         "limits": limits,
         "peers": Counter(),
+        "turns": Turns(),
         "answered": staticmethod(answered),
         "read_buffer": memoryview(bytearray(BODY_READ_BYTES)),
     }

@@ -78,7 +78,7 @@ class Flow(FlowControl):
     """Reading goes on when neither uvicorn, for a body, nor the edge holds it."""
 
     _is_body_full = False
-    _is_intake_full = False
+    is_held = False
 
     def pause_reading(self) -> None:
         """The body has enough for now."""
@@ -92,11 +92,11 @@ class Flow(FlowControl):
 
     def hold_reading(self, is_full: bool) -> None:
         """As much is unparsed as may be, or no longer."""
-        self._is_intake_full = is_full
+        self.is_held = is_full
         self._apply()
 
     def _apply(self) -> None:
-        is_paused = self._is_body_full or self._is_intake_full
+        is_paused = self._is_body_full or self.is_held
         if is_paused is not self.read_paused:
             self.read_paused = is_paused
             if is_paused:

@@ -7,11 +7,15 @@ reads what others have sent, so a turn must not be as long as there are connecti
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from typing import Protocol
 
 MOST = 8
 """That go on in one turn: about a millisecond of requests that are refused."""
+
+SECONDS = 0.002
+"""After which no other one does: chunks of a byte each take longer to parse."""
 
 
 class Waiting(Protocol):
@@ -40,8 +44,11 @@ class Turns:
 
     def _run(self) -> None:
         self._is_due = False
+        end = time.perf_counter() + SECONDS
         try:
             for _ in range(min(MOST, len(self._queue))):
                 self._queue.popleft().go_on()
+                if time.perf_counter() > end:
+                    break
         finally:
             self._call()

@@ -39,20 +39,24 @@ class Intake:
         self._last = b""
         return self._cut(min(self._at + most, len(self._bytes)))
 
-    def through_empty_line(self) -> bytes:
-        """Up to the end of the first empty line; all, if there is none."""
-        border = (self._last + self._bytes[self._at : self._at + _OVERLAP]).find(_EMPTY_LINE)
-        if border >= 0:
-            end = self._at + border + len(_EMPTY_LINE) - len(self._last)
-        else:
-            found = self._bytes.find(_EMPTY_LINE, self._at)
-            if found < 0:
-                piece = self._cut(len(self._bytes))
-                self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
-                return piece
-            end = found + len(_EMPTY_LINE)
-        self._last = b""
-        return self._cut(end)
+    def through_empty_line(self, most: int) -> bytes:
+        """Up to the end of the first empty line; ``most`` bytes or all, if it is not in them."""
+        limit = min(self._at + most, len(self._bytes))
+        end = self._end_of_empty_line(limit)
+        if end is not None and end <= limit:
+            self._last = b""
+            return self._cut(end)
+        piece = self._cut(limit)
+        self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
+        return piece
+
+    def _end_of_empty_line(self, limit: int) -> int | None:
+        border = self._last + self._bytes[self._at : self._at + _OVERLAP]
+        found = border.find(_EMPTY_LINE)
+        if found >= 0:
+            return self._at - len(self._last) + found + len(_EMPTY_LINE)
+        found = self._bytes.find(_EMPTY_LINE, self._at, limit)
+        return None if found < 0 else found + len(_EMPTY_LINE)
 
     def _cut(self, end: int) -> bytes:
         piece = self._bytes[self._at : end]

@@ -1,0 +1,64 @@
+"""Where bytes are cut before they are parsed."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatewayd.http.intake import Intake
+
+LINES = st.lists(st.sampled_from([b"\r", b"\n", b"\r\n", b"\r\n\r\n", b"a", b"bc"]), max_size=20)
+
+
+def cut(stream: bytes) -> list[bytes]:
+    """The pieces, by a search from the left."""
+    pieces = []
+    while stream:
+        end = stream.find(b"\r\n\r\n")
+        end = len(stream) if end < 0 else end + 4
+        pieces.append(stream[:end])
+        stream = stream[end:]
+    return pieces
+
+
+@given(LINES, st.lists(st.integers(0, 9), max_size=12), st.integers(1, 60))
+def test_pieces_end_with_empty_lines_however_they_have_come(
+    words: list[bytes], sizes: list[int], most: int
+) -> None:
+    stream, intake, pieces, left = b"".join(words), Intake(), [b""], b"".join(words)
+    for size in [*sizes, len(stream)]:
+        intake.add(left[:size])
+        left = left[size:]
+        while intake:
+            piece = intake.through_empty_line(most)
+            assert 0 < len(piece) <= most
+            if pieces[-1].endswith(b"\r\n\r\n") or not pieces[-1]:
+                pieces.append(piece)
+            else:
+                pieces[-1] += piece
+    assert pieces[1:] == cut(stream)
+
+
+@given(st.binary(max_size=30), st.lists(st.integers(1, 9), max_size=9))
+def test_what_is_taken_is_all_in_its_order(stream: bytes, sizes: list[int]) -> None:
+    intake, taken = Intake(), b""
+    intake.add(stream[:7])
+    for size in sizes:
+        if intake:
+            piece = intake.take(size)
+            assert len(piece) <= size
+            taken += piece
+        assert len(intake) == len(stream[:7]) - len(taken)
+    intake.add(stream[7:])
+    assert taken + intake.take(30) == stream
+    assert not intake
+
+
+def test_the_end_of_a_body_is_no_half_of_an_empty_line() -> None:
+    intake = Intake()
+    intake.add(b"a\r\n")
+    assert intake.through_empty_line(99) == b"a\r\n"
+    intake.add(b"\r\n\r")
+    assert intake.take(1) == b"\r"
+    intake.add(b"\n\r\n")
+    assert intake.through_empty_line(99) == b"\n\r\n\r\n"

@@ -14,6 +14,7 @@ import structlog
 
 from gatewayd.config import LogTable
 from gatewayd.explain import trail
+from gatewayd.log_sparing import Sparing
 from gatewayd_engine.journal import Urgent, is_journal
 from gatewayd_engine.logs import visible
 
@@ -42,6 +43,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
+    handler.addFilter(Sparing())
     root.addHandler(handler)
     set_level(table.level)
 

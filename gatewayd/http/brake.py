@@ -55,7 +55,7 @@ class Brake:
         Returns:
             Seconds for which wrong keys from there are braked; 0 if they are not.
         """
-        name, now = _subscriber(address or ""), self._clock()
+        name, now = subscriber(address or ""), self._clock()
         record = self._records.pop(name, None)
         if record is None or now - max(record.last, record.until) > _FORGET_SECONDS:
             record = _Record(0, 0.0, now)
@@ -70,7 +70,7 @@ class Brake:
         return max(0.0, record.until - now)
 
 
-def _subscriber(address: str) -> str:
+def subscriber(address: str) -> str:
     """An address, or the network of one who has many."""
     if ":" not in address:
         return address

@@ -16,7 +16,7 @@ from hmac import compare_digest
 from gatewayd.errors import HostNotAllowed, InvalidRequest, TooManyWrongKeys, Unauthorized
 from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
-from gatewayd.http.brake import FREE, Brake
+from gatewayd.http.brake import FREE, Brake, subscriber
 from gatewayd.http.rights import Rights
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, work_for
@@ -68,7 +68,7 @@ class KeyCheck:
         client = scope.get("client")
         address = None if client is None else client[0]
         if seconds := self._brake.wrong(address):
-            if self._rarely.may(str(address)):
+            if self._rarely.may(subscriber(address or "")):
                 _log.warning("more than %d wrong API keys have come from %s", FREE, address)
             raise TooManyWrongKeys(
                 f"the API key is not valid, and neither were {FREE} others from this address: "

@@ -1,0 +1,100 @@
+"""What strangers can make the daemon write is bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import logging
+from collections.abc import Iterator
+
+import pytest
+
+from gatewayd import logs
+from gatewayd.config import LogTable
+from gatewayd.http.asgi import Receive, Scope, Send
+from gatewayd.log_sparing import MOST, Sparing
+from tests.gatewayd.http.wires import Connection
+
+
+@pytest.fixture
+def lines(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
+    """What a daemon writes."""
+    root = logging.getLogger()
+    monkeypatch.setattr(root, "handlers", root.handlers[:])
+    levels = {name: logging.getLogger(name).level for name in ("", "alembic", "asyncio", "uvicorn")}
+    stream = io.StringIO()
+    logs.configure(LogTable(), stream)
+    yield stream
+    for name, level in levels.items():
+        logging.getLogger(name).setLevel(level)
+
+
+async def fails(scope: Scope, receive: Receive, send: Send) -> None:
+    """Raises from deep below, after its answer has begun."""
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+
+    def down(depth: int) -> float:
+        return up(depth) if depth else 1 / 0
+
+    def up(depth: int) -> float:
+        return down(depth - 1)
+
+    down(300)
+
+
+async def test_a_request_that_always_fails_does_not_fill_the_journal(lines: io.StringIO) -> None:
+    for _ in range(2 * MOST):
+        connection = Connection(fails)
+        await connection.send([b"GET / HTTP/1.1\r\nhost: x\r\n\r\n"])
+        await connection.answers(4)
+        await connection.close()
+    written = lines.getvalue()
+    assert 1 <= written.count("ZeroDivisionError") <= MOST
+    assert "in down" in written
+    # With all their frames they are megabytes.
+    assert len(written) < MOST * 5000
+
+
+async def test_a_callback_that_always_fails_does_not_fill_it_either(lines: io.StringIO) -> None:
+    def bad() -> None:
+        raise RuntimeError("of a stranger")
+
+    loop = asyncio.get_running_loop()
+    for _ in range(500):
+        loop.call_soon(bad)
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert 1 <= lines.getvalue().count("RuntimeError: of a stranger") <= MOST
+
+
+def test_how_many_were_not_told_is_told_later() -> None:
+    now = 0.0
+    sparing = Sparing(2, 60, lambda: now)
+    told: list[str] = []
+
+    def say(level: int = logging.ERROR) -> None:
+        record = logging.LogRecord("asyncio", level, "x", 1, "failed %d", (7,), None)
+        if sparing.filter(record):
+            told.append(record.getMessage())
+
+    for _ in range(5):
+        say()
+    say(logging.INFO)
+    assert told == ["failed 7"] * 3
+    now = 60.0
+    say()
+    say()
+    assert told[3:] == ["failed 7 (before it 3 more were not told)", "failed 7"]
+
+
+def test_one_who_has_many_addresses_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
+    from gatewayd.errors import TooManyWrongKeys, Unauthorized
+    from gatewayd.http.guard import KeyCheck
+
+    keys = KeyCheck("right")
+    with caplog.at_level(logging.WARNING, "gatewayd.http.guard"):
+        for number in range(40):
+            headers = [(b"x-api-key", b"wrong")]
+            with pytest.raises((Unauthorized, TooManyWrongKeys)):
+                keys.check({"client": (f"2001:db8::{number:x}", 1), "headers": headers})
+    assert len(caplog.records) == 1

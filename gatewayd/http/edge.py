@@ -14,16 +14,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from typing import Any
-
-import httptools
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gatewayd.errors import (
     GatewayError,
-    HeadersTooLarge,
-    InvalidRequest,
-    PayloadTooLarge,
     RequestTimeout,
     TooManyConnections,
 )
@@ -31,15 +24,12 @@ from gatewayd.http import patience
 from gatewayd.http.departure import EXTENSION, ToldDeparture
 from gatewayd.http.edge_closing import EdgeTransport
 from gatewayd.http.edge_limits import EdgeLimits, set_options, set_send_buffer
+from gatewayd.http.edge_parsing import BODY, HEADERS, IDLE, ParsingProtocol
 from gatewayd.http.edge_reading import BODY_READ_BYTES, Flow, Reader
 from gatewayd.http.edge_turns import Turns
 from gatewayd.http.intake import Intake
 from gatewayd.http.refusal import REFUSED, Answered, refusal
-from gatewayd.http.upgrade import without_upgrade
 from gatewayd.tenants.principal import IN_SCOPE
-
-# Where a connection stands. Between requests only uvicorn's own idle timer runs.
-_IDLE, _HEADERS, _BODY = range(3)
 
 _PIECES = 64
 _PIECES_BYTES = 4096
@@ -47,10 +37,9 @@ _PIECES_BYTES = 4096
 costs nothing: 4 KiB of chunks of one byte each take a millisecond."""
 
 
-class EdgeProtocol(HttpToolsProtocol):
+class EdgeProtocol(ParsingProtocol):
     """One connection."""
 
-    limits: EdgeLimits
     peers: Counter[str]
     turns: Turns
     answered: Answered
@@ -59,15 +48,10 @@ class EdgeProtocol(HttpToolsProtocol):
     flow: Flow
     transport: EdgeTransport  # type: ignore[assignment]
 
-    _phase = _HEADERS
-    _armed_phase = _IDLE
+    _armed_phase = IDLE
     _deadline: asyncio.TimerHandle | None = None
     _stall: asyncio.TimerHandle | None = None
-    _refusal: GatewayError | None = None
     _is_in_queue = False
-    _header_bytes = 0
-    _body_left = 0
-    _num_chunks = 0
     _peer = ""
     _is_known = False
     _has_come = False
@@ -80,7 +64,7 @@ class EdgeProtocol(HttpToolsProtocol):
         self._intake = Intake()
         transport.set_protocol(Reader(self, self.read_buffer))
         self._departure = ToldDeparture()
-        self._extensions: dict[str, Any] = {
+        self._extensions = {
             EXTENSION: self._departure,
             patience.EXTENSION: self._extend,
         }
@@ -114,7 +98,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def read_size(self) -> int:
         """What may be read next: the rest of a body of known length, and a little more."""
-        known = self._body_left if self._phase == _BODY else 0
+        known = self._body_left if self._phase == BODY else 0
         room = known + self.limits.unparsed_bytes - len(self._intake)
         return max(1, min(room, BODY_READ_BYTES))
 
@@ -124,7 +108,7 @@ class EdgeProtocol(HttpToolsProtocol):
             return
         self._has_come = True
         self._intake.add(data)
-        if self._phase == _BODY and not self._body_left:
+        if self._phase == BODY and not self._body_left:
             self._ask_turn()
             self._hold()
         elif not self._is_in_queue and not self._is_answering():
@@ -132,13 +116,9 @@ class EdgeProtocol(HttpToolsProtocol):
         else:
             self._hold()
 
-    def _is_answering(self) -> bool:
-        """Whether a whole request has no whole answer yet: what is behind it waits."""
-        return self._phase == _IDLE and self.cycle is not None and not self.cycle.response_complete
-
     def _is_fed(self) -> bool:
         """Whether the client has sent, or is about to send, what nobody will look at."""
-        return self._has_come and (self._phase != _IDLE or bool(self._intake))
+        return self._has_come and (self._phase != IDLE or bool(self._intake))
 
     def _parse(self) -> None:
         """Feed the parser, to the end of a request at most; time what is incomplete."""
@@ -146,12 +126,12 @@ class EdgeProtocol(HttpToolsProtocol):
         pieces, left = _PIECES, _PIECES_BYTES
         while self._intake and pieces and left > 0 and not self._is_answering():
             pieces -= 1
-            was_body = self._phase == _BODY
+            was_body = self._phase == BODY
             left -= self._parse_piece(left)
             if self.transport.is_closing():
                 self._intake.clear()
                 break
-            if was_body and self._phase == _IDLE:
+            if was_body and self._phase == IDLE:
                 break  # it was answered before it was whole; the next one has a turn of its own
         self._keep_idle(idle)
         if self.transport.is_closing():
@@ -164,15 +144,15 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _parse_piece(self, most: int) -> int:
         """Returns how many bytes it was, if they have to be looked at."""
-        if self._phase == _BODY and self._body_left:
+        if self._phase == BODY and self._body_left:
             piece = self._intake.take(self._body_left)
             self._body_left -= len(piece)
             self._feed(piece)
             return 0
-        was_headers = self._phase != _BODY
+        was_headers = self._phase != BODY
         piece = self._intake.through_empty_line(most)
         self._feed(piece)
-        if was_headers and self._phase == _HEADERS and not self.transport.is_closing():
+        if was_headers and self._phase == HEADERS and not self.transport.is_closing():
             # The parser tells a header only when it is whole; count what it holds.
             self._header_bytes += len(piece)
             if self._header_bytes > self.limits.header_bytes:
@@ -197,91 +177,11 @@ class EdgeProtocol(HttpToolsProtocol):
             most //= 2
         self.flow.hold_reading(len(self._intake) >= most)
 
-    def _feed(self, piece: bytes) -> None:
-        while True:
-            try:
-                self.parser.feed_data(piece)
-            except httptools.HttpParserUpgrade as upgrade:
-                rest = piece[upgrade.args[0] :]
-            except httptools.HttpParserError:
-                self.send_400_response("this is not HTTP/1.1")
-                return
-            else:
-                return
-            # A request that offers another protocol is read as if it did not.
-            method = self.parser.get_method()
-            if method == b"CONNECT":
-                self._refuse(InvalidRequest("this is no proxy: CONNECT", code="invalid_http"))
-                return
-            version = self.parser.get_http_version()
-            piece = without_upgrade(method, self.url, version, self.headers) + rest
-            self.parser = httptools.HttpRequestParser(self)
-            # As uvicorn's own: a request after one with ``connection: close`` is no error.
-            self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
-
-    # Parser callbacks
-
-    def on_message_begin(self) -> None:
-        """A request begins."""
-        if self._is_answering():
-            # No piece holds two requests. If one did, this one could not be answered in its turn.
-            self._stop_parsing(InvalidRequest("two requests at once", code="invalid_http"))
-        super().on_message_begin()
-        self.scope["extensions"] = self._extensions
-        self._phase = _HEADERS
-        self._header_bytes = 0
-        self._body_left = 0
-        self._num_chunks = 0
-        self._seen_header_bytes = 0
-
-    def on_url(self, url: bytes) -> None:
-        """Count the path."""
-        super().on_url(url)
-        self._count_header(len(url))
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header; what comes after a body (a trailer) is none."""
-        if self._phase != _BODY:
-            super().on_header(name, value)
-            if len(name) == len("content-length") and name.lower() == b"content-length":
-                self._body_left = int(value)  # the parser refuses two, and one that is no number
-        self._count_header(len(name) + len(value) + 4)
-        if len(self.headers) > self.limits.num_headers:
-            self._stop_parsing(self._headers_too_large())
-
-    def on_headers_complete(self) -> None:
-        """The request starts; its body may follow."""
-        if self.parser.should_upgrade():
-            return  # the parser stops behind the headers, and we go on without it
-        super().on_headers_complete()
-        self._phase = _BODY
-
-    def on_chunk_header(self) -> None:
-        """Count a chunk: tiny ones cost far more than their bytes."""
-        self._num_chunks += 1
-        if self._num_chunks > self.limits.num_chunks:
-            self._stop_parsing(
-                PayloadTooLarge(f"the body has more than {self.limits.num_chunks} chunks")
-            )
-
-    def on_message_complete(self) -> None:
-        """The request is whole."""
-        if self.parser.should_upgrade():
-            return
-        self._phase = _IDLE
-        super().on_message_complete()
-        # uvicorn stops reading in a large body; who does not read sees nobody leave.
-        self.flow.resume_reading()
-
     def on_response_complete(self) -> None:
         """The next request has its turn."""
         super().on_response_complete()
         if not self.transport.is_closing():
             self._ask_turn()
-
-    def send_400_response(self, msg: str) -> None:
-        """Answer what cannot be parsed, or what the parser was stopped for."""
-        self._refuse(self._refusal or InvalidRequest(msg, code="invalid_http"))
 
     # Slow readers
 
@@ -304,24 +204,9 @@ class EdgeProtocol(HttpToolsProtocol):
             self._stall.cancel()
             self._stall = None
 
-    def _count_header(self, num_bytes: int) -> None:
-        self._seen_header_bytes += num_bytes
-        if self._seen_header_bytes > self.limits.header_bytes:
-            self._stop_parsing(self._headers_too_large())
-
-    def _headers_too_large(self) -> HeadersTooLarge:
-        return HeadersTooLarge(
-            f"the headers are over {self.limits.header_bytes} bytes or "
-            f"{self.limits.num_headers} in number"
-        )
-
-    def _stop_parsing(self, refusal: GatewayError) -> None:
-        self._refusal = refusal
-        raise ValueError(refusal.message)  # the parser turns it into its own error
-
     def _keep_idle(self, timer: asyncio.TimerHandle | None) -> None:
         """Time between requests goes on until one begins, whatever else has come."""
-        if self._phase == _IDLE and (self.cycle is None or self.cycle.response_complete):
+        if self._phase == IDLE and (self.cycle is None or self.cycle.response_complete):
             self.timeout_keep_alive_task = timer or self.loop.call_later(
                 self.timeout_keep_alive, self.timeout_keep_alive_handler
             )
@@ -330,9 +215,9 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _arm(self) -> None:
         self._armed_phase = self._phase
-        if self._phase == _HEADERS:
+        if self._phase == HEADERS:
             self._deadline = self.loop.call_later(self.limits.header_seconds, self._expire)
-        elif self._phase == _BODY:
+        elif self._phase == BODY:
             self._deadline = self.loop.call_later(self.limits.body_seconds, self._expire)
 
     def _disarm(self) -> None:
@@ -343,19 +228,19 @@ class EdgeProtocol(HttpToolsProtocol):
     def _extend(self) -> None:
         """A body has its time anew, and its chunks."""
         self._num_chunks = 0
-        if self._phase == _BODY and self._deadline is not None:
+        if self._phase == BODY and self._deadline is not None:
             self._disarm()
             self._arm()
 
     def _expire(self) -> None:
-        what = "headers" if self._phase == _HEADERS else "body"
+        what = "headers" if self._phase == HEADERS else "body"
         self._refuse(RequestTimeout(f"the request's {what} did not arrive in time"))
 
     def _refuse(self, error: GatewayError, *, at_once: bool = False) -> None:
         """Answer what is arriving with an error, and close."""
         self._disarm()
         cycle = self.cycle
-        if self._phase == _BODY:
+        if self._phase == BODY:
             if not cycle.response_started:
                 self._write_refusal(error)
                 # Its app counts it, with its endpoint, and must not answer as well.
@@ -370,7 +255,7 @@ class EdgeProtocol(HttpToolsProtocol):
 
     def _write_refusal(self, error: GatewayError) -> None:
         # Between requests, the headers are those of the last one.
-        headers = self.headers if self._phase != _IDLE and self.headers else []
+        headers = self.headers if self._phase != IDLE and self.headers else []
         self.transport.write(refusal(error, headers))
 
 

@@ -31,7 +31,7 @@ class EdgeTransport:
         self._loop = asyncio.get_running_loop()
         self._is_closing = False
         self._end: asyncio.TimerHandle | None = None
-        self.write = transport.write
+        self.write: Callable[[bytes], None] = transport.write
         self.abort = transport.abort
         self.pause_reading = transport.pause_reading
         self.resume_reading = transport.resume_reading
@@ -48,6 +48,7 @@ class EdgeTransport:
         if self.is_closing():
             return
         self._is_closing = True
+        self.write = _drop  # an app may still be at it; after the end of a stream that is an error
         if at_once or not self._is_sending():
             self._transport.close()
         else:
@@ -63,3 +64,7 @@ class EdgeTransport:
         self._is_closing = True
         if self._end is not None:
             self._end.cancel()
+
+
+def _drop(data: bytes) -> None:
+    """Nobody will read it."""

@@ -1,0 +1,105 @@
+"""The last answer arrives, and every connection ends."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatewayd.http.asgi import Receive, Scope, Send
+from gatewayd.http.edge_closing import EdgeTransport
+from gatewayd.http.edge_limits import EdgeLimits
+from gatewayd.text.model import TextModel
+from tests.gatewayd.fake_fleet import FakeFleet
+from tests.gatewayd.gateway import running, until
+from tests.gatewayd.http.sockets import POST
+from tests.gatewayd.http.wires import Connection, Wire
+
+
+class Full(Wire):
+    """A transport whose client reads nothing; it ends by ``abort`` alone."""
+
+    is_shut = is_cut = False
+
+    def get_write_buffer_size(self) -> int:
+        return 100
+
+    def write_eof(self) -> None:
+        self.is_shut = True
+
+    def close(self) -> None:
+        self.is_ended = True
+
+    def abort(self) -> None:
+        self.is_cut = True
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n" + b"x" * 3_000_000,
+        b"GET /a HTTP/1.1\r\nhost: x\r\n" + b"a: b\r\n" * 500_000,
+        POST.replace(b"POST", b"PUT")
+        + b"connection: close\r\ncontent-length: 3000000\r\n\r\n"
+        + b"x" * 3_000_000,
+    ],
+    ids=["no HTTP", "headers", "body"],
+)
+async def test_an_answer_arrives_though_its_client_still_sends(
+    text: TextModel, sent: bytes
+) -> None:
+    async with running(text, FakeFleet()) as gateway:
+        reader, writer = await asyncio.open_connection("127.0.0.1", gateway.port)
+        writer.write(sent)
+        async with asyncio.timeout(5):
+            await writer.drain()
+            await asyncio.sleep(0.05)  # a reset would have come, and the answer be gone
+            answer = await reader.read()
+        writer.close()
+    assert answer.startswith(b"HTTP/1.1 4")
+    assert answer.endswith(b"}")
+
+
+@pytest.mark.parametrize("is_sending", [False, True])
+async def test_who_does_not_read_the_last_answer_is_cut(is_sending: bool) -> None:
+    full = Full()
+    transport: Any = EdgeTransport(full, 0.05, lambda: is_sending)
+    transport.close()
+    assert transport.is_closing()
+    assert full.is_shut is is_sending
+    assert not full.is_cut
+    await until(lambda: full.is_cut, 1.0)
+
+
+async def test_who_sends_on_and_on_behind_the_last_answer_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gatewayd.http.edge_closing._LINGER_SECONDS", 0.05)
+    wire = Wire()
+    wire.set_protocol(asyncio.Protocol())
+    transport = EdgeTransport(wire, 30, lambda: True)
+    transport.close()
+    assert not wire.is_ended
+    await until(lambda: wire.is_ended, 1.0)
+
+
+async def test_what_an_app_writes_after_the_end_is_dropped() -> None:
+    wire = Wire()
+    wire.set_protocol(asyncio.Protocol())
+    transport = EdgeTransport(wire, 30, lambda: True)
+    transport.write(b"a")
+    transport.close()
+    transport.write(b"b")
+    transport.ended()
+    assert wire.written == b"a"
+
+
+async def test_one_too_many_is_not_kept_for_its_end() -> None:
+    connection = Connection(_never, EdgeLimits(connections=0))
+    assert connection.wire.written.startswith(b"HTTP/1.1 503 ")
+    assert connection.wire.is_ended
+
+
+async def _never(scope: Scope, receive: Receive, send: Send) -> None:
+    raise AssertionError("it is not asked")

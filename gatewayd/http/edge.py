@@ -98,49 +98,55 @@ class EdgeProtocol(ParsingProtocol):
 
     def read_size(self) -> int:
         """What may be read next: the rest of a body of known length, and a little more."""
-        known = self._body_left if self._phase == BODY else 0
-        room = known + self.limits.unparsed_bytes - len(self._intake)
-        return max(1, min(room, BODY_READ_BYTES))
+        room = self.limits.unparsed_bytes - self._intake.size
+        if self._phase == BODY:
+            room += self._body_left
+        return room if 0 < room < BODY_READ_BYTES else max(1, min(room, BODY_READ_BYTES))
 
     def data_received(self, data: bytes) -> None:
         """Parse, or keep it for its turn."""
-        if self.transport.is_closing():
+        if self.transport.is_over:
             return
         self._has_come = True
         self._intake.add(data)
-        if self._phase == BODY and not self._body_left:
+        if self._is_in_queue or self._is_answering:
+            self._hold()
+        elif self._phase == BODY and not self._body_left:
             self._ask_turn()
             self._hold()
-        elif not self._is_in_queue and not self._is_answering():
-            self._parse()
         else:
-            self._hold()
+            self._parse()
 
     def _is_fed(self) -> bool:
         """Whether the client has sent, or is about to send, what nobody will look at."""
-        return self._has_come and (self._phase != IDLE or bool(self._intake))
+        return self._has_come and (self._phase != IDLE or self._intake.size > 0)
 
     def _parse(self) -> None:
         """Feed the parser, to the end of a request at most; time what is incomplete."""
         idle, self.timeout_keep_alive_task = self.timeout_keep_alive_task, None
-        pieces, left = _PIECES, _PIECES_BYTES
-        while self._intake and pieces and left > 0 and not self._is_answering():
+        intake, pieces, left = self._intake, _PIECES, _PIECES_BYTES
+        while pieces and left > 0:
             pieces -= 1
             was_body = self._phase == BODY
             left -= self._parse_piece(left)
-            if self.transport.is_closing():
-                self._intake.clear()
+            if self.transport.is_over:
+                intake.clear()
+                break
+            if not intake.size or self._is_answering:
                 break
             if was_body and self._phase == IDLE:
                 break  # it was answered before it was whole; the next one has a turn of its own
         self._keep_idle(idle)
-        if self.transport.is_closing():
+        if self.transport.is_over:
             return
         if self._phase != self._armed_phase:
             self._disarm()
             self._arm()
-        self._ask_turn()
-        self._hold()
+        if intake.size:
+            self._ask_turn()
+            self._hold()
+        elif self.flow.is_held:
+            self.flow.hold_reading(False)
 
     def _parse_piece(self, most: int) -> int:
         """Returns how many bytes it was, if they have to be looked at."""
@@ -152,7 +158,7 @@ class EdgeProtocol(ParsingProtocol):
         was_headers = self._phase != BODY
         piece = self._intake.through_empty_line(most)
         self._feed(piece)
-        if was_headers and self._phase == HEADERS and not self.transport.is_closing():
+        if was_headers and self._phase == HEADERS and not self.transport.is_over:
             # The parser tells a header only when it is whole; count what it holds.
             self._header_bytes += len(piece)
             if self._header_bytes > self.limits.header_bytes:
@@ -160,14 +166,14 @@ class EdgeProtocol(ParsingProtocol):
         return len(piece)
 
     def _ask_turn(self) -> None:
-        if self._intake and not self._is_in_queue and not self._is_answering():
+        if not self._is_in_queue and not self._is_answering:
             self._is_in_queue = True
             self.turns.ask(self)
 
     def go_on(self) -> None:
         """Parse what has waited for its turn."""
         self._is_in_queue = False
-        if not self.transport.is_closing():
+        if not self.transport.is_over:
             self._parse()
 
     def _hold(self) -> None:
@@ -175,12 +181,13 @@ class EdgeProtocol(ParsingProtocol):
         most = self.limits.unparsed_bytes
         if self.flow.is_held:
             most //= 2
-        self.flow.hold_reading(len(self._intake) >= most)
+        self.flow.hold_reading(self._intake.size >= most)
 
     def on_response_complete(self) -> None:
         """The next request has its turn."""
+        self._is_answering = False
         super().on_response_complete()
-        if not self.transport.is_closing():
+        if self._intake.size and not self.transport.is_over:
             self._ask_turn()
 
     # Slow readers

@@ -20,6 +20,9 @@ class EdgeTransport:
         transport: asyncio's.
         stall_seconds: in which the client reads what is written.
         is_sending: whether the client may be sending, or has sent what is not read.
+
+    Attributes:
+        is_over: what ``is_closing`` says, for those who ask often.
     """
 
     def __init__(
@@ -29,7 +32,7 @@ class EdgeTransport:
         self._stall_seconds = stall_seconds
         self._is_sending = is_sending
         self._loop = asyncio.get_running_loop()
-        self._is_closing = False
+        self.is_over = False
         self._end: asyncio.TimerHandle | None = None
         self.write: Callable[[bytes], None] = transport.write
         self.abort = transport.abort
@@ -41,13 +44,13 @@ class EdgeTransport:
 
     def is_closing(self) -> bool:
         """Whether nothing of what comes is looked at any more."""
-        return self._is_closing or self._transport.is_closing()
+        return self.is_over
 
     def close(self, *, at_once: bool = False) -> None:
         """Write what is to be written, then end; ``at_once``: whatever the client sends."""
-        if self.is_closing():
+        if self.is_over:
             return
-        self._is_closing = True
+        self.is_over = True
         self.write = _drop  # an app may still be at it; after the end of a stream that is an error
         if at_once or not self._is_sending():
             self._transport.close()
@@ -61,7 +64,7 @@ class EdgeTransport:
 
     def ended(self) -> None:
         """The connection is lost."""
-        self._is_closing = True
+        self.is_over = True
         if self._end is not None:
             self._end.cancel()
 

@@ -25,16 +25,13 @@ class ParsingProtocol(HttpToolsProtocol):
     limits: EdgeLimits
 
     _phase = HEADERS
+    _is_answering = False  # a whole request has no whole answer yet: what is behind it waits
     _extensions: dict[str, Any]
     _refusal: GatewayError | None = None
     _header_bytes = 0
     _seen_header_bytes = 0
     _body_left = 0
     _num_chunks = 0
-
-    def _is_answering(self) -> bool:
-        """Whether a whole request has no whole answer yet: what is behind it waits."""
-        return self._phase == IDLE and self.cycle is not None and not self.cycle.response_complete
 
     def _feed(self, piece: bytes) -> None:
         while True:
@@ -62,7 +59,7 @@ class ParsingProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         """A request begins."""
-        if self._is_answering():
+        if self._is_answering:
             # No piece holds two requests. If one did, this one could not be answered in its turn.
             self._stop_parsing(InvalidRequest("two requests at once", code="invalid_http"))
         super().on_message_begin()
@@ -82,8 +79,6 @@ class ParsingProtocol(HttpToolsProtocol):
         """Count a header; what comes after a body (a trailer) is none."""
         if self._phase != BODY:
             super().on_header(name, value)
-            if len(name) == len("content-length") and name.lower() == b"content-length":
-                self._body_left = int(value)  # the parser refuses two, and one that is no number
         self._count_header(len(name) + len(value) + 4)
         if len(self.headers) > self.limits.num_headers:
             self._stop_parsing(self._headers_too_large())
@@ -94,6 +89,9 @@ class ParsingProtocol(HttpToolsProtocol):
             return  # the parser stops behind the headers, and we go on without it
         super().on_headers_complete()
         self._phase = BODY
+        for name, value in self.headers:
+            if name == b"content-length":
+                self._body_left = int(value)  # the parser refuses two, and one that is no number
 
     def on_chunk_header(self) -> None:
         """Count a chunk: tiny ones cost far more than their bytes."""
@@ -108,6 +106,7 @@ class ParsingProtocol(HttpToolsProtocol):
         if self.parser.should_upgrade():
             return
         self._phase = IDLE
+        self._is_answering = not self.cycle.response_complete
         super().on_message_complete()
         # uvicorn stops reading in a large body; who does not read sees nobody leave.
         self.flow.resume_reading()

@@ -87,13 +87,15 @@ class Flow(FlowControl):
 
     def resume_reading(self) -> None:
         """Somebody takes it."""
-        self._is_body_full = False
-        self._apply()
+        if self._is_body_full:
+            self._is_body_full = False
+            self._apply()
 
     def hold_reading(self, is_full: bool) -> None:
         """As much is unparsed as may be, or no longer."""
-        self.is_held = is_full
-        self._apply()
+        if is_full is not self.is_held:
+            self.is_held = is_full
+            self._apply()
 
     def _apply(self) -> None:
         is_paused = self._is_body_full or self.is_held

@@ -12,55 +12,59 @@ _OVERLAP = len(_EMPTY_LINE) - 1
 
 
 class Intake:
-    """A queue of bytes."""
+    """A queue of bytes.
 
-    __slots__ = ("_at", "_bytes", "_last")
+    Attributes:
+        size: bytes that wait.
+    """
+
+    __slots__ = ("_at", "_bytes", "_last", "size")
 
     def __init__(self) -> None:
-        self._bytes = b""
-        self._at = 0
-        self._last = b""  # of what was taken since the last cut: an empty line may be in two parts
-
-    def __len__(self) -> int:
-        """Bytes that wait."""
-        return len(self._bytes) - self._at
+        self.clear()
 
     def add(self, data: bytes) -> None:
         """More has come."""
-        self._bytes = self._bytes[self._at :] + data if self else data
+        self._bytes = self._bytes[self._at :] + data if self.size else data
         self._at = 0
+        self.size = len(self._bytes)
 
     def clear(self) -> None:
         """Nobody will parse it."""
-        self._bytes, self._at, self._last = b"", 0, b""
+        self._bytes, self._at, self.size = b"", 0, 0
+        self._last = b""  # of what was taken since the last cut: an empty line may be in two parts
 
     def take(self, most: int) -> bytes:
         """As much as there is, ``most`` bytes at most; nothing of it is looked at."""
         self._last = b""
-        return self._cut(min(self._at + most, len(self._bytes)))
+        return self._cut(self._at + most)
 
     def through_empty_line(self, most: int) -> bytes:
         """Up to the end of the first empty line; ``most`` bytes or all, if it is not in them."""
-        limit = min(self._at + most, len(self._bytes))
+        limit = self._at + most
         end = self._end_of_empty_line(limit)
-        if end is not None and end <= limit:
+        if 0 < end <= limit:
             self._last = b""
             return self._cut(end)
         piece = self._cut(limit)
         self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
         return piece
 
-    def _end_of_empty_line(self, limit: int) -> int | None:
-        border = self._last + self._bytes[self._at : self._at + _OVERLAP]
-        found = border.find(_EMPTY_LINE)
-        if found >= 0:
-            return self._at - len(self._last) + found + len(_EMPTY_LINE)
+    def _end_of_empty_line(self, limit: int) -> int:
+        """Where it is; 0 if there is none before the limit."""
+        if self._last:
+            border = self._last + self._bytes[self._at : self._at + _OVERLAP]
+            found = border.find(_EMPTY_LINE)
+            if found >= 0:
+                return self._at - len(self._last) + found + len(_EMPTY_LINE)
         found = self._bytes.find(_EMPTY_LINE, self._at, limit)
-        return None if found < 0 else found + len(_EMPTY_LINE)
+        return found + len(_EMPTY_LINE) if found >= 0 else 0
 
     def _cut(self, end: int) -> bytes:
         piece = self._bytes[self._at : end]
-        self._at = end
-        if end == len(self._bytes):
+        self.size -= len(piece)
+        if self.size:
+            self._at = end
+        else:
             self._bytes, self._at = b"", 0  # what was parsed is not kept
         return piece

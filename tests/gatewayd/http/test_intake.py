@@ -29,7 +29,7 @@ def test_pieces_end_with_empty_lines_however_they_have_come(
     for size in [*sizes, len(stream)]:
         intake.add(left[:size])
         left = left[size:]
-        while intake:
+        while intake.size:
             piece = intake.through_empty_line(most)
             assert 0 < len(piece) <= most
             if pieces[-1].endswith(b"\r\n\r\n") or not pieces[-1]:
@@ -44,14 +44,14 @@ def test_what_is_taken_is_all_in_its_order(stream: bytes, sizes: list[int]) -> N
     intake, taken = Intake(), b""
     intake.add(stream[:7])
     for size in sizes:
-        if intake:
+        if intake.size:
             piece = intake.take(size)
             assert len(piece) <= size
             taken += piece
-        assert len(intake) == len(stream[:7]) - len(taken)
+        assert intake.size == len(stream[:7]) - len(taken)
     intake.add(stream[7:])
     assert taken + intake.take(30) == stream
-    assert not intake
+    assert not intake.size
 
 
 def test_the_end_of_a_body_is_no_half_of_an_empty_line() -> None:

@@ -192,7 +192,6 @@ async def test_reading_goes_on_when_half_of_what_waits_is_answered() -> None:
 
 
 async def test_of_many_connections_a_few_requests_begin_in_a_turn() -> None:
-    from gatewayd.http.edge_turns import MOST
 
     begun = 0
 
@@ -216,7 +215,7 @@ async def test_of_many_connections_a_few_requests_begin_in_a_turn() -> None:
     while begun < 5000:
         await asyncio.sleep(0)
         most, seen = max(most, begun - seen), begun
-    assert most <= MOST
+    assert most <= 10  # of a hundred
     fewest = [connection.wire.written.count(b"200 OK") for connection in connections]
     assert min(fewest) >= 48
     for connection in connections:

@@ -21,7 +21,8 @@ class Intake:
     __slots__ = ("_at", "_bytes", "_last", "size")
 
     def __init__(self) -> None:
-        self.clear()
+        self._bytes, self._last = b"", b""
+        self._at = self.size = 0
 
     def add(self, data: bytes) -> None:
         """More has come."""

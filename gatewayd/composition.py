@@ -187,7 +187,7 @@ def _engines(config: Config, options: Options, plugged: Plugged) -> EngineFleet:
         Launch(
             executor=plugged.executor,
             command=tuple(options.command),
-            env=dict(options.env),
+            env=launch.environment(config, options.env),
             config=launch.engine_config(config),
             patience=launch.patience(config),
         ),

@@ -8,7 +8,15 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ByteSize, ConfigDict, Field, SecretStr, model_validator
+from pydantic import (
+    BaseModel,
+    ByteSize,
+    ConfigDict,
+    Field,
+    SecretStr,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import (
     BaseSettings,
     PydanticBaseSettingsSource,
@@ -36,6 +44,7 @@ from gatewayd.config_slots import (
     StrategyTable,
     ToolParserTable,
 )
+from gatewayd_hooks.children import is_private
 
 ENV_PREFIX = "GATEWAYD_"
 ENV_DELIMITER = "__"
@@ -111,6 +120,14 @@ class EngineTable(Table):
     strategy_hang_seconds: Seconds = 2.0
     load_seconds: Seconds = 600.0
     hang_seconds: Seconds = 10.0
+    environment: list[str] = Field(default=[], max_length=256)
+
+    @field_validator("environment")
+    @classmethod
+    def _is_no_secret_of_ours(cls, names: list[str]) -> list[str]:
+        if private := [name for name in names if is_private(name)]:
+            raise ValueError(f"{', '.join(private)}: the daemon's own, and never passed on")
+        return names
 
 
 class QueueTable(Table):

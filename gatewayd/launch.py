@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from gatewayd import logs
@@ -14,8 +14,9 @@ from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes
 from gatewayd_engine import embedded
 from gatewayd_engine.config import EngineConfig, StrategyChoice
+from gatewayd_hooks import children
 
-ENGINE_COMMAND = (sys.executable, "-m", "gatewayd_engine", "--fd", "{fd}")
+ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
 
 # glibc reads its settings before any of our code runs. Left alone it gives the activations of
 # each prompt back to the system and asks for them again, layer by layer: 5 % of a prefill.
@@ -31,10 +32,10 @@ AUTO = "auto"
 
 
 def model_folder(config: Config) -> Path:
-    """The checkpoint to serve: the configured folder, or the embedded model."""
+    """The checkpoint to serve, absolute: the configured folder, or the embedded model."""
     if config.model.path is None:
         return embedded.folder()
-    return Path(config.model.path).expanduser()
+    return Path(config.model.path).expanduser().absolute()
 
 
 def served_name(config: Config) -> str:
@@ -68,6 +69,16 @@ def checked_context_len(config: Config) -> int:
         if isinstance(error, AttributeError):
             reason = "it holds no JSON object"
         raise ValueError(f"cannot read {file}: {reason}") from error
+
+
+def environment(config: Config, more: Mapping[str, str] = ENGINE_ENV) -> dict[str, str]:
+    """The environment of a process that computes, whole.
+
+    Args:
+        config: names what is passed on besides the list of ``children``.
+        more: variables of ours.
+    """
+    return children.environment(more, config.engine.environment)
 
 
 def queue_limits(config: Config) -> QueueLimits:

@@ -35,7 +35,7 @@ class Options:
     Attributes:
         reload: reads the configuration again, for SIGHUP.
         command: how an engine is started.
-        env: environment variables that engines get.
+        env: environment variables that engines get besides those that are passed on.
     """
 
     reload: Callable[[], Config]

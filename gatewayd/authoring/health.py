@@ -6,12 +6,12 @@ import json
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gatewayd_hooks import children
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.errors import nearest
 from gatewayd_hooks.strategy import Kind
@@ -170,10 +170,10 @@ def _probe(
 ) -> dict[str, Any]:
     """What ``probe`` finds, or how it ended without an answer."""
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "gatewayd.authoring.probe"],
+        done = children.run(
+            children.python("-m", "gatewayd.authoring.probe"),
             input=json.dumps({"entry": asdict(entry), "settings": settings}, default=str),
-            env=os.environ | ({} if search_path is None else {"PYTHONPATH": search_path}),
+            env=children.environment({} if search_path is None else {"PYTHONPATH": search_path}),
             capture_output=True,
             text=True,
             timeout=_PROBE_SECONDS,

@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import subprocess
-import sys
 import tempfile
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -16,6 +14,7 @@ from typing import Any
 
 from gatewayd.authoring.health import unimportable
 from gatewayd.authoring.kit import PLUGINS, RECORD, conformance_of
+from gatewayd_hooks import children
 from gatewayd_hooks.catalog import GROUP, Catalog, Entry
 from gatewayd_hooks.errors import PluginError, nearest
 from gatewayd_hooks.strategy import Kind
@@ -180,10 +179,10 @@ def _pytest(
 ) -> tuple[list[Test], str, set[str]]:
     """Run pytest; tests, its output if anything failed, and the kit's classes that ran."""
     with tempfile.NamedTemporaryFile("r", encoding="utf-8") as record:
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *_OPTIONS, *options],
-            cwd=cwd,
-            env=os.environ
+        done = children.run(
+            children.python("-m", "pytest", *_OPTIONS, *options),
+            cwd=str(cwd),
+            env=children.environment_of_person()
             | dict(told or {})
             | {
                 RECORD: record.name,

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from gatewayd_hooks import children
+
 _SECONDS = 20.0
 
 
@@ -17,7 +19,7 @@ def gpu_names() -> list[str]:
     if program is None:
         return []
     try:
-        answer = subprocess.run(
+        answer = children.run(
             [program, "--query-gpu=name", "--format=csv,noheader"],
             capture_output=True,
             text=True,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from gatewayd.cli.checks import Finding
 from gatewayd.config import Config
 from gatewayd.sizes import sizes
+from gatewayd_hooks import children
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]
@@ -45,7 +46,7 @@ def look() -> Machine:
     lines: list[str] = []
     if shutil.which(_QUERY[0]):
         try:
-            done = subprocess.run(_QUERY, capture_output=True, text=True, timeout=30, check=True)
+            done = children.run(_QUERY, capture_output=True, text=True, timeout=30, check=True)
             lines = [line.strip() for line in done.stdout.splitlines() if line.strip()]
         except (OSError, subprocess.SubprocessError):
             lines = []

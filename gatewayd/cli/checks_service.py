@@ -12,6 +12,7 @@ from pathlib import Path
 
 from gatewayd.cli.checks import Finding
 from gatewayd.config import Config
+from gatewayd_hooks import children
 
 MOST_EXPOSURE = 2.0
 _UNIT = Path("/etc/systemd/system/gatewayd.service")
@@ -82,7 +83,7 @@ def unit(config: Config) -> Finding:
 def _judge(unit: str, whose: str) -> Finding:
     command = ["systemd-analyze", "security", "--no-pager", "--offline=true", unit]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
     except (OSError, subprocess.SubprocessError) as error:
         return Finding("unit", "warning", f"systemd-analyze cannot be run: {error}")
     score = _EXPOSURE.search(done.stdout)

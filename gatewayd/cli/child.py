@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import msgspec
 
 from gatewayd.launch import ENGINE_ENV
+from gatewayd_hooks import children
 
 
 class ChildFailed(Exception):
     """The process ended before its time; one sentence."""
 
 
-def told(module: str, does: str, job: msgspec.Struct, events: Any) -> Iterator[Any]:  # noqa: ANN401
+def told(
+    module: str,
+    does: str,
+    job: msgspec.Struct,
+    events: Any,  # noqa: ANN401
+    names: Collection[str] = (),
+) -> Iterator[Any]:
     """What a module tells of a job, as it comes.
 
     Args:
@@ -25,15 +30,16 @@ def told(module: str, does: str, job: msgspec.Struct, events: Any) -> Iterator[A
         does: what it does, for the sentence.
         job: the job.
         events: the type of the events.
+        names: of variables that it gets besides the usual ones, ``[engine] environment``.
 
     Raises:
         ChildFailed: it ended before its time.
     """
-    with subprocess.Popen(
-        (sys.executable, "-m", module),
+    with children.start(
+        children.python("-m", module),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        env=os.environ | ENGINE_ENV,
+        env=children.environment(ENGINE_ENV, names),
     ) as child:
         if child.stdin is None or child.stdout is None:
             raise ChildFailed(f"the process that {does} has no pipes")

@@ -132,7 +132,8 @@ def quality(
     if text is None:
         _say_what_is_read(here, model_folder(base))
     job = Job(reference, schemes, found)
-    results = list(zip([scheme.name for scheme in schemes], _run(job), strict=True))
+    measured = _run(job, loaded[0].engine.environment)
+    results = list(zip([scheme.name for scheme in schemes], measured, strict=True))
     if as_json:
         print_json({"model": str(here), "schemes": values(results)})
     elif as_markdown:
@@ -154,13 +155,13 @@ def quality(
         _judge(results, most, is_compared=reference is not None)
 
 
-def _run(job: Job) -> list[Result]:
+def _run(job: Job, names: list[str]) -> list[Result]:
     """What comes of each scheme, with a bar over all texts of all of them."""
     results: list[Result] = []
     total = len(job.samples) * len(job.schemes)
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.quality", "measures", job, Event):
+            for event in told("gatewayd_engine.quality", "measures", job, Event, names):
                 if isinstance(event, Failed):
                     fail(event.reason)
                 elif isinstance(event, Advanced):

@@ -99,7 +99,7 @@ def quantize(
         flags["model.path"] = named_folder(model)
     loaded = load_config(config, flags).config
     folder = model_folder(loaded)
-    out = out or Path(f"{folder.resolve().name}-{to}")
+    out = (out or Path(f"{folder.resolve().name}-{to}")).expanduser()
     try:
         context = checked_context_len(loaded)
         found = samples(folder, text, tokens, context, bundled) if tokens else []
@@ -107,7 +107,7 @@ def quantize(
         fail(str(error))
     job = Job(
         model=str(folder),
-        out=str(out),
+        out=str(out.absolute()),
         quantizer=StrategyChoice(to, {**loaded.quantizer.settings(to), **settings}),
         samples=[sample.ids for sample in found],
         skip=skip or loaded.quantizer.skip,
@@ -116,7 +116,7 @@ def quantize(
         force=force,
     )
     is_foreign = text is None and folder.resolve() not in map(embedded.folder, embedded.names())
-    written = _run(job, is_foreign=is_foreign)
+    written = _run(job, loaded.engine.environment, is_foreign=is_foreign)
     if as_json:
         print_json({"folder": str(out), **msgspec.to_builtins(written)})
         return
@@ -127,17 +127,18 @@ def quantize(
     )
 
 
-def _run(job: Job, *, is_foreign: bool) -> Written:
+def _run(job: Job, names: list[str], *, is_foreign: bool) -> Written:
     """Let a process do the job, with a bar over the layers and a line for each.
 
     Args:
         job: what is to be done.
+        names: of variables that the process gets besides the usual ones.
         is_foreign: the texts are the bundled ones, and the model is none that they are of.
     """
     layers = 0
     try:
         with Stages() as stages:
-            for event in told("gatewayd_engine.quantize", "quantizes", job, Event):
+            for event in told("gatewayd_engine.quantize", "quantizes", job, Event, names):
                 match event:
                     case Reading(done):
                         stages.advance("looks at the model", done, 1)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import sys
 from collections.abc import Sequence
 
 import msgspec
 
 from gatewayd_engine.guide_check import LENGTH, CheckConfig, Verdict, encode
+from gatewayd_hooks import children
 from gatewayd_hooks.guiding import GuideSpec
 
-COMMAND = (sys.executable, "-m", "gatewayd_engine.guide_check")
+COMMAND = children.python("-m", "gatewayd_engine.guide_check")
 _START_SECONDS = 60.0
 _GRACE = 5.0
 """Times the limit of a compilation after which a process is ended that has not ended itself."""
@@ -53,8 +53,8 @@ class CheckProcess:
             CheckLost: it does not come up.
             OSError: it cannot be started.
         """
-        child = await asyncio.create_subprocess_exec(
-            *command,
+        child = await children.start_async(
+            command,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,

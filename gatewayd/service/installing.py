@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from gatewayd.service.units import MARK, UnitFile
+from gatewayd_hooks import children
 
 _RUNNING = Path("/run/systemd/system")
 
@@ -87,7 +87,7 @@ class Installer:
         if self.is_dry:
             return
         try:
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            done = children.run(command, capture_output=True, text=True, check=False)
         except OSError as error:
             raise InstallError(f"{command[0]} cannot be run: {error.strerror}") from error
         if done.returncode:

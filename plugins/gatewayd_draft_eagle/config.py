@@ -11,6 +11,7 @@ class EagleConfig(StrategyConfig):
     heads: str = setting(
         "",
         reload="restart",
+        is_path=True,
         doc="Folder of a layer trained for the model; empty for the one that stands beside it.",
     )
     depth: int = setting(4, reload="restart", ge=1, le=32, doc="Tokens that are looked ahead.")

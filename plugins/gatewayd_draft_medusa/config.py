@@ -11,6 +11,7 @@ class MedusaConfig(StrategyConfig):
     heads: str = setting(
         "",
         reload="restart",
+        is_path=True,
         doc="Folder of heads trained for the model; empty for those that stand beside it.",
     )
     tree_size: int = setting(

@@ -9,6 +9,7 @@ class DraftModelConfig(StrategyConfig):
     model: str = setting(
         "",
         reload="restart",
+        is_path=True,
         doc="Folder of the smaller model; empty for the one beside the served model, -draft.",
     )
     min_confidence: float = setting(

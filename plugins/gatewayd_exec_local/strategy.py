@@ -7,15 +7,13 @@ when the thread that started it ends; ``orphan`` asks for that in the child.
 
 from __future__ import annotations
 
-import errno
 import os
-import shutil
 import signal
 import socket
 import subprocess
-import sys
 from typing import TYPE_CHECKING
 
+from gatewayd_hooks import children
 from gatewayd_hooks.execution import EngineCommand
 
 if TYPE_CHECKING:
@@ -77,13 +75,11 @@ class Local:
 
     def _spawn(self, command: EngineCommand, fd: int) -> subprocess.Popen[bytes]:
         argv = [part.replace("{fd}", str(fd)) for part in command.argv]
-        env = {**os.environ, **command.env}
-        program = shutil.which(argv[0], path=env.get("PATH"))
-        if program is None:  # in the child it would be too late to say so
-            raise FileNotFoundError(errno.ENOENT, "no such program", argv[0])
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", _ORPHAN, str(os.getpid()), program, *argv],
-            env=env,
+        # In the child it would be too late to say that there is no such program.
+        program, *_ = children.found(argv, command.env)
+        return children.start(
+            children.python("-I", "-S", _ORPHAN, str(os.getpid()), program, *argv),
+            env=command.env,
             stdin=subprocess.DEVNULL,
             pass_fds=[fd],
             # Ctrl-C in the terminal is for the daemon alone.

@@ -19,7 +19,7 @@ class EngineCommand:
 
     Attributes:
         argv: the command; ``{fd}`` in an argument stands for the socket's descriptor there.
-        env: environment variables to add.
+        env: its environment, whole. Add nothing of the daemon's own, which has the operator's key.
         replica: the replica's number.
     """
 
@@ -61,8 +61,9 @@ class ExecutorStrategy(Strategy, Protocol):
     def start(self, command: EngineCommand) -> EngineProcess:
         """Start one engine with a connected stream socket.
 
-        Must not leave a process behind when it raises; the engine must end when the daemon
-        does, however the daemon ends.
+        Must not leave a process behind when it raises; the engine must end when the daemon does,
+        however the daemon ends. Its working folder must not be the daemon's, where anybody's files
+        may be, and it must have no descriptor but its socket and the three standard ones.
 
         Raises:
             OSError: it could not be started.

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from gatewayd_hooks.children import working_folder
 from gatewayd_hooks.errors import BadSettings, nearest
 from gatewayd_hooks.strategy import StrategyConfig
 
@@ -15,7 +17,7 @@ from gatewayd_hooks.strategy import StrategyConfig
 def decode(
     plugin: str, config_type: type[StrategyConfig], settings: Mapping[str, Any]
 ) -> StrategyConfig:
-    """Check the settings of a strategy.
+    """Check the settings of a strategy; relative paths become absolute.
 
     Args:
         plugin: ``<kind>.<name>``, the table's name.
@@ -26,9 +28,20 @@ def decode(
         BadSettings: a key is unknown, missing, or has a value that is not allowed.
     """
     try:
-        return config_type.model_validate(dict(settings))
+        return config_type.model_validate(_from_here(config_type, settings))
     except ValidationError as error:
         raise BadSettings(plugin, problems_in(config_type, error)) from None
+
+
+def _from_here(config_type: type[StrategyConfig], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings whose paths mean the same in every process, whatever its folder."""
+    found = dict(settings)
+    for key, field in config_type.model_fields.items():
+        extra, value = field.json_schema_extra, found.get(key)
+        is_path = isinstance(extra, dict) and bool(extra.get("is_path"))
+        if is_path and isinstance(value, str) and value and not value.startswith("~"):
+            found[key] = os.path.join(working_folder(), value)
+    return found
 
 
 def problems_in(table: type[BaseModel], error: ValidationError) -> list[str]:

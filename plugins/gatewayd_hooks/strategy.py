@@ -60,7 +60,14 @@ class StrategyConfig(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-def setting(default: Any, *, reload: Reload, doc: str, **bounds: Any) -> Any:  # noqa: ANN401
+def setting(
+    default: Any,  # noqa: ANN401
+    *,
+    reload: Reload,
+    doc: str,
+    is_path: bool = False,
+    **bounds: Any,  # noqa: ANN401
+) -> Any:  # noqa: ANN401
     """Declare one setting of a strategy.
 
     Args:
@@ -68,9 +75,12 @@ def setting(default: Any, *, reload: Reload, doc: str, **bounds: Any) -> Any:  #
         reload: ``hot`` (takes effect between two steps), ``secret`` (the same, and is never
             printed) or ``restart``.
         doc: one sentence for operators, with the unit.
+        is_path: whether it is a text that names a file or a folder. Strategies get it absolute: the
+            working folder of an engine is not the daemon's.
         bounds: ``ge``, ``le``, ``gt``, ``lt``, ``min_length`` and so on, as in pydantic.
     """
-    return Field(default, description=doc, json_schema_extra={"reload": reload}, **bounds)
+    extra: dict[str, Any] = {"reload": reload} | ({"is_path": True} if is_path else {})
+    return Field(default, description=doc, json_schema_extra=extra, **bounds)
 
 
 @dataclass(frozen=True, slots=True)

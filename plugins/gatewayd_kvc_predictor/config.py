@@ -28,5 +28,8 @@ class PredictorConfig(StrategyConfig):
         doc="Each so many tokens one attends to all, and places are chosen; 1 is all of them.",
     )
     network: str = setting(
-        "", reload="restart", doc="Folder of the network; empty for the one beside the model."
+        "",
+        reload="restart",
+        is_path=True,
+        doc="Folder of the network; empty for the one beside the model.",
     )

@@ -21,7 +21,10 @@ class WatermarkConfig(StrategyConfig):
         doc=f"What every tenant's key is derived from, at least {MIN_SECRET_CHARS} characters.",
     )
     secret_file: str = setting(
-        "", reload="hot", doc="A file that holds the secret instead; its last newline is cut."
+        "",
+        reload="hot",
+        is_path=True,
+        doc="A file that holds the secret instead; its last newline is cut.",
     )
     gamma: float = setting(
         0.25, reload="hot", ge=0.05, le=0.9, doc="Share of the vocabulary that is green."

@@ -11,6 +11,7 @@ class DiskConfig(StrategyConfig):
     path: str = setting(
         "",
         reload="restart",
+        is_path=True,
         doc="Folder for pages, one for each daemon; each engine makes its own in it. Must be set.",
     )
     size: ByteSize = setting(

@@ -27,6 +27,7 @@ from gatewayd_engine.messages import (
     Swapped,
 )
 from gatewayd_exec_local.strategy import Local, LocalProcess
+from gatewayd_hooks.children import environment
 from gatewayd_hooks.execution import EngineCommand
 from tests.daemon.engine_asking import Asking, Request
 
@@ -66,7 +67,9 @@ class Traffic:
 
     async def start(self, config: EngineConfig, env: Mapping[str, str]) -> LocalProcess:
         """Start the engine and wait until it serves; its process."""
-        process = Local().start(EngineCommand(ENGINE_COMMAND, {**ENGINE_ENV, **env}, replica=0))
+        process = Local().start(
+            EngineCommand(ENGINE_COMMAND, environment({**ENGINE_ENV, **env}), 0)
+        )
         self._client = await EngineClient.connect(process.socket, self._on_event, self._on_lost)
         self._client.send(config)
         async with asyncio.timeout(60):

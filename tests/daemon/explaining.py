@@ -214,7 +214,7 @@ async def serving(folder: Path, **settings: object) -> AsyncIterator[Subject]:
         Launch(
             executor=plugged.executor,
             command=tuple(launch.ENGINE_COMMAND),
-            env=dict(launch.ENGINE_ENV),
+            env=launch.environment(config),
             config=launch.engine_config(config),
             patience=launch.patience(config),
         ),

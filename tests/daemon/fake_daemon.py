@@ -6,6 +6,7 @@ blocks the event loop for ``test.block`` seconds.
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -23,6 +24,10 @@ with no_garbage():
 FAKE_ENGINE = Path(__file__).with_name("fake_engine.py")
 
 
+def _fake() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith("FAKE_")}
+
+
 def main() -> int:
     """Run until a signal."""
     flags = dict(argument.split("=", 1) for argument in sys.argv[1:])
@@ -34,7 +39,8 @@ def main() -> int:
     logs.configure(loaded.log)
     command = (sys.executable, str(FAKE_ENGINE), "--fd", "{fd}")
     try:
-        return run(loaded, Options(reload=lambda: load(None, flags).config, command=command))
+        options = Options(lambda: load(None, flags).config, command, _fake())
+        return run(loaded, options)
     except StartError as error:
         print(f"gatewayd: {error}", file=sys.stderr)
         return 1

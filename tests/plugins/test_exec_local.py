@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import signal
 import subprocess
@@ -83,10 +84,11 @@ def test_an_engine_talks_over_its_socket_and_its_exit_status_is_told(start: Star
     assert wait(process) == 7
 
 
-def test_the_daemons_environment_is_kept(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_daemons_environment_is_not_kept(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("INHERITED", "yes")
-    process = start("import os; os.write({fd}, os.environ['INHERITED'].encode())")
-    assert read(process) == b"yes"
+    process = start("import os; os.write({fd}, repr(sorted(os.environ)).encode())", TOLD="yes")
+    assert "INHERITED" not in (found := ast.literal_eval(read(process).decode()))
+    assert "TOLD" in found
 
 
 def test_an_engine_reads_nothing_of_what_is_typed_to_the_daemon(start: Start) -> None:

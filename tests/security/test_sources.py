@@ -162,6 +162,74 @@ def test_no_shell_is_started() -> None:
                 assert not is_shell, (path, node.lineno)
 
 
+STARTS = {
+    *(f"subprocess.{one}" for one in ("run", "Popen", "call", "check_call", "check_output")),
+    *("asyncio.create_subprocess_exec", "asyncio.create_subprocess_shell", "pty.spawn", "pty.fork"),
+    *("os.fork", "os.forkpty", "os.system", "os.popen", "os.startfile"),
+}
+"""Calls that start a process; also all of ``os.exec``, ``os.spawn`` and ``os.posix_spawn``."""
+HOOKS = "plugins/gatewayd_hooks"
+ALLOWED = {
+    (f"{HOOKS}/children.py", "subprocess.run"),
+    (f"{HOOKS}/children.py", "subprocess.Popen"),
+    (f"{HOOKS}/children.py", "asyncio.create_subprocess_exec"),
+    # Becomes an engine; is started by the former.
+    ("plugins/gatewayd_exec_local/orphan.py", "os.execv"),
+    # A daemon that is killed, in the conformance kit.
+    (f"{HOOKS}/testing/execution.py", "os.fork"),
+}
+NAMED = {
+    f"{HOOKS}/children.py": "",
+    f"{HOOKS}/testing/execution.py": "the kit's engines, started by the executor under test",
+    "gatewayd/service/units.py": "looks for the program beside it",
+    "tui/gatewayd_tui/serve.py": "a line for textual-serve, which starts it",
+}
+"""Files that name the interpreter."""
+
+
+def starts(tree: ast.Module) -> set[str]:
+    begins = ("os.exec", "os.spawn", "os.posix_spawn")
+    found = {name for name, _ in called(tree) if name in STARTS or name.startswith(begins)}
+    found |= {
+        name for name, _ in called(tree) if name.endswith((".subprocess_exec", ".subprocess_shell"))
+    }
+    return found | {one for one in imported(tree) if one in STARTS or one.startswith(begins)}
+
+
+def test_every_process_is_started_in_one_place() -> None:
+    """A new way to start one that forgets the folder, the flag or the environment is seen here."""
+    found = {(path, name) for path, tree in trees().items() for name in starts(tree)}
+    assert found == ALLOWED
+    pools = {
+        path
+        for path, tree in trees().items()
+        if any("ProcessPool" in one or one.startswith("multiprocessing") for one in imported(tree))
+    }
+    assert pools == set()
+    for text in ("import subprocess\nsubprocess.run(x)", "from os import execv", "os.execvp(a, b)"):
+        assert starts(ast.parse(text))
+
+
+def test_nobody_else_names_the_interpreter_or_copies_the_environment() -> None:
+    named, copied = set(), set()
+    for path, tree in trees().items():
+        for node in ast.walk(tree):
+            text = (
+                ast.unparse(node) if isinstance(node, ast.Attribute | ast.Dict | ast.BinOp) else ""
+            )
+            if text == "sys.executable":
+                named.add(path)
+            is_copy = (isinstance(node, ast.Dict) and "**os.environ" in text) or (
+                isinstance(node, ast.BinOp) and text.startswith("os.environ |")
+            )
+            if is_copy or text == "os.environ.copy":
+                copied.add(path)
+    assert named == NAMED.keys()
+    assert copied == set()
+    for template in (ROOT / "gatewayd/authoring/templates").rglob("*.tmpl"):
+        assert "os.environ" not in template.read_text(), template
+
+
 @pytest.mark.parametrize(
     ("name", "safe"),
     [

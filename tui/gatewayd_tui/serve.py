@@ -32,7 +32,7 @@ class BrowserConsole(Server):
     """
 
     def __init__(self, arguments: Sequence[str], host: str, port: int, url: str | None) -> None:
-        command = shlex.join([sys.executable, "-m", "gatewayd", "tui", *arguments])
+        command = shlex.join([sys.executable, "-P", "-m", "gatewayd", "tui", *arguments])
         super().__init__(command, host, port, "gatewayd", url or f"http://{host}:{port}")
         self._key = secrets.token_urlsafe(24)
         self._cookie = f"gatewayd-console-{port}"

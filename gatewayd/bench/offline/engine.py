@@ -16,7 +16,7 @@ import numpy as np
 from gatewayd.config import Config
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.starting import Ending, FencedProcess, bury, ending, start
-from gatewayd.launch import ENGINE_COMMAND, ENGINE_ENV, engine_config, served_name
+from gatewayd.launch import ENGINE_COMMAND, engine_config, environment, served_name
 from gatewayd_engine.client import EngineClient
 from gatewayd_engine.messages import (
     EngineStats,
@@ -217,7 +217,7 @@ async def running(
     executor = host.strategy(Kind.EXECUTOR, table.strategy, table.settings(table.strategy))
     executor.open(GatewayResources(served_name(config), 1))
     try:
-        process = start(executor, EngineCommand(ENGINE_COMMAND, ENGINE_ENV, 0))
+        process = start(executor, EngineCommand(ENGINE_COMMAND, environment(config), 0))
     except OSError as error:
         raise EngineError(f"the engine cannot be started: {error}") from error
     engine = Engine(process, watch_loading)

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from gatewayd.config import ENV_PREFIX
+from gatewayd_hooks import children
 
 _LOOK_SECONDS = 0.1
 _DRAIN_SECONDS = 2
@@ -56,9 +56,10 @@ async def serving(
     with TemporaryDirectory(prefix="gatewayd-bench-") as folder:
         log = Path(folder) / "log"
         with log.open("wb") as output:
-            process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "gatewayd", "serve", "--port", "0"),
-                env=_inherited() | dict(environment) | _OWN,
+            process = await children.start_async(
+                children.python("-m", "gatewayd", "serve", "--port", "0"),
+                env=children.environment_of_person() | dict(environment) | _OWN,
+                cwd=os.getcwd(),  # from which its configuration's paths are meant
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -74,10 +75,6 @@ async def serving(
 def _end_with_us() -> None:
     """In the child before it becomes the daemon: SIGTERM when we end, even by SIGKILL."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _inherited() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
 
 
 async def _ready(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
@@ -23,6 +24,19 @@ stream = socket.socket(fileno=int(sys.argv[1]))
 while data := stream.recv(65536):
     stream.sendall(os.environ["GATEWAYD_TEST"].encode() + b":" + data)
 """
+_SURROUNDED = """
+import json, os, socket, sys
+opened = []
+for fd in range(3, 1024):
+    try:
+        os.fstat(fd)
+    except OSError:
+        continue
+    opened += [fd] * (fd != int(sys.argv[1]))
+told = {"environment": dict(os.environ), "folder": os.getcwd(), "opened": opened}
+socket.socket(fileno=int(sys.argv[1])).sendall(json.dumps(told).encode())
+"""
+"""An engine that tells what it was given."""
 _DEAF = """
 import socket, sys, time
 socket.socket(fileno=int(sys.argv[1])).sendall(b"!")
@@ -90,6 +104,26 @@ class ExecutorConformance:
             assert process.socket.type & socket.SOCK_STREAM
             process.socket.sendall(b"ping")
             assert process.socket.recv(9, socket.MSG_WAITALL) == b"here:ping"
+
+    def test_it_has_nothing_of_the_daemon_but_its_command(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("GATEWAYD_API_KEY", "canary")
+        reader, writer = os.pipe()
+        os.set_inheritable(writer, True)
+        try:
+            with (
+                self.started(_SURROUNDED, GATEWAYD_TEST="here") as process,
+                process.socket.makefile("rb") as stream,
+            ):
+                told = json.loads(stream.read())
+        finally:
+            os.close(reader)
+            os.close(writer)
+        assert told["environment"]["GATEWAYD_TEST"] == "here"
+        assert "GATEWAYD_API_KEY" not in told["environment"]
+        assert told["folder"] != os.getcwd()
+        assert told["opened"] == []
 
     def test_two_engines_have_a_socket_each(self) -> None:
         with (

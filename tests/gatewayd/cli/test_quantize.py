@@ -113,7 +113,8 @@ def test_who_interrupts_it_is_told_how_to_go_on(tmp_path: Path) -> None:
         os.killpg(child.pid, signal.SIGINT)
         _, said = child.communicate(timeout=60)
     assert child.returncode == 130
-    assert "interrupted; what is done stays in out.part, and --resume goes on with it" in said
+    there = f"what is done stays in {tmp_path / 'out.part'}, and --resume goes on with it"
+    assert f"interrupted; {there}" in said
     assert "Traceback" not in said
     done = run("nano", "--to", "awq", "--out", "out", "--tokens", "4000", cwd=tmp_path)
     assert "holds 0 layers of an earlier run; --resume goes on" in done.stderr

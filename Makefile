@@ -5,6 +5,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # The release that development and CI use. The project itself accepts torch >= 2.11.
 TORCH  ?= torch==2.13.0
+# Makes the lock; nothing else needs it.
+UV     := 0.13.9
 PORT   ?= 8000
 OUT    ?= out
 # Processes of `make test`; auto is one for each core. Tests wait for a good part of their time, so
@@ -16,21 +18,30 @@ SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install run test test-all check lint types layers format bench gpu wheel pictures clean
+.PHONY: help install lock run test test-all check lint types layers format bench gpu wheel pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
-# Made anew when the dependencies change.
-$(VENV)/.installed: pyproject.toml
+PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+
+# Made anew when the dependencies change. All files but torch's are those of the lock, by their
+# hashes; torch's build is the machine's. What it asks for is in the lock, less what only one for
+# CUDA does. Nothing is built but this project, by what the lock has.
+$(VENV)/.installed: pyproject.toml etc/lock/dev.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile $(TORCH) --editable '.[dev]'
+	$(PIP) --require-hashes --no-deps --only-binary :all: --requirement etc/lock/dev.txt
+	$(PIP) $(TORCH)
+	$(PIP) --no-deps --no-build-isolation --editable .
 	@# pip would compile on one core. Some packages bring files that are no Python of this version.
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
 
 install: $(VENV)/.installed ## a virtual environment in .venv with everything, editable
+
+lock: ## etc/lock anew: the newest versions that pyproject.toml allows, with hashes
+	@test -x build/lock/bin/uv || { $(PYTHON) -m venv build/lock && build/lock/bin/pip install --quiet uv==$(UV); }
+	etc/lock/make.sh build/lock/bin/uv $(TORCH) etc/lock
 
 run: install ## the daemon on the embedded model, a first answer, and the curl to repeat it
 	@VENV=$(VENV) PORT=$(PORT) etc/first-answer.sh

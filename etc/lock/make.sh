@@ -1,0 +1,26 @@
+#!/bin/sh
+# Writes the locks anew: every distribution but torch, with the hashes of its files, for Linux on
+# x86_64 and aarch64 and every Python of the project. Usage: make.sh UV TORCH OUT, from the root.
+set -eu
+uv=$1 torch=$2 out=$3
+# Its build differs from machine to machine (for CPUs, for a CUDA), so it is pinned without hashes,
+# and with it what only a build for CUDA asks for.
+left_out="torch"
+for name in toolkit bindings pathfinder; do left_out="$left_out cuda-$name"; done
+for name in cublas cuda-cccl cuda-cupti cuda-nvrtc cuda-runtime cudnn-cu13 cufft cufile curand \
+  cusolver cusparse cusparselt-cu13 nccl-cu13 nvjitlink nvshmem-cu13 nvtx; do
+  left_out="$left_out nvidia-$name"
+done
+pinned=$(mktemp)
+trap 'rm -f "$pinned"' EXIT
+echo "$torch" >"$pinned"
+for name in gatewayd dev; do
+  options=
+  [ "$name" = gatewayd ] || options="--extra $name"
+  for each in $left_out; do options="$options --no-emit-package $each"; done
+  # shellcheck disable=SC2086
+  "$uv" --quiet pip compile pyproject.toml --constraint "$pinned" $options --universal \
+    --python-version 3.11 --generate-hashes --no-header --no-annotate \
+    --custom-compile-command "make lock" --upgrade --output-file "$out/$name.txt" >/dev/null
+  sed -i "1i # Made by make lock. Beside it: $torch" "$out/$name.txt"
+done

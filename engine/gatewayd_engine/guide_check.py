@@ -61,6 +61,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """What is wrong with it; empty if nothing is."""
     is_fault: bool = False
     """Whether the guide raised what it should not."""
+    note: str = ""
+    """For the operator; of the first answer alone."""
 
 
 def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
@@ -69,8 +71,12 @@ def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
     return LENGTH.pack(len(data)) + data
 
 
-def main() -> int:
-    """Serve until standard input ends."""
+def main(note: str = "") -> int:
+    """Serve until standard input ends.
+
+    Args:
+        note: what the operator should know of this process.
+    """
     os.nice(_NICENESS)  # from the start: a process that was lost is replaced while others compute
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # What plugins print must not come between the frames.
@@ -85,7 +91,7 @@ def main() -> int:
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
         _write(answers, Verdict(told(error), is_fault=True))
         return 1
-    _write(answers, Verdict())
+    _write(answers, Verdict(note=note))
     mask = np.zeros(-(-config.vocab_size // 32), np.int32)
     limit = _vm_bytes() + config.memory_bytes
     resource.setrlimit(resource.RLIMIT_AS, (limit, limit))

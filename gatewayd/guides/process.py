@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
+import logging
 import signal
 from collections.abc import Sequence
 
@@ -14,9 +16,17 @@ from gatewayd_hooks import children
 from gatewayd_hooks.guiding import GuideSpec
 
 COMMAND = children.python("-m", "gatewayd_engine.guide_check")
+CONFINED = children.python("-m", "gatewayd_engine.guide_confined")
+_log = logging.getLogger(__name__)
 _START_SECONDS = 60.0
 _GRACE = 5.0
 """Times the limit of a compilation after which a process is ended that has not ended itself."""
+
+
+@functools.cache
+def _tell(reason: str) -> None:
+    """Log it, once."""
+    _log.warning("what compiles grammars can reach what this daemon can: %s", reason)
 
 
 class CheckLost(Exception):
@@ -44,15 +54,37 @@ class CheckProcess:
         self.config = config
 
     @classmethod
-    async def start(
-        cls, config: CheckConfig, command: Sequence[str] = COMMAND
-    ) -> tuple[CheckProcess, Verdict]:
+    async def start(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
         """Start one; what it says of its configuration.
+
+        It cannot read the store. A guide that does not work so is told, and may.
 
         Raises:
             CheckLost: it does not come up.
             OSError: it cannot be started.
         """
+        try:
+            process, verdict = await cls._start(config, (*CONFINED, config.folder))
+        except CheckLost as lost:
+            if lost.was_slow:
+                raise
+            why = str(lost)
+        else:
+            if verdict.note:
+                _tell(verdict.note)
+            if not verdict.refusal:
+                return process, verdict
+            why = verdict.refusal
+            await process.stop()
+        process, verdict = await cls._start(config, COMMAND)
+        if not verdict.refusal:
+            _tell(f"the guide {config.guide.name} needs more than its own files: {why}")
+        return process, verdict
+
+    @classmethod
+    async def _start(
+        cls, config: CheckConfig, command: Sequence[str]
+    ) -> tuple[CheckProcess, Verdict]:
         child = await children.start_async(
             command,
             stdin=asyncio.subprocess.PIPE,

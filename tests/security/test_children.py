@@ -25,6 +25,7 @@ from gatewayd_engine import embedded
 from gatewayd_hooks import children
 from gatewayd_tui.serve import BrowserConsole
 from tests.daemon.conftest import Running
+from tests.engine.test_confinement import has_landlock
 
 ROOT = Path(__file__).parents[2]
 KEY = "operator-canary-77aa1c"
@@ -85,7 +86,14 @@ def daemon(checkpoint: Path, fresh_store: Path) -> Iterator[Running]:
         "GATEWAYD_KV_TIER__STRATEGIES": '["disk"]',
         "GATEWAYD_KV_TIER__DISK__PATH": "../pages",
     }
-    command = [Path(sys.executable).with_name("gatewayd"), "serve", "--model", ".", "--port", "0"]
+    command = [
+        str(Path(sys.executable).with_name("gatewayd")),
+        "serve",
+        "--model",
+        ".",
+        "--port",
+        "0",
+    ]
     with log.open("wb") as output:
         process = subprocess.Popen(command, env=env, cwd=checkpoint, stdout=output, stderr=output)
     try:
@@ -130,6 +138,18 @@ def test_children_have_what_is_listed_and_no_secret(daemon: Running) -> None:
         assert os.readlink(f"/proc/{pid}/cwd") == "/"
     entries = Path(f"/proc/{engine}/environ").read_text().split("\0")
     assert "LISTED_BY_THE_OPERATOR=passed" in entries
+
+
+def test_what_compiles_grammars_has_given_up_the_rest(daemon: Running) -> None:
+    """In every thread: a library's that began before would be a way out. Or it is said."""
+    assert ask(daemon, guided_regex="[0-9]{5}").status_code == 200
+    _, checker = sorted(descendants(daemon.process.pid))
+    assert "guide_confined" in Path(f"/proc/{checker}/cmdline").read_text()
+    states = [file.read_text() for file in Path(f"/proc/{checker}/task").glob("*/status")]
+    assert len(states) > 1
+    is_confined = all("\nSeccomp:\t2\n" in state for state in states) and has_landlock()
+    assert is_confined != daemon.said("can reach what this daemon can")
+    assert all("\nNoNewPrivs:\t1\n" in state for state in states)
 
 
 def test_relative_paths_are_meant_from_the_daemons_folder(

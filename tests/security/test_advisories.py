@@ -7,10 +7,14 @@ that is loaded, of routes, keys, requests and processes are in the other files o
 from __future__ import annotations
 
 import ast
+import functools
+import re
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.security.test_sources import ROOT, ROOTS
 
 TESTS = Path(__file__).parents[1]
 
@@ -27,6 +31,20 @@ class Shown(NamedTuple):
     what: str
     file: str
     test: str
+
+
+class Absent(NamedTuple):
+    """Something that is not here.
+
+    Attributes:
+        why: a class of advisories has nothing to be of.
+        sign: what would be in the source of whoever adds it, as an expression.
+        where: it is looked for.
+    """
+
+    why: str
+    sign: str
+    where: tuple[str, ...] = ROOTS
 
 
 SHOWN = [
@@ -131,6 +149,16 @@ SHOWN = [
         "test_a_corrupt_header_is_a_load_error",
     ),
     Shown(
+        "CVE-2025-53630: a header of GGUF that says more than it has",
+        "engine/model/test_gguf_header.py",
+        "test_whatever_it_says_it_is_read_or_refused_in_little_memory",
+    ),
+    Shown(
+        "a file of GGUF that is cut",
+        "engine/model/test_gguf_header.py",
+        "test_every_cut_is_noticed",
+    ),
+    Shown(
         "CVE-2026-53923: memory that another's request left",
         "engine/core/test_nan.py",
         "test_pages_that_saw_a_nan_do_not_poison_their_next_owner",
@@ -189,6 +217,31 @@ SHOWN = [
         "CVE-2025-66448: code of a checkpoint",
         "security/test_outputs.py",
         "test_code_of_a_checkpoint_is_not_run",
+    ),
+    Shown(
+        "code beside the weights, where the daemon is started",
+        "security/test_children.py",
+        "test_nothing_of_the_working_folder_is_run",
+    ),
+    Shown(
+        "keys in the environment of what computes",
+        "security/test_children.py",
+        "test_children_have_what_is_listed_and_no_secret",
+    ),
+    Shown(
+        "a compiler of grammars that was taken over",
+        "security/test_children.py",
+        "test_what_compiles_grammars_has_given_up_the_rest",
+    ),
+    Shown(
+        "a library's release that takes a limit away",
+        "security/test_foreign_parts.py",
+        "test_a_connection_has_the_methods_that_the_edge_knows",
+    ),
+    Shown(
+        "a file of a package that is not what it was",
+        "packaging/test_lock.py",
+        "test_an_installation_takes_files_by_their_hashes",
     ),
     Shown(
         "CVE-2026-7482: a header of weights that is a bomb",
@@ -302,20 +355,39 @@ SHOWN = [
     ),
 ]
 NOT_HERE = {
-    "CVE-2026-3989: a dump of a crash that is loaded": "nothing is dumped, nor loaded again",
-    "CVE-2026-45675: who comes first is the operator": "the socket's owner is: the kernel says",
-    "CVE-2025-62727: ranges of files": "files are sent whole, by no library's response",
-    "CVE-2026-34755: images, sound and films": "nothing but text is taken; they are refused",
-    "CVE-2024-12886: a registry that sends a bomb": "no model is fetched",
-    "CVE-2025-53630: headers of GGUF": "it is not read",
-    "CVE-2026-34159: an engine that computes for the network": "engines have no address",
-    "vLLM's adapters that a request loads": "there are no adapters",
-    "CVE-2025-46722: a cache key that leaves something out": "of images only; there are none",
-    "CVE-2026-12491: a guard that sees something else": "no plugin judges what is said",
-    "HTML of a model in a browser": "the console in a browser is a terminal's picture",
-    "CVE-2026-44346: a line of a generated file": "units are copied, and name no word of a client",
+    "CVE-2026-3989: a dump of a crash that is loaded": Absent(
+        "nothing is dumped, nor loaded again", "load_dump|coredump"
+    ),
+    "CVE-2026-45675: who comes first is the operator": Absent(
+        "the socket's owner is: the kernel says", "claim_admin|first_user"
+    ),
+    "CVE-2025-62727: ranges of files": Absent(
+        "files are sent whole, by no library's response", "FileResponse|StaticFiles|content-range"
+    ),
+    "CVE-2026-34755: images, sound and films": Absent(
+        "nothing but text is taken; they are refused", "import (PIL|torchvision|soundfile|cv2|av)$"
+    ),
+    "CVE-2024-12886: a registry that sends a bomb": Absent(
+        "no model is fetched", "huggingface_hub|hf_hub_download|snapshot_download"
+    ),
+    "CVE-2026-34159: an engine that computes for the network": Absent(
+        "engines have no address", r"\.bind\(|\.listen\(|create_server", ("engine", "plugins")
+    ),
+    "vLLM's adapters that a request loads": Absent("there are no adapters", r"\blora|\bpeft\b"),
+    "CVE-2025-46722: a cache key that leaves something out": Absent(
+        "of images only; there are none", "pixel_values|image_hash"
+    ),
+    "CVE-2026-12491: a guard that sees something else": Absent(
+        "no plugin judges what is said", "guardrail|GuardStrategy"
+    ),
+    "HTML of a model in a browser": Absent(
+        "the console in a browser is a terminal's picture", "HTMLResponse|text/html|innerHTML"
+    ),
+    "CVE-2026-44346: a line of a generated file": Absent(
+        "units are copied, and name no word of a client", "unit_files", ("gatewayd/http",)
+    ),
 }
-"""Classes that have nothing here that they could be of, and why."""
+"""Classes that have nothing here that they could be of."""
 
 
 @pytest.mark.parametrize("shown", SHOWN, ids=lambda shown: shown.what)
@@ -328,6 +400,22 @@ def test_there_is_a_test_that_always_runs(shown: Shown) -> None:
     }
     assert shown.test in found
     assert not any("slow" in one or "skip" in one for one in found[shown.test])
+
+
+@pytest.mark.parametrize("absent", NOT_HERE.values(), ids=lambda absent: absent.why)
+def test_what_is_not_here_has_not_come_since(absent: Absent) -> None:
+    """Readers of GGUF had come, and the list still said that it is not read."""
+    sign = re.compile(absent.sign, re.IGNORECASE | re.MULTILINE)
+    found = {path for path, text in sources().items() if sign.search(text)}
+    assert {path for path in found if path.startswith(absent.where)} == set()
+
+
+@functools.cache
+def sources() -> dict[str, str]:
+    """All that is shipped, by path."""
+    files = [file for root in ROOTS for file in (ROOT / root).rglob("*.py")]
+    assert len(files) > 400
+    return {file.relative_to(ROOT).as_posix(): file.read_text() for file in files}
 
 
 def test_a_class_is_shown_or_not_here() -> None:

@@ -187,7 +187,7 @@ def crash(house: House) -> None:
 
 
 def test_no_secret_and_no_prompt_is_in_what_is_written(house: House) -> None:
-    """Logs of daemon and engine at debug, metrics, views of the admin, every file of the store."""
+    """Logs at debug, metrics, views of the admin, children's environments, files of the store."""
     secrets = used(house)
     crash(house)
     headers = {"authorization": f"Bearer {OPERATOR}"}
@@ -201,6 +201,10 @@ def test_no_secret_and_no_prompt_is_in_what_is_written(house: House) -> None:
     }
     pids = [house.daemon.process.pid, *children(house.daemon.process.pid)]
     shown |= {f"argv of {pid}": Path(f"/proc/{pid}/cmdline").read_text() for pid in pids}
+    # The daemon's own has what it was started with; its children have none of it.
+    inherited = {pid: Path(f"/proc/{pid}/environ").read_text() for pid in pids[1:]}
+    assert inherited
+    shown |= {f"environment of {pid}": text for pid, text in inherited.items()}
     assert house.daemon.stop() == 0
     shown["log"] = house.daemon.log.read_text()
     assert "SIGABRT" in shown["log"]

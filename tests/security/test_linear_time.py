@@ -45,6 +45,7 @@ OPERATORS = (
     "gatewayd/http/schema/openapi.py",
     "gatewayd/tenants/actions.py",
     "gatewayd/tenants/records.py",
+    "plugins/gatewayd_hooks/children.py",
     "plugins/gatewayd_hooks/console.py",
     "plugins/gatewayd_hooks/testing/",
 )

@@ -167,6 +167,7 @@ class BatchesTable(Table):
     """What batches may take."""
 
     concurrency: int = Field(default=32, ge=1, le=65_536)
+    open: int = Field(default=100, ge=1, le=100_000)
     lines: int = Field(default=50_000, ge=1, le=10_000_000)
     keep_days: int = Field(default=30, ge=1, le=36_500)
 

@@ -91,6 +91,7 @@ class Durable:
         )
         limits = BatchLimits(
             concurrency=config.batches.concurrency,
+            open=config.batches.open,
             lines=config.batches.lines,
             line_bytes=int(config.server.body_bytes),
         )

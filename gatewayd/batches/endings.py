@@ -10,7 +10,7 @@ from sqlalchemy import Connection
 
 from gatewayd.batches import records
 from gatewayd.batches.line import output_line
-from gatewayd.batches.lines import lines
+from gatewayd.batches.lines import all_lines
 from gatewayd.batches.records import BatchRow
 from gatewayd.files import records as file_records
 from gatewayd.files.records import FileRow
@@ -94,7 +94,7 @@ def _and_expired(
     yield from failed
     done = records.lines_done(connection, row.id)
     try:
-        for line in lines(vault.path(row.input_file_id), row.endpoint, done):
+        for line in all_lines(vault.path(row.input_file_id), row.endpoint, row.total, done):
             yield output_line(line.custom_id, response=None, error=_EXPIRED)
     except OSError as error:  # what was answered is told all the same
         _log.error("the input of the batch %s cannot be read: %s", row.id, error.strerror)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from gatewayd.batches import records
+from gatewayd.batches.lanes import Lanes
 from gatewayd.batches.run import BatchLimits, BatchRun, Shared
+from gatewayd.errors import TenantNotAdmitted
+from gatewayd.fair_queue import FairQueue
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.clock import Clock
@@ -18,6 +22,8 @@ _log = logging.getLogger(__name__)
 
 _AGAIN_SECONDS = 30.0
 """After a mistake of ours, which may have passed."""
+_RETRY_SECONDS = 30.0
+"""A batch of a few lines is over by then."""
 
 
 class Batches:
@@ -42,6 +48,7 @@ class Batches:
         self._shared: Shared | None = None
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
+        self._num_open = Counter[str]()
 
     async def start(self, app: App, directory: Directory) -> None:
         """Go on where the last process ended.
@@ -50,7 +57,7 @@ class Batches:
             app: answers lines.
             directory: says with whose rights.
         """
-        slots = asyncio.Semaphore(self.limits.concurrency)
+        most = 1 << 31  # each tenant waits for as many as it may have open
         self._shared = Shared(
             app,
             directory,
@@ -59,27 +66,57 @@ class Batches:
             self.limits,
             self.room,
             self.clock,
-            slots,
-            asyncio.Lock(),
+            Lanes(lambda: self.limits.concurrency),
+            FairQueue("inputs of batches", lambda: 1, most_waiting=most),
+            FairQueue("ends of batches", lambda: 1, most_waiting=most),
         )
-        for batch_id in await self.database.read(records.unfinished):
+        for batch_id, tenant in await self.database.read(records.unfinished):
             _log.info("going on with the batch %s", batch_id)
-            self.begin(batch_id)
+            self._num_open[tenant] += 1
+            self.begin(tenant, batch_id)
 
     async def stop(self) -> None:
         """Leave everything as it is; lines that run are run again after the next start."""
-        self._shared = None
+        shared, self._shared = self._shared, None
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if shared is not None:
+            await shared.lanes.stop()
 
-    def begin(self, batch_id: str) -> None:
-        """Work on a batch; a daemon that stops leaves it to the next one."""
+    def reserve(self, tenant: str) -> None:
+        """Count a batch that is about to be made, for ``begin`` or ``give_up``.
+
+        Raises:
+            TenantNotAdmitted: it has as many as it may have.
+        """
+        num_open, most = self._num_open[tenant], self.limits.open
+        if num_open >= most:
+            raise TenantNotAdmitted(
+                f"{num_open} batches are not over; {most} may be, [batches] open: wait until one "
+                "is, cancel one, or put more lines into each",
+                reason="open_batches",
+                retry_after=_RETRY_SECONDS,
+            )
+        self._num_open[tenant] += 1
+
+    def num_open(self, tenant: str) -> int:
+        """Batches of a tenant that are not over."""
+        return self._num_open[tenant]
+
+    def give_up(self, tenant: str) -> None:
+        """What was reserved is not made, or is over."""
+        self._num_open[tenant] -= 1
+        if not self._num_open[tenant]:
+            del self._num_open[tenant]
+
+    def begin(self, tenant: str, batch_id: str) -> None:
+        """Work on a batch that was reserved; a daemon that stops leaves it to the next one."""
         if self._shared is None:
             return
         run = self._runs[batch_id] = BatchRun(self._shared, batch_id)
-        task = asyncio.create_task(self._run(batch_id, run), name=f"batch {batch_id}")
+        task = asyncio.create_task(self._run(tenant, batch_id, run), name=f"batch {batch_id}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -88,7 +125,7 @@ class Batches:
         if (run := self._runs.get(batch_id)) is not None:
             run.cancel()
 
-    async def _run(self, batch_id: str, run: BatchRun) -> None:
+    async def _run(self, tenant: str, batch_id: str, run: BatchRun) -> None:
         try:
             while True:
                 try:
@@ -98,3 +135,4 @@ class Batches:
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             del self._runs[batch_id]
+            self.give_up(tenant)

@@ -1,11 +1,10 @@
-"""One line: sent as a client would send it, again while there is no room for it."""
+"""One line: sent as a client would send it, and what its answer means for it."""
 
 from __future__ import annotations
 
-import asyncio
 import random
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -17,35 +16,53 @@ from gatewayd.http.asgi import App, encode_json
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.directory import Directory
 
-_FIRST_SECONDS, _MOST_SECONDS = 0.25, 30.0
 _PAUSE_SECONDS = 5.0
 """Most while admission is paused: it may be resumed long before it would end by itself."""
 _ATTEMPTS = 3
 """Of a line whose engine was lost: the loss may be the line's own doing."""
 
 
-async def answer_line(app: App, directory: Directory, row: BatchRow, line: Line) -> Result:
-    """Run a line until there is an answer that another attempt would not change.
+class Refused(NamedTuple):
+    """A line is to be sent again.
+
+    Attributes:
+        seconds: until that is worth it.
+        is_lost: whether an engine ended under it.
+    """
+
+    seconds: float
+    is_lost: bool
+
+
+async def attempt(
+    app: App, directory: Directory, row: BatchRow, line: Line, *, losses: int, seconds: float
+) -> Result | Refused:
+    """Send a line; its result is the answer that another attempt would not change.
 
     It has the rights that its batch's key has now: a key that was revoked ends here, too.
+
+    Args:
+        app: answers it.
+        directory: says with whose rights.
+        row: of its batch.
+        line: of the input.
+        losses: engines that ended under it before.
+        seconds: to wait after a refusal that says nothing of it.
     """
-    losses, seconds = 0, _FIRST_SECONDS
-    while True:
-        try:
-            principal = directory.principal_of(row.tenant, row.key_id)
-        except Unauthorized as error:
-            return refused_line(row.id, line, error)
-        answer = await call(app, row.endpoint, line.body, principal)
-        code = "" if answer.status < 429 else _failed(answer.body).error.code
-        if answer.status == 500 and code == "engine_restarted":
-            losses += 1
-            if losses == _ATTEMPTS:
-                return _result(row.id, line, answer)
-        elif answer.status not in (429, 503) or _is_final(code, answer):
-            return _result(row.id, line, answer)
-        # Not all at once when there is room again.
-        await asyncio.sleep(_wait(code, answer, seconds) * random.uniform(0.75, 1.25))
-        seconds = min(2 * seconds, _MOST_SECONDS)
+    try:
+        principal = directory.principal_of(row.tenant, row.key_id)
+    except Unauthorized as error:
+        return refused_line(row.id, line, error)
+    answer = await call(app, row.endpoint, line.body, principal)
+    code = "" if answer.status < 429 else _failed(answer.body).error.code
+    is_lost = answer.status == 500 and code == "engine_restarted"
+    if is_lost and losses + 1 < _ATTEMPTS:
+        return Refused(_wait(code, answer, seconds), is_lost=True)
+    if answer.status in (429, 503) and not _is_final(code, answer):
+        # Not all tenants at once when there is room again.
+        wait = _wait(code, answer, seconds) * random.uniform(1.0, 1.25)
+        return Refused(wait, is_lost=False)
+    return _result(row.id, line, answer)
 
 
 def refused_line(batch_id: str, line: Line, error: GatewayError) -> Result:

@@ -1,4 +1,4 @@
-"""The lines of a batch's input: reading them, and what may be wrong with them. Blocks.
+"""The lines of a batch's input: what each asks for, and reading them in small pieces. Blocks.
 
 A body stays the bytes that it is: millions of objects of a large one would stall the daemon, and
 the route that answers it reads it anyway.
@@ -6,16 +6,21 @@ the route that answers it reads it anyway.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 
 from gatewayd.http.asgi import encode_json
 
-MAX_ERRORS = 100
 MAX_CUSTOM_ID = 512
+
+_LINES_AT_ONCE = 32
+_BYTES_AT_ONCE = 64 << 10
+"""Lines that are read ahead of each open batch; one that is longer comes alone."""
+_SCANNED_LINES, _SCANNED_BYTES = 4096, 1 << 20
+"""Lines that have a result are passed over in pieces, too."""
 
 _NULL = msgspec.Raw(b"null")
 
@@ -27,9 +32,19 @@ class _Request(msgspec.Struct):
     body: msgspec.Raw = _NULL
 
 
+class _Body(msgspec.Struct):
+    """Of a million fields that nobody knows no object is made."""
+
+    stream: msgspec.Raw = _NULL
+    background: msgspec.Raw = _NULL
+    model: msgspec.Raw = _NULL
+    priority: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
 _request = msgspec.json.Decoder(_Request).decode
-_string = msgspec.json.Decoder(str).decode
+_body = msgspec.json.Decoder(_Body).decode
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_string = msgspec.json.Decoder(str).decode
 
 
 class Line(NamedTuple):
@@ -37,150 +52,172 @@ class Line(NamedTuple):
 
     Attributes:
         number: of the line, from 1.
+        offset: of its first byte in the input.
         custom_id: its client's name for it.
         body: of the request, in the class ``batch``.
-        model: that it names, if it does.
     """
 
     number: int
+    offset: int
+    custom_id: str
+    body: bytes
+
+
+class Position(NamedTuple):
+    """Where reading goes on.
+
+    Attributes:
+        offset: bytes before it.
+        number: lines before it.
+        requests: of these, those that are not empty.
+    """
+
+    offset: int = 0
+    number: int = 0
+    requests: int = 0
+
+
+def some_lines(
+    path: Path, endpoint: str, at: Position, *, total: int, without: Container[int]
+) -> tuple[list[Line], Position | None]:
+    """The next requests of an input that was checked, but for some.
+
+    A piece of work of a few milliseconds: it may find none though there are more. A long line comes
+    alone.
+
+    Args:
+        path: of the content.
+        endpoint: that every line names.
+        at: where to begin.
+        total: requests of the whole input; behind the last nothing is read.
+        without: numbers of lines that are passed over.
+
+    Returns:
+        The requests, and where to go on; None at the end.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    found: list[Line] = []
+    num_bytes = 0
+    offset, number, requests = at
+    with path.open("rb") as file:
+        file.seek(offset)
+        while requests < total:
+            if offset - at.offset > _SCANNED_BYTES or number - at.number > _SCANNED_LINES:
+                return found, Position(offset, number, requests)
+            if not (text := file.readline()):
+                break
+            is_request = bool(text.strip())
+            if is_request and number + 1 not in without:
+                num_bytes += len(text)
+                if found and (num_bytes > _BYTES_AT_ONCE or len(found) == _LINES_AT_ONCE):
+                    return found, Position(offset, number, requests)
+                found.append(_line(number + 1, offset, text, endpoint))
+            offset, number, requests = offset + len(text), number + 1, requests + is_request
+    return found, None
+
+
+def all_lines(path: Path, endpoint: str, total: int, without: Container[int]) -> Iterator[Line]:
+    """The same, of the whole input.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    at: Position | None = Position()
+    while at is not None:
+        found, at = some_lines(path, endpoint, at, total=total, without=without)
+        yield from found
+
+
+def line_at(path: Path, endpoint: str, offset: int, number: int) -> Line:
+    """One of them, again.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    with path.open("rb") as file:
+        file.seek(offset)
+        return _line(number, offset, file.readline(), endpoint)
+
+
+class Request(NamedTuple):
+    """What a line asks for.
+
+    Attributes:
+        custom_id: its client's name for it.
+        body: of the request, a JSON object as it was written.
+        model: that it names, if it does.
+        has_class: whether it names its class of service.
+    """
+
     custom_id: str
     body: bytes
     model: str | None
+    has_class: bool
 
 
-class LineError(NamedTuple):
-    """What is wrong with a line, or with the whole file; OpenAI's batch error."""
-
-    code: str
-    line: int | None
-    message: str
-    param: str | None
-
-    def shown(self) -> dict[str, Any]:
-        """As JSON."""
-        return self._asdict()
-
-
-class Checked(NamedTuple):
-    """An input that was looked through.
+class Refused(Exception):
+    """A line is wrong.
 
     Attributes:
-        total: requests.
-        model: of the first one.
-        errors: at most ``MAX_ERRORS``; with any, nothing is run.
+        code: OpenAI's.
+        message: what is wrong.
+        param: the field at fault.
     """
 
-    total: int
-    model: str | None
-    errors: list[LineError]
-
-
-class _Refused(Exception):
     def __init__(self, code: str, message: str, param: str | None = None) -> None:
         super().__init__(message)
         self.code, self.message, self.param = code, message, param
 
 
-def check(path: Path, endpoint: str, *, most_lines: int, line_bytes: int) -> Checked:
-    """Look a whole input through.
-
-    Args:
-        path: of the content.
-        endpoint: that every line must name.
-        most_lines: that it may have.
-        line_bytes: that a line may have.
+def request_of(text: bytes, endpoint: str) -> Request:
+    """What a line asks for.
 
     Raises:
-        OSError: it cannot be read.
+        Refused: it is wrong.
     """
-    errors: list[LineError] = []
-    seen: dict[str, int] = {}
-    total, model = 0, None
-    for number, text in _texts(path, line_bytes):
-        total += 1
-        if total > most_lines:
-            message = f"the file has more requests than the maximum of {most_lines}"
-            errors.append(LineError("too_many_requests", None, message, None))
-            break
-        try:
-            line = _line(number, text, endpoint)
-            if (first := seen.setdefault(line.custom_id, number)) != number:
-                raise _Refused(
-                    "duplicate_custom_id",
-                    f"custom_id {line.custom_id[:64]!r} is that of line {first} already",
-                    "custom_id",
-                )
-        except _Refused as refused:
-            errors.append(LineError(refused.code, number, refused.message, refused.param))
-            if len(errors) == MAX_ERRORS:
-                break
-            continue
-        model = model or line.model
-    if not total:
-        errors.append(LineError("empty_file", None, "the file has no requests", None))
-    return Checked(total, model, errors)
-
-
-def lines(path: Path, endpoint: str, without: Collection[int]) -> Iterator[Line]:
-    """The requests of an input that was checked, but for some.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with path.open("rb") as file:
-        for number, text in enumerate(file, 1):
-            if number not in without and text.strip():
-                yield _line(number, text, endpoint)
-
-
-def _texts(path: Path, line_bytes: int) -> Iterator[tuple[int, bytes | None]]:
-    """Lines with their numbers, without empty ones; None for one that is too long."""
-    with path.open("rb") as file:
-        number = 0
-        while text := file.readline(line_bytes + 1):
-            number += 1
-            if len(text) > line_bytes and not text.endswith(b"\n"):
-                while (rest := file.readline(1 << 20)) and not rest.endswith(b"\n"):
-                    pass
-                yield number, None
-            elif text.strip():
-                yield number, text
-
-
-def _line(number: int, text: bytes | None, endpoint: str) -> Line:
-    if text is None:
-        raise _Refused("line_too_long", "the line is longer than a request's body may be")
     try:
         request = _request(text)
     except msgspec.ValidationError:
-        raise _Refused("invalid_json_line", "the line must be a JSON object") from None
+        raise Refused("invalid_json_line", "the line must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise _Refused("invalid_json_line", f"the line is not JSON: {error}") from None
+        raise Refused("invalid_json_line", f"the line is not JSON: {error}") from None
     custom_id = _text(request.custom_id)
     if custom_id is None or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
-        raise _Refused(
+        raise Refused(
             "invalid_custom_id",
             f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters",
             "custom_id",
         )
     if _text(request.method) != "POST":
-        raise _Refused("invalid_method", "method must be POST", "method")
+        raise Refused("invalid_method", "method must be POST", "method")
     if _text(request.url) != endpoint:
-        raise _Refused("invalid_url", f"url must be {endpoint}, as the batch's endpoint", "url")
+        raise Refused("invalid_url", f"url must be {endpoint}, as the batch's endpoint", "url")
     try:
-        body = _fields(request.body)
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        raise _Refused("invalid_body", "body must be a JSON object", "body") from None
-    for field in ("stream", "background"):
-        if bytes(body.get(field, _NULL)) not in (b"false", b"null"):
-            raise _Refused("invalid_body", f"{field} has no place in a batch", f"body.{field}")
-    model = _text(body.get("model", _NULL))
-    return Line(
-        number=number,
-        custom_id=custom_id,
-        body=encode_json({**body, "priority": "batch"}),
-        model=None if model is None else model[:256],
+        body = _body(request.body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise Refused("invalid_body", "body must be a JSON object", "body") from None
+    for field, given in (("stream", body.stream), ("background", body.background)):
+        if bytes(given) not in (b"false", b"null"):
+            raise Refused("invalid_body", f"{field} has no place in a batch", f"body.{field}")
+    model = _text(body.model)
+    return Request(
+        custom_id,
+        bytes(request.body),
+        None if model is None else model[:256],
+        body.priority is not msgspec.UNSET,
     )
+
+
+def _line(number: int, offset: int, text: bytes, endpoint: str) -> Line:
+    request = request_of(text, endpoint)
+    if request.has_class:
+        body = encode_json({**_fields(request.body), "priority": "batch"})
+    else:
+        fields = request.body[:-1].rstrip()
+        body = fields + (b"" if fields == b"{" else b",") + b'"priority":"batch"}'
+    return Line(number, offset, request.custom_id, body)
 
 
 def _text(raw: msgspec.Raw) -> str | None:

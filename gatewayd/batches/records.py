@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
+from gatewayd.batches.line_set import LineSet
 from gatewayd.errors import Conflict, NotFound
 from gatewayd.files.records import OVER
 from gatewayd.store.paging import Page, paged
@@ -90,10 +91,10 @@ def page(connection: Connection, tenant: str, page: Page) -> Sequence[BatchRow]:
     return connection.execute(paged(mine, batches, page)).all()
 
 
-def unfinished(connection: Connection) -> Sequence[str]:
-    """Ids of those that are not over, the oldest first."""
-    query = select(batches.c.id).where(batches.c.status.not_in(OVER)).order_by(batches.c.id)
-    return connection.execute(query).scalars().all()
+def unfinished(connection: Connection) -> list[tuple[str, str]]:
+    """Ids of those that are not over, each with its tenant, the oldest first."""
+    query = select(batches.c.id, batches.c.tenant).where(batches.c.status.not_in(OVER))
+    return [(row.id, row.tenant) for row in connection.execute(query.order_by(batches.c.id))]
 
 
 def move(
@@ -141,10 +142,10 @@ def record(connection: Connection, result: Result) -> bool:
     return bool(added)
 
 
-def lines_done(connection: Connection, batch_id: str) -> set[int]:
+def lines_done(connection: Connection, batch_id: str) -> LineSet:
     """Lines that have a result."""
     query = select(batch_results.c.line).where(batch_results.c.batch_id == batch_id)
-    return set(connection.execute(query).scalars())
+    return LineSet(connection.execute(query.execution_options(yield_per=1000)).scalars())
 
 
 def outputs(connection: Connection, batch_id: str, *, is_ok: bool) -> Iterator[bytes]:

@@ -50,8 +50,13 @@ class BatchCreate:
             _check_input(connection, principal.tenant, request.input_file_id)
             return records.add(connection, values)
 
-        row = await self._batches.database.write(add)
-        self._batches.begin(row.id)
+        self._batches.reserve(principal.tenant)
+        try:
+            row = await self._batches.database.write(add)
+        except BaseException:
+            self._batches.give_up(principal.tenant)
+            raise
+        self._batches.begin(principal.tenant, row.id)
         await send_json(send, records.shown(row), headers=ignored_header(ignored))
 
     async def _check_room(self, principal: Principal, request: BatchRequest) -> None:

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from sqlalchemy import Connection
 
 from gatewayd.batches import records
-from gatewayd.batches.endings import write_files
-from gatewayd.batches.line import answer_line, refused_line
-from gatewayd.batches.lines import Line, LineError, check, lines
-from gatewayd.batches.records import BatchRow
+from gatewayd.batches.checking import Checked, Checking, LineError
+from gatewayd.batches.endings import Ending, write_files
+from gatewayd.batches.lanes import Lanes, Permit
+from gatewayd.batches.line import Refused, attempt, refused_line
+from gatewayd.batches.line_set import LineSet
+from gatewayd.batches.records import BatchRow, Result
+from gatewayd.batches.source import Source, Todo
 from gatewayd.errors import StoreFull, Unauthorized
+from gatewayd.fair_queue import FairQueue
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.again import until_done
@@ -32,9 +35,11 @@ from gatewayd.tenants.directory import Directory
 
 T = TypeVar("T")
 
-_LINES_AT_ONCE = 32
-_BYTES_AT_ONCE = 1 << 20
-"""Lines that are read ahead; one that is longer comes alone."""
+_PIECE_SECONDS = 0.02
+"""Of looking at an input; then it is the next tenant's turn."""
+
+_TURNS_OF_A_LOOK = 32
+"""Between two looks at what the tenant keeps in the store."""
 
 _LOOK_SECONDS = 60.0
 """Between two looks at the clock: a machine may sleep meanwhile."""
@@ -45,12 +50,14 @@ class BatchLimits(NamedTuple):
 
     Attributes:
         concurrency: lines that run at once, of all batches together.
-        lines: of a batch.
+        open: batches of a tenant that are not over.
+        lines: of a batch, empty ones too.
         line_bytes: of a line.
         window: seconds in which a batch ends.
     """
 
     concurrency: int = 32
+    open: int = 100
     lines: int = 50_000
     line_bytes: int = 8 << 20
     window: int = 86_400
@@ -67,8 +74,9 @@ class Shared(NamedTuple):
         limits: of batches.
         room: for results.
         clock: for their times.
-        slots: one for each line that may run now.
-        checking: held while an input is looked through: many at once would take all threads.
+        lanes: in which lines have their turns, by tenant.
+        reading: of inputs, a piece at a time: many at once would take all threads.
+        ending: of batches, one at a time: each takes a reader of the database until it is done.
     """
 
     app: App
@@ -78,8 +86,9 @@ class Shared(NamedTuple):
     limits: BatchLimits
     room: Room
     clock: Clock
-    slots: asyncio.Semaphore
-    checking: asyncio.Lock
+    lanes: Lanes
+    reading: FairQueue
+    ending: FairQueue
 
 
 class BatchRun:
@@ -112,22 +121,29 @@ class BatchRun:
                     row = await self._end(row)
 
     async def _validate(self, row: BatchRow) -> BatchRow:
-        limits = self._shared.limits
         try:
-            async with self._shared.checking:
-                checked = await asyncio.to_thread(
-                    check,
-                    self._input(row),
-                    row.endpoint,
-                    most_lines=limits.lines,
-                    line_bytes=limits.line_bytes,
-                )
+            # One of a tenant's at a time: what is known of each so far takes memory.
+            async with self._shared.lanes.of(row.tenant).checking:
+                checked = await self._check(row)
         except OSError:
             return await self._fail()
         if checked.errors:
             shown = [error.shown() for error in checked.errors]
             return await self._move("failed", errors=shown)
         return await self._move("in_progress", total=checked.total, model=checked.model)
+
+    async def _check(self, row: BatchRow) -> Checked:
+        limits = self._shared.limits
+        checking = Checking(
+            self._input(row), row.endpoint, most_lines=limits.lines, line_bytes=limits.line_bytes
+        )
+        while True:
+            if self._cancelled.is_set():
+                return Checked(0, None, [])
+            async with self._shared.reading.slot(row.tenant):
+                checked = await asyncio.to_thread(checking.go_on, _PIECE_SECONDS)
+            if checked is not None:
+                return checked
 
     async def _work(self, row: BatchRow) -> BatchRow:
         """Run lines until all have results, the batch is cancelled, or its time is over."""
@@ -157,17 +173,36 @@ class BatchRun:
             await asyncio.sleep(min(left, _LOOK_SECONDS))
 
     async def _run_lines(self, row: BatchRow) -> None:
-        shared = self._shared
-        done = await self._read(lambda connection: records.lines_done(connection, self._id))
-        left = lines(self._input(row), row.endpoint, done)
-        async with asyncio.TaskGroup() as group:
-            while some := await asyncio.to_thread(_take, left):
-                refusal = await self._refusal(row)
-                for line in some:
-                    await shared.slots.acquire()
-                    group.create_task(self._run_line(row, line, refusal)).add_done_callback(
-                        lambda _: shared.slots.release()
-                    )
+        lane = self._shared.lanes.of(row.tenant)
+        done = await until_done(lambda: self._lines_done(row))
+        source = Source(self._input(row), row.endpoint, total=row.total, done=done)
+        try:
+            async with asyncio.TaskGroup() as group:
+                refusal, num_turns = None, 0
+                while await source.has_more():
+                    if num_turns % _TURNS_OF_A_LOOK == 0:
+                        refusal = await self._refusal(row)
+                    num_turns += 1
+                    permit = await lane.turn(self._id)
+                    try:
+                        todo = await source.next()
+                    except BaseException:
+                        permit.close()
+                        raise
+                    if todo is None:
+                        permit.close()
+                        continue
+                    task = group.create_task(self._run_line(row, source, todo, permit, refusal))
+                    # It may be cancelled before it has begun.
+                    task.add_done_callback(permit.close)
+        finally:
+            lane.forget(self._id)
+
+    async def _lines_done(self, row: BatchRow) -> LineSet:
+        async with self._shared.reading.slot(row.tenant):
+            return await self._shared.database.read(
+                lambda connection: records.lines_done(connection, self._id)
+            )
 
     async def _refusal(self, row: BatchRow) -> StoreFull | None:
         """Why the next lines are not run, if their tenant keeps all that it may in the store."""
@@ -180,19 +215,48 @@ class BatchRun:
                 return refusal
         return None
 
-    async def _run_line(self, row: BatchRow, line: Line, refusal: StoreFull | None) -> None:
+    async def _run_line(
+        self,
+        row: BatchRow,
+        source: Source,
+        todo: Todo,
+        permit: Permit,
+        refusal: StoreFull | None,
+    ) -> None:
+        shared = self._shared
+        result: Result | Refused
         if refusal is None:
-            result = await answer_line(self._shared.app, self._shared.directory, row, line)
+            result = await attempt(
+                shared.app,
+                shared.directory,
+                row,
+                todo.line,
+                losses=todo.losses,
+                seconds=shared.lanes.of(row.tenant).pace.backoff_seconds,
+            )
         else:
-            result = refused_line(row.id, line, refusal)
+            result = refused_line(row.id, todo.line, refusal)
+        if isinstance(result, Refused):
+            permit.refused(result.seconds)
+            source.refused(todo, result.seconds, is_lost=result.is_lost)
+            return
+        permit.answered()
+        # With the slot: if the store cannot be written, no more is computed than can be held.
         await self._write(lambda connection: records.record(connection, result))
+        permit.close()
+        source.ended()
 
     async def _end(self, row: BatchRow) -> BatchRow:
         """Write the files of results, then say so."""
-        vault, now = self._shared.vault, self._shared.clock.stamp()
-
-        ending = await self._read(lambda connection: write_files(connection, row, vault, now))
+        ending = await until_done(lambda: self._files_written(row))
         return await self._write(ending.enter)
+
+    async def _files_written(self, row: BatchRow) -> Ending:
+        vault, now = self._shared.vault, self._shared.clock.stamp()
+        async with self._shared.ending.slot(row.tenant):
+            return await self._shared.database.read(
+                lambda connection: write_files(connection, row, vault, now)
+            )
 
     async def _fail(self) -> BatchRow:
         """The input cannot be read."""
@@ -218,15 +282,3 @@ class BatchRun:
 
     async def _write(self, work: Callable[[Connection], T]) -> T:
         return await until_done(lambda: self._shared.database.write(work))
-
-
-def _take(left: Iterator[Line]) -> list[Line]:
-    """The next few."""
-    some: list[Line] = []
-    num_bytes = 0
-    for line in islice(left, _LINES_AT_ONCE):
-        some.append(line)
-        num_bytes += len(line.body)
-        if num_bytes > _BYTES_AT_ONCE:
-            break
-    return some

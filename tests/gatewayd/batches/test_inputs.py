@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import time
+import tracemalloc
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
 
-from gatewayd.batches.lines import Checked, check, lines
+from gatewayd.batches.checking import Checked, Checking
+from gatewayd.batches.lines import all_lines
 from gatewayd.text.model import TextModel
 from tests.gatewayd.batching import (
     CHAT,
@@ -60,6 +62,93 @@ async def test_a_wrong_input_fails_before_anything_is_run(
     assert batch.output_file_id is None
 
 
+LINE_ENDS = 48 << 20
+
+
+async def test_a_file_of_line_ends_is_refused_at_once(text: TextModel, folder: Path) -> None:
+    """Six batches of it were most of a core for a minute."""
+    async with serving(text, folder, says([300])) as gateway:
+        content = jsonl([line("a")]) + b"\n" * LINE_ENDS
+        first = await until_status(gateway, await create(gateway, content), "failed")
+        began = time.process_time()
+        made = [
+            await gateway.openai.batches.create(
+                input_file_id=first.input_file_id, endpoint=CHAT, completion_window="24h"
+            )
+            for _ in range(6)
+        ]
+        for one in made:
+            failed = await until_status(gateway, one, "failed")
+            assert failed.errors is not None
+            assert [error.code for error in failed.errors.data or []] == ["too_many_requests"]
+        assert time.process_time() - began < 2
+
+
+def checked(checking: Checking) -> tuple[Checked, int]:
+    """What is found, and in how many pieces of a line."""
+    pieces = 1
+    while (found := checking.go_on(0.0)) is None:
+        pieces += 1
+    return found, pieces
+
+
+def test_what_is_found_is_the_same_however_small_the_pieces(tmp_path: Path) -> None:
+    for content, code, number, param in WRONG:
+        file = tmp_path / "in.jsonl"
+        file.write_bytes(content)
+        whole = Checking(file, CHAT, most_lines=5, line_bytes=8 << 20).go_on(60)
+        found, _ = checked(Checking(file, CHAT, most_lines=5, line_bytes=8 << 20))
+        assert whole == found
+        assert [(one.code, one.line, one.param) for one in found.errors] == [(code, number, param)]
+
+
+def test_one_line_as_long_as_the_file_is_passed_in_pieces(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(b"x" * (20 << 20) + b"\n" + jsonl([line("a")]))
+    found, pieces = checked(Checking(file, CHAT, most_lines=9, line_bytes=1 << 20))
+    assert [(one.code, one.line) for one in found.errors] == [("line_too_long", 1)]
+    assert found.total == 2
+    assert 20 <= pieces <= 24
+
+
+def test_of_many_wrong_lines_a_hundred_are_told_and_the_rest_is_not_read(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    file.write_bytes(b"{\n" * 1_000_000)
+    found, pieces = checked(Checking(file, CHAT, most_lines=10_000_000, line_bytes=1 << 20))
+    assert len(found.errors) == 100
+    assert pieces <= 101
+
+
+def test_names_of_lines_take_little_memory_however_long_they_are(tmp_path: Path) -> None:
+    file = tmp_path / "in.jsonl"
+    name = "\U0001f600" * 505
+    file.write_bytes(
+        b"".join(
+            json.dumps(line(f"{name}{n:07d}"), ensure_ascii=False).encode() + b"\n"
+            for n in range(10_000)
+        )
+    )
+    checking = Checking(file, CHAT, most_lines=50_000, line_bytes=1 << 20)
+    tracemalloc.start()
+    try:
+        assert checking.go_on(60) == Checked(10_000, "nano", [])
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert taken < 3 << 20  # the names themselves are 20 MB
+
+
+def test_bodies_are_sent_as_they_are_but_for_their_class(tmp_path: Path) -> None:
+    given = [b"{}", b'{ "a":[{}] }', b'{"a":1,"priority":"realtime","b":2}', b'{"priority":null}']
+    file = tmp_path / "in.jsonl"
+    text = b'{"custom_id":"%d","method":"POST","url":"/v1/chat/completions","body":%b }\n'
+    file.write_bytes(b"".join(text % (n, body) for n, body in enumerate(given)))
+    for body, found in zip(given, all_lines(file, CHAT, 4, ()), strict=True):
+        pairs = json.loads(found.body, object_pairs_hook=list)
+        assert len({key for key, _ in pairs}) == len(pairs)
+        assert json.loads(found.body) == {**json.loads(body), "priority": "batch"}
+
+
 async def test_large_bodies_are_not_taken_apart(folder: Path, tmp_path: Path) -> None:
     """Each would be 2.8 million objects, of which the collector walks all, again and again."""
     junk = b'"junk":[' + b"[]," * 2_790_000 + b'[]],"model":"nano"'
@@ -67,9 +156,10 @@ async def test_large_bodies_are_not_taken_apart(folder: Path, tmp_path: Path) ->
     file = tmp_path / "in.jsonl"
     file.write_bytes(b"".join(request % (n, junk) for n in range(4)))
     began = time.process_time()
-    assert check(file, CHAT, most_lines=10, line_bytes=8 << 20) == Checked(4, "nano", [])
+    checking = Checking(file, CHAT, most_lines=10, line_bytes=8 << 20)
+    assert checking.go_on(60) == Checked(4, "nano", [])
     assert time.process_time() - began < 4  # decoded, it is 2 seconds for each and 0.5 GB
-    (first, *_) = lines(file, CHAT, {2, 3, 4})
+    (first,) = all_lines(file, CHAT, 4, {2, 3, 4})
     assert first.body == b"{" + junk + b',"priority":"batch"}'
 
 
@@ -101,17 +191,17 @@ async def test_an_input_that_is_gone_at_the_end_takes_no_answer_with_it(
 async def test_many_inputs_are_looked_through_one_by_one(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    now, most = 0, 0
+    now, most, go_on = 0, 0, Checking.go_on
 
-    def slow(*args: Any, **kwargs: Any) -> Checked:
+    def slow(self: Checking, seconds: float) -> Checked | None:
         nonlocal now, most
         now += 1
         most = max(most, now)
         time.sleep(0.02)
         now -= 1
-        return check(*args, **kwargs)
+        return go_on(self, seconds)
 
-    monkeypatch.setattr("gatewayd.batches.run.check", slow)
+    monkeypatch.setattr(Checking, "go_on", slow)
     async with serving(text, folder, says([300])) as gateway:
         made = [await create(gateway, jsonl([line("a")])) for _ in range(8)]
         for one in made:

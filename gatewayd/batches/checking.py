@@ -1,0 +1,141 @@
+"""Looks the input of a batch through before anything is run, a piece at a time. Blocks.
+
+Every line counts against the most that a batch may have, empty ones too: what is behind them is
+never read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+from gatewayd.batches.lines import Refused, request_of
+
+MAX_ERRORS = 100
+
+_SKIP_BYTES = 1 << 20
+
+
+class LineError(NamedTuple):
+    """What is wrong with a line, or with the whole file; OpenAI's batch error."""
+
+    code: str
+    line: int | None
+    message: str
+    param: str | None
+
+    def shown(self) -> dict[str, Any]:
+        """As JSON."""
+        return self._asdict()
+
+
+class Checked(NamedTuple):
+    """An input that was looked through.
+
+    Attributes:
+        total: requests.
+        model: of the first one.
+        errors: at most ``MAX_ERRORS``; with any, nothing is run.
+    """
+
+    total: int
+    model: str | None
+    errors: list[LineError]
+
+
+class Checking:
+    """How far an input was looked through.
+
+    Args:
+        path: of the content.
+        endpoint: that every line must name.
+        most_lines: that it may have, empty ones too.
+        line_bytes: that a line may have.
+    """
+
+    def __init__(self, path: Path, endpoint: str, *, most_lines: int, line_bytes: int) -> None:
+        self._path = path
+        self._endpoint = endpoint
+        self._most_lines = most_lines
+        self._line_bytes = line_bytes
+        self._errors: list[LineError] = []
+        # By digest: fifty thousand names of 512 characters are up to 100 MB.
+        self._seen: dict[bytes, int] = {}
+        self._offset = self._number = self._total = 0
+        self._model: str | None = None
+        self._is_skipping = False
+
+    def go_on(self, seconds: float) -> Checked | None:
+        """Look at as much as takes so long, a line at least.
+
+        Returns:
+            What was found; None if there is more to look at.
+
+        Raises:
+            OSError: it cannot be read.
+        """
+        end = time.monotonic() + seconds
+        with self._path.open("rb") as file:
+            file.seek(self._offset)
+            while self._next(file):
+                if time.monotonic() >= end:
+                    self._offset = file.tell()
+                    return None
+        if not self._total:
+            self._errors.append(LineError("empty_file", None, "the file has no requests", None))
+        return Checked(self._total, self._model, self._errors)
+
+    def _next(self, file: BinaryIO) -> bool:
+        """Look at a line, or at a piece of one that is too long; whether there may be more."""
+        if self._is_skipping:
+            rest = file.readline(_SKIP_BYTES)
+            self._is_skipping = bool(rest) and not rest.endswith(b"\n")
+            return bool(rest)
+        text = file.readline(self._line_bytes + 1)
+        if not text:
+            return False
+        self._number += 1
+        if self._number > self._most_lines:
+            message = (
+                f"the file has more lines than the maximum of {self._most_lines}, empty ones "
+                "included; send it in parts"
+            )
+            self._errors.append(LineError("too_many_requests", None, message, None))
+            self._total += 1
+            return False
+        if len(text) > self._line_bytes and not text.endswith(b"\n"):
+            self._is_skipping = True
+            self._total += 1
+            message = (
+                f"the line is longer than {self._line_bytes} bytes, as much as a request's body "
+                "may have"
+            )
+            return self._wrong(LineError("line_too_long", self._number, message, None))
+        if not text.strip():
+            return True
+        self._total += 1
+        return self._look(text)
+
+    def _look(self, text: bytes) -> bool:
+        try:
+            request = request_of(text, self._endpoint)
+            custom_id = request.custom_id.encode(errors="surrogatepass")
+            digest = hashlib.blake2b(custom_id, digest_size=16).digest()
+            if (first := self._seen.setdefault(digest, self._number)) != self._number:
+                raise Refused(
+                    "duplicate_custom_id",
+                    f"custom_id {request.custom_id[:64]!r} is that of line {first} already",
+                    "custom_id",
+                )
+        except Refused as refused:
+            return self._wrong(
+                LineError(refused.code, self._number, refused.message, refused.param)
+            )
+        self._model = self._model or request.model
+        return True
+
+    def _wrong(self, error: LineError) -> bool:
+        self._errors.append(error)
+        return len(self._errors) < MAX_ERRORS

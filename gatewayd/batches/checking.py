@@ -16,6 +16,8 @@ from gatewayd.batches.lines import Refused, request_of
 MAX_ERRORS = 100
 
 _SKIP_BYTES = 1 << 20
+_WORK_SECONDS, _REST_SECONDS = 0.001, 0.0002
+"""The event loop waits for the interpreter until the next rest, else for 5 ms each time."""
 
 
 class LineError(NamedTuple):
@@ -76,13 +78,18 @@ class Checking:
         Raises:
             OSError: it cannot be read.
         """
-        end = time.monotonic() + seconds
+        began = time.monotonic()
+        end, rest_at = began + seconds, began + _WORK_SECONDS
         with self._path.open("rb") as file:
             file.seek(self._offset)
             while self._next(file):
-                if time.monotonic() >= end:
+                now = time.monotonic()
+                if now >= end:
                     self._offset = file.tell()
                     return None
+                if now >= rest_at:
+                    time.sleep(_REST_SECONDS)
+                    rest_at = time.monotonic() + _WORK_SECONDS
         if not self._total:
             self._errors.append(LineError("empty_file", None, "the file has no requests", None))
         return Checked(self._total, self._model, self._errors)

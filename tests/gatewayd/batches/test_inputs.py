@@ -73,7 +73,9 @@ async def test_a_file_of_line_ends_is_refused_at_once(text: TextModel, folder: P
         began = time.process_time()
         made = [
             await gateway.openai.batches.create(
-                input_file_id=first.input_file_id, endpoint=CHAT, completion_window="24h"
+                input_file_id=first.input_file_id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
             )
             for _ in range(6)
         ]

@@ -173,8 +173,9 @@ class BatchesTable(Table):
 
 
 class ResponsesTable(Table):
-    """How long responses are kept."""
+    """How long responses are kept, and how many run without a client."""
 
+    background: int = Field(default=128, ge=1, le=100_000)
     keep_days: int = Field(default=30, ge=1, le=36_500)
 
 

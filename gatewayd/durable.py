@@ -30,6 +30,7 @@ from gatewayd.http.methods import route
 from gatewayd.http.services import Services
 from gatewayd.overrides import records as override_records
 from gatewayd.overrides.kept import Overrides
+from gatewayd.responses.asked import Conversations
 from gatewayd.responses.background import Background
 from gatewayd.responses.following import ResponseOne
 from gatewayd.responses.routes import (
@@ -96,7 +97,8 @@ class Durable:
             line_bytes=int(config.server.body_bytes),
         )
         self.batches = Batches(self.database, self.vault, limits, self.room, self.clock)
-        self._background = Background(self.database)
+        self._background = Background(self.database, most=config.responses.background)
+        self._conversations = Conversations(self.database, int(config.server.body_bytes))
         self._app: App | None = None
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -122,12 +124,12 @@ class Durable:
         ]
 
     def _response_routes(self, services: Services) -> list[Route]:
-        database, background = self.database, self._background
+        database, background, conversations = self.database, self._background, self._conversations
         one = "/v1/responses/{response_id}"
-        create = ResponseCreate(services, database, background, self.room)
+        create = ResponseCreate(services, database, conversations, background, self.room)
         return [
             route("/v1/responses", POST=create),
-            route("/v1/responses/input_tokens", POST=ResponseCount(services, database)),
+            route("/v1/responses/input_tokens", POST=ResponseCount(services, conversations)),
             route(
                 one,
                 GET=ResponseOne(services, database, background),

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 from typing import Any
 
 from sqlalchemy import Connection
 
-from gatewayd.errors import MISTAKE, ClientGone, InternalError, InvalidRequest, StoreUnavailable
+from gatewayd.errors import (
+    MISTAKE,
+    ClientGone,
+    InternalError,
+    InvalidRequest,
+    StoreUnavailable,
+    TenantNotAdmitted,
+)
 from gatewayd.http.answer import Answer
 from gatewayd.responses import records
+from gatewayd.responses.chain import Cut
 from gatewayd.responses.events import Numbers, end_of
 from gatewayd.responses.log import Log
 from gatewayd.responses.run import Progress
@@ -22,12 +31,14 @@ _logger = logging.getLogger(__name__)
 
 _SECONDS = 5.0
 """For the store to take the end of a response that is cancelled."""
+_RETRY_SECONDS = 5.0
 
 
 class _Run:
     """One of them.
 
     Attributes:
+        tenant: whose it is.
         progress: of it.
         log: what those who follow it are told.
         numbers: of its events.
@@ -36,7 +47,8 @@ class _Run:
         task: that goes on with it.
     """
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, tenant: str, progress: Progress) -> None:
+        self.tenant = tenant
         self.progress = progress
         self.log = Log()
         self.numbers = Numbers()
@@ -49,11 +61,14 @@ class Background:
 
     Args:
         database: where they are kept.
+        most: of a tenant at once.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: Database, *, most: int) -> None:
         self._database = database
+        self._most = most
         self._running: dict[str, _Run] = {}
+        self._num_running = Counter[str]()
 
     async def start(self) -> None:
         """What ran when the last process ended has failed."""
@@ -67,14 +82,38 @@ class Background:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def begin(self, answer: Answer, body: dict[str, Any]) -> Log:
-        """Go on with a response whose row is there.
+    def reserve(self, tenant: str) -> None:
+        """Count a response that is about to be made, for ``begin`` or ``give_up``.
+
+        Raises:
+            TenantNotAdmitted: as many as may run at once.
+        """
+        num_running = self._num_running[tenant]
+        if num_running >= self._most:
+            raise TenantNotAdmitted(
+                f"{num_running} responses run in the background; {self._most} may, [responses] "
+                "background: wait until one has ended, or cancel one",
+                reason="background",
+                retry_after=_RETRY_SECONDS,
+            )
+        self._num_running[tenant] += 1
+
+    def give_up(self, tenant: str) -> None:
+        """What was reserved is not made, or has ended."""
+        self._num_running[tenant] -= 1
+        if not self._num_running[tenant]:
+            del self._num_running[tenant]
+
+    def begin(
+        self, tenant: str, answer: Answer, body: dict[str, Any], chain_cut: Cut | None
+    ) -> Log:
+        """Go on with a response that was reserved and whose row is there.
 
         Returns:
             What happens to it, from the first event.
         """
         response_id: str = body["id"]
-        run = self._running[response_id] = _Run(Progress(answer, body))
+        run = self._running[response_id] = _Run(tenant, Progress(answer, body, chain_cut))
         run.log.add(*run.numbers.first(body))
         run.task = asyncio.create_task(self._run(answer, run), name=response_id)
         run.task.add_done_callback(lambda _: self._over(response_id))
@@ -126,7 +165,9 @@ class Background:
             await asyncio.wait([run.task])
 
     def _over(self, response_id: str) -> None:
-        self._running.pop(response_id).log.close()
+        run = self._running.pop(response_id)
+        run.log.close()
+        self.give_up(run.tenant)
 
     async def _run(self, answer: Answer, run: _Run) -> None:
         progress = run.progress

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.asgi import Header, Receive, Scope, Send, send_json
+from gatewayd.http.asgi import Header, Receive, Scope, Send, send_body
 from gatewayd.http.departure import departure_of
 from gatewayd.http.pieces import Pieces
 from gatewayd.http.query import query_of
@@ -61,10 +61,13 @@ class ResponseOne:
         """Show it, or tell its events: again, and of one that runs as they come."""
         query, response_id = query_of(scope), scope["path_params"]["response_id"]
         tenant = principal_of(scope).tenant
-        kept = await self._find(tenant, response_id)
         if query.get("stream") not in ("true", "True", "1"):
-            await send_json(send, kept.body)
+            shown = await self._database.read(
+                lambda connection: records.shown(connection, tenant, response_id)
+            )
+            await send_body(send, shown)
             return
+        kept = await self._find(tenant, response_id)
         after, seconds = _after(query, kept.body), self._services.limits.ping_seconds
         if kept.body["status"] in records.RUNNING:
             log = self._background.log_of(response_id)

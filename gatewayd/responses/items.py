@@ -27,6 +27,13 @@ def referred(given: str | Sequence[InputItem] | None) -> dict[str, str]:
     return {item_id: f"input[{at}].id" for at, item_id in named if item_id is not None}
 
 
+def references(given: str | Sequence[InputItem] | None) -> list[str]:
+    """The same ids, as often as they are named."""
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        return []
+    return [one.id for one in given if one.type == "item_reference" and one.id is not None]
+
+
 def size_of(given: str | Sequence[InputItem] | None) -> int:
     """Items and parts of an input."""
     if given is None or isinstance(given, str):

@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator
 
 from gatewayd.errors import ClientGone
 
+_PIECE_BYTES = 64 << 10
+
 
 class Log:
     """Grows until it is closed; the place of an event in it is its number."""
@@ -42,7 +44,7 @@ class Log:
 
 
 class Reader:
-    """Reads a log to its end: in each piece all that has come since the last one.
+    """Reads a log to its end: in each piece what has come since the last one, up to 64 KiB.
 
     Args:
         log: to read.
@@ -52,6 +54,7 @@ class Reader:
     def __init__(self, log: Log, after: int) -> None:
         self._log = log
         self._next = after + 1
+        self._rest = b""
         self._has_left = False
 
     def leave(self) -> None:
@@ -72,9 +75,19 @@ class Reader:
         while True:
             if self._has_left:
                 raise ClientGone
-            if found := self._log.events[self._next :]:
-                self._next += len(found)
-                return b"".join(found)
+            if self._rest or self._next < len(self._log.events):
+                return self._piece()
             if self._log.is_closed:
                 raise StopAsyncIteration
             await self._log.grown()
+
+    def _piece(self) -> bytes:
+        """Whoever is slow has a copy of one piece, not of all there is."""
+        found, size, events = [self._rest], len(self._rest), self._log.events
+        while size < _PIECE_BYTES and self._next < len(events):
+            found.append(events[self._next])
+            size += len(events[self._next])
+            self._next += 1
+        piece = b"".join(found)
+        self._rest = piece[_PIECE_BYTES:]
+        return piece[:_PIECE_BYTES]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection
@@ -29,14 +30,15 @@ from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
 from gatewayd.http.wire import PING
 from gatewayd.responses import records
-from gatewayd.responses.asked import asked_of
+from gatewayd.responses.asked import Conversations
 from gatewayd.responses.background import Background
 from gatewayd.responses.body import begun
+from gatewayd.responses.chain import Cut
 from gatewayd.responses.events import HEADERS as STREAM_HEADERS
 from gatewayd.responses.events import Numbers
 from gatewayd.responses.following import follow
-from gatewayd.responses.log import Reader
-from gatewayd.responses.run import Progress, begin, count
+from gatewayd.responses.log import Log, Reader
+from gatewayd.responses.run import Begun, Progress, begin, count
 from gatewayd.store.database import Database
 from gatewayd.store.ids import new_id
 from gatewayd.store.room import ACCEPTED, Room
@@ -48,19 +50,26 @@ _DEFAULT_LIMIT, _MOST = 20, 100
 
 
 class _Given(NamedTuple):
-    """Items of an input, and whose they are."""
+    """Items of an input, whose they are, and where the conversation begins."""
 
     tenant: str
     items: list[dict[str, Any]]
+    chain_cut: Cut | None
 
 
 class ResponseCreate:
     """``POST /v1/responses``."""
 
     def __init__(
-        self, services: Services, database: Database, background: Background, room: Room
+        self,
+        services: Services,
+        database: Database,
+        conversations: Conversations,
+        background: Background,
+        room: Room,
     ) -> None:
         self._services = services
+        self._conversations = conversations
         self._database = database
         self._background = background
         self._room = room
@@ -92,19 +101,18 @@ class ResponseCreate:
         send: Send,
     ) -> None:
         services = self._services
-        principal, request_id = principal_of(scope), scope["request_id"]
-        items, conversation = await asked_of(self._database, principal.tenant, request)
-        given = _Given(principal.tenant, items)
-        answer = await begin(services, request, conversation, request_id, arrival, principal)
-        response_id = new_id("resp_")
+        principal = principal_of(scope)
+        begin_it = partial(
+            begin,
+            services,
+            self._conversations,
+            request,
+            scope["request_id"],
+            arrival,
+            principal,
+        )
         if request.background:
-            try:
-                body = begun(request, response_id, "in_progress")
-                await self._keep(body, given)
-            except BaseException:
-                answer.close()
-                raise
-            log = self._background.begin(answer, body)
+            log, body = await self._begin_apart(request, principal.tenant, begin_it)
             headers = ignored_header(ignored)
             if request.stream:
                 seconds = services.limits.ping_seconds
@@ -112,6 +120,9 @@ class ResponseCreate:
             else:
                 await send_json(send, body, headers=headers)
             return
+        answer, items, cut = await begin_it()
+        given = _Given(principal.tenant, items, cut)
+        response_id = new_id("resp_")
         progress = Progress(answer, begun(request, response_id, "in_progress"))
         departure = departure_of(scope, receive)
         departure.listen(answer.abandon)
@@ -130,10 +141,33 @@ class ResponseCreate:
             answer.close()
             departure.forget(answer.abandon)
 
+    async def _begin_apart(
+        self,
+        request: ResponseRequest,
+        tenant: str,
+        begin_it: Callable[[], Awaitable[Begun]],
+    ) -> tuple[Log, dict[str, Any]]:
+        """Begin one in the background."""
+        self._background.reserve(tenant)
+        try:
+            answer, items, cut = await begin_it()
+            try:
+                body = begun(request, new_id("resp_"), "in_progress")
+                await self._keep(body, _Given(tenant, items, cut))
+            except BaseException:
+                answer.close()
+                raise
+        except BaseException:
+            self._background.give_up(tenant)
+            raise
+        return self._background.begin(tenant, answer, body, cut), body
+
     async def _keep(self, body: dict[str, Any], given: _Given) -> None:
         if body["store"]:
             await self._database.write(
-                lambda connection: records.add(connection, given.tenant, body, given.items)
+                lambda connection: records.add(
+                    connection, given.tenant, body, given.items, given.chain_cut
+                )
             )
 
     async def _stream(
@@ -185,18 +219,17 @@ class ResponseCreate:
 class ResponseCount:
     """``POST /v1/responses/input_tokens``."""
 
-    def __init__(self, services: Services, database: Database) -> None:
+    def __init__(self, services: Services, conversations: Conversations) -> None:
         self._services = services
-        self._database = database
+        self._conversations = conversations
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Count the tokens of a response's input, which may be more than the context."""
         request, ignored = await receive_request(self._services, InputTokensRequest, scope, receive)
         tenant = principal_of(scope).tenant
-        _, conversation = await asked_of(self._database, tenant, request)
         told = {
             "object": "response.input_tokens",
-            "input_tokens": await count(self._services, request, conversation),
+            "input_tokens": await count(self._services, self._conversations, request, tenant),
         }
         await send_json(send, told, headers=ignored_header(ignored))
 
@@ -242,16 +275,9 @@ class ResponseInput:
         response_id, tenant = scope["path_params"]["response_id"], principal_of(scope).tenant
 
         def read(connection: Connection) -> list[dict[str, Any]]:
-            return records.given(connection, tenant, response_id)
+            return records.given(connection, tenant, response_id, page)
 
-        found = await self._database.read(read)
-        if page.is_descending:
-            found = found[::-1]
-        ids = [item["id"] for item in found]
-        if page.after is not None and page.after not in ids:
-            raise InvalidRequest(f"there is no item {page.after[:128]!r}", param="after")
-        first = 0 if page.after is None else ids.index(page.after) + 1
-        await send_json(send, listed(found[first : first + page.limit + 1], page))
+        await send_json(send, listed(await self._database.read(read), page))
 
 
 def _check(request: ResponseRequest) -> None:

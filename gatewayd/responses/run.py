@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from gatewayd.errors import GatewayError
 from gatewayd.http import collecting
@@ -18,7 +18,9 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
+from gatewayd.responses.asked import Conversations, needs_store
 from gatewayd.responses.body import chat_body, ended, failed, in_our_words, input_body
+from gatewayd.responses.chain import Cut
 from gatewayd.responses.output import Event, Output
 from gatewayd.responses.records import Kept
 from gatewayd.responses.truncation import most_that_fits
@@ -28,20 +30,34 @@ from gatewayd_hooks.protocols import Refusal
 LABEL = "/v1/responses"
 
 
+class Begun(NamedTuple):
+    """A response that the engines have.
+
+    Attributes:
+        answer: of them.
+        given: items of the request, as they are kept.
+        chain_cut: where its conversation begins; None for its beginning.
+    """
+
+    answer: Answer
+    given: list[dict[str, Any]]
+    chain_cut: Cut | None
+
+
 async def begin(
     services: Services,
+    conversations: Conversations,
     request: ResponseRequest,
-    conversation: list[dict[str, Any]],
     request_id: str,
     arrival: float,
     principal: Principal,
-) -> Answer:
+) -> Begun:
     """Send it to the engines.
 
     Args:
         services: of the gateway.
+        conversations: that are stored.
         request: what was asked for.
-        conversation: all items before the answer.
         request_id: the gateway's.
         arrival: when the request came.
         principal: who sends it.
@@ -52,10 +68,11 @@ async def begin(
     seconds = request.queue_timeout
     left = 0.0 if seconds is None else arrival + seconds - services.clock()
     try:
-        preparing = _prepare(services, request, conversation, request_id)
-        prepared = await in_time(preparing, seconds, left)
+        preparing = _ready(services, conversations, request, request_id, principal.tenant)
+        ready = await in_time(preparing, seconds, left)
     except GatewayError as error:
         raise in_our_words(error) from error
+    prepared = ready.prepared
     work = Work(
         request_id=request_id,
         endpoint=LABEL,
@@ -69,40 +86,52 @@ async def begin(
     )
     generation = await services.pipeline.start(work)
     tokenizer, fleet = services.text.tokenizer, services.fleet
-    return Answer(generation, prepared.identity, tokenizer, lambda: fleet.room)
+    answer = Answer(generation, prepared.identity, tokenizer, lambda: fleet.room)
+    return Begun(answer, ready.given, ready.chain_cut)
 
 
-async def _prepare(
+class _Ready(NamedTuple):
+    prepared: Prepared
+    given: list[dict[str, Any]]
+    chain_cut: Cut | None
+
+
+async def _ready(
     services: Services,
+    conversations: Conversations,
     request: ResponseRequest,
-    conversation: list[dict[str, Any]],
     request_id: str,
-) -> Prepared:
+    tenant: str,
+) -> _Ready:
     """The whole conversation, or with ``truncation`` the most of it that fits the context."""
 
     async def attempt(items: list[dict[str, Any]]) -> Prepared:
         chat = await _chat_of(lambda: chat_body(request, items))
         return await prepare_chat(services, chat, request_id)
 
-    if request.truncation != "auto":
-        return await attempt(conversation)
-    return await most_that_fits(conversation, attempt)
+    if needs_store(request):
+        await services.loaded_model()  # which may take long: before a slot is held
+    async with conversations.asked(tenant, request) as asked:
+        if request.truncation != "auto":
+            return _Ready(await attempt(asked.conversation), asked.given, None)
+        fitting = await most_that_fits(asked.conversation, attempt)
+        return _Ready(fitting.made, asked.given, asked.cut_at(fitting.start))
 
 
 async def count(
-    services: Services, request: InputTokensRequest, conversation: list[dict[str, Any]]
+    services: Services, conversations: Conversations, request: InputTokensRequest, tenant: str
 ) -> int:
     """Tokens of the prompt that a response would have; they may be more than the context.
 
     Args:
         services: of the gateway.
+        conversations: that are stored.
         request: what is counted.
-        conversation: all items before the answer.
+        tenant: whose conversations.
 
     Raises:
         GatewayError: it is refused.
     """
-    model = services.check_model(request.model)
 
     async def attempt(items: list[dict[str, Any]]) -> int:
         chat = await _chat_of(lambda: {"model": model, **input_body(request, items)})
@@ -113,12 +142,16 @@ async def count(
         fit_max_tokens(None, None, num_tokens, limit, prompt_param="messages")
         return num_tokens
 
-    try:
-        if request.truncation != "auto":
-            return await attempt(conversation)
-        return await most_that_fits(conversation, fitting)
-    except GatewayError as error:
-        raise in_our_words(error) from error
+    if needs_store(request):
+        await services.loaded_model()
+    async with conversations.asked(tenant, request) as asked:
+        model = services.check_model(request.model)
+        try:
+            if request.truncation != "auto":
+                return await attempt(asked.conversation)
+            return (await most_that_fits(asked.conversation, fitting)).made
+        except GatewayError as error:
+            raise in_our_words(error) from error
 
 
 async def _chat_of(make: Callable[[], dict[str, Any]]) -> ChatRequest:
@@ -130,10 +163,16 @@ class Progress:
 
     Attributes:
         body: the response object as it is now.
+
+    Args:
+        answer: of the engines.
+        body: the response object as it begins.
+        chain_cut: where its conversation begins; None for its beginning.
     """
 
-    def __init__(self, answer: Answer, body: dict[str, Any]) -> None:
+    def __init__(self, answer: Answer, body: dict[str, Any], chain_cut: Cut | None = None) -> None:
         self.body = body
+        self._chain_cut = chain_cut
         self._answer = answer
         self._output = Output()
 
@@ -165,7 +204,7 @@ class Progress:
 
     def kept(self) -> Kept:
         """What there is of it, and how it was told."""
-        return Kept(self.body, self._output.cuts, self._output.is_broken)
+        return Kept(self.body, self._output.cuts, self._output.is_broken, self._chain_cut)
 
     def cancel(self) -> None:
         """It ends with what has been said."""

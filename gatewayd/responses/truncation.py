@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from gatewayd.errors import ContextLengthExceeded
 from gatewayd_hooks.fields import MAX_MESSAGES
@@ -12,9 +12,16 @@ Item = dict[str, Any]
 Made = TypeVar("Made")
 
 
+class Fitting(NamedTuple, Generic[Made]):
+    """What was made, and of the conversation from where on."""
+
+    made: Made
+    start: int
+
+
 async def most_that_fits(
     conversation: Sequence[Item], attempt: Callable[[list[Item]], Awaitable[Made]]
-) -> Made:
+) -> Fitting[Made]:
     """What is made of the whole conversation, or of the most of it that fits the context.
 
     Args:
@@ -27,7 +34,7 @@ async def most_that_fits(
     """
     first, *shorter = starts(conversation)
     try:
-        return await attempt(begun_at(conversation, first))
+        return Fitting(await attempt(begun_at(conversation, first)), first)
     except ContextLengthExceeded:
         if not shorter:
             raise
@@ -40,7 +47,7 @@ async def most_that_fits(
             high = middle
         except ContextLengthExceeded:
             low = middle + 1
-    return found
+    return Fitting(found, shorter[low])
 
 
 def starts(items: Sequence[Item]) -> list[int]:
@@ -69,11 +76,16 @@ def begun_at(items: Sequence[Item], start: int) -> list[Item]:
         items: the conversation.
         start: one of ``starts``.
     """
+    return [*pinned(items, start), *items[start:]]
+
+
+def pinned(items: Sequence[Item], start: int) -> list[Item]:
+    """Of what is before: what it was told to be, and the last question."""
     last = _last_question(items)
     return [
         item
-        for at, item in enumerate(items)
-        if at >= start or at == last or _role(item) in ("system", "developer")
+        for at, item in enumerate(items[:start])
+        if at == last or _role(item) in ("system", "developer")
     ]
 
 

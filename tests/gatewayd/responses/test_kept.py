@@ -16,6 +16,7 @@ from sqlalchemy import Connection
 from sqlalchemy.exc import OperationalError
 
 from gatewayd.responses import records
+from gatewayd.responses.chain import chain
 from gatewayd.text.model import TextModel
 from gatewayd_hooks.fields import MAX_MESSAGES
 from tests.gatewayd.durables import opened
@@ -90,7 +91,7 @@ async def test_of_a_conversation_no_more_is_read_than_a_chat_may_have(folder: Pa
                 "output": [{"id": number}],
             }
             records.add(connection, "default", body, [{"id": number}] * 999)
-        return records.conversation(connection, "default", "resp_9")
+        return chain(connection, "default", "resp_9", most_bytes=1 << 30, is_cut=False).items
 
     with opened(folder) as durable:
         found = await durable.database.write(add)

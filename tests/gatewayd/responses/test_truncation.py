@@ -95,5 +95,7 @@ async def test_a_conversation_without_end_goes_on(gateway: Gateway) -> None:
             truncation="auto",
             previous_response_id=previous and previous.id,
         )
+    # What was left out stays out: little more fits, but not much.
     with pytest.raises(openai.BadRequestError):
-        await ask(gateway, input="x", previous_response_id=previous and previous.id)
+        await ask(gateway, input="word " * 500, previous_response_id=previous and previous.id)
+    await ask(gateway, input="x", previous_response_id=previous and previous.id)

@@ -1,0 +1,207 @@
+"""The conversation behind a response, read from its end: no more than one request may bring.
+
+Sizes are looked at before contents, so that what is refused or left out is never in memory. What a
+response was told without its oldest turns stays without them: its row says where they end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+from sqlalchemy import Column, ColumnElement, Connection, Text, func, select, type_coerce
+
+from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NotFound
+from gatewayd.store.tables import responses
+from gatewayd_hooks.fields import MAX_MESSAGES
+
+Item = dict[str, Any]
+
+_LOOKED_AT = 16
+"""Times the limit: of what is no conversation, such as tools and instructions of each response."""
+
+
+class Cut(msgspec.Struct, frozen=True):
+    """Where the conversation of a response begins that was told without its oldest turns.
+
+    Attributes:
+        until: the oldest response of which something was told; empty for itself.
+        skip: items of it that were left out.
+        pinned: older items that were told all the same.
+    """
+
+    until: str
+    skip: int
+    pinned: list[Item]
+
+
+class Part(NamedTuple):
+    """Items of one response, input and output.
+
+    Attributes:
+        response_id: of which.
+        skip: items of it that are left out before.
+        items: the others.
+    """
+
+    response_id: str
+    skip: int
+    items: list[Item]
+
+
+class Chain(NamedTuple):
+    """A conversation.
+
+    Attributes:
+        pinned: items that come first.
+        parts: the oldest first.
+        num_bytes: of all, as they are stored.
+    """
+
+    pinned: list[Item]
+    parts: list[Part]
+    num_bytes: int
+
+    @property
+    def items(self) -> list[Item]:
+        """All of them, in order."""
+        return [*self.pinned, *[item for part in self.parts for item in part.items]]
+
+    def cut_at(self, start: int, pinned: Sequence[Item]) -> Cut | None:
+        """What to keep of a conversation that was told from another beginning.
+
+        Args:
+            start: the first that was told, of ``items`` and those that came with the response.
+            pinned: those before that were told all the same.
+
+        Returns:
+            None if nothing was left out but what had been pinned.
+        """
+        at = start - len(self.pinned)
+        if at <= 0:
+            return None
+        for part in self.parts:
+            if at < len(part.items):
+                return Cut(part.response_id, part.skip + at, list(pinned))
+            at -= len(part.items)
+        return Cut("", at, list(pinned))
+
+
+EMPTY = Chain([], [], 0)
+
+
+class _Body(msgspec.Struct):
+    output: msgspec.Raw
+    gateway_cut: msgspec.Raw = msgspec.Raw(b"null")
+
+
+_body = msgspec.json.Decoder(_Body).decode
+_items = msgspec.json.Decoder(list[dict[str, Any]]).decode
+_cut = msgspec.json.Decoder(Cut | None).decode
+
+
+def chain(
+    connection: Connection,
+    tenant: str,
+    response_id: str,
+    *,
+    most_bytes: int,
+    is_cut: bool,
+) -> Chain:
+    """All items up to the end of a response: its own and of those before it.
+
+    Behind more items than a chat may have nothing is read: they are refused, or left out.
+
+    Args:
+        connection: to read with.
+        tenant: whose it is.
+        response_id: the last one.
+        most_bytes: of the items, as they are stored.
+        is_cut: whether what is beyond is left out, in whole responses; else it is refused.
+
+    Raises:
+        NotFound: there is no such response, or one before it is gone.
+        ContextLengthExceeded: there is more.
+        InvalidRequest: it is not complete.
+    """
+    parts: list[Part] = []
+    cut: Cut | None = None
+    next_id: str | None = response_id
+    num_items = num_bytes = num_looked_at = 0
+    while next_id is not None and num_items <= MAX_MESSAGES:
+        row = _sizes(connection, tenant, next_id)
+        num_looked_at += row.input_bytes + row.body_bytes
+        read = None
+        if num_looked_at <= _LOOKED_AT * most_bytes and num_bytes + row.input_bytes <= most_bytes:
+            read = _read(connection, next_id, most_bytes - num_bytes)
+        if read is None:
+            if is_cut:
+                break
+            raise ContextLengthExceeded(
+                f"the conversation behind previous_response_id has more than {most_bytes} bytes, "
+                "the most that a request may bring: set truncation to auto, or begin another one",
+                param="previous_response_id",
+            )
+        cut = cut or read.cut
+        is_last = cut is not None and cut.until in ("", next_id)
+        skip = cut.skip if cut is not None and is_last else 0
+        parts.append(Part(next_id, skip, read.items[skip:]))
+        num_bytes += read.num_bytes
+        num_items += len(read.items)
+        if is_last:
+            break
+        next_id = row.previous_id
+    return Chain([] if cut is None else cut.pinned, parts[::-1], num_bytes)
+
+
+class _Read(NamedTuple):
+    """Of one response."""
+
+    items: list[Item]
+    cut: Cut | None
+    num_bytes: int
+
+
+class _Sizes(NamedTuple):
+    """Of one response."""
+
+    previous_id: str | None
+    input_bytes: int
+    body_bytes: int
+
+
+def _sizes(connection: Connection, tenant: str, response_id: str) -> _Sizes:
+    row = connection.execute(
+        select(
+            responses.c.status,
+            responses.c.previous_id,
+            func.length(_as_text(responses.c.input)).label("input_bytes"),
+            func.length(_as_text(responses.c.body)).label("body_bytes"),
+        ).where(responses.c.id == response_id, responses.c.tenant == tenant)
+    ).one_or_none()
+    if row is None:
+        raise NotFound(f"there is no response {response_id[:128]!r}", param="previous_response_id")
+    if row.status not in ("completed", "incomplete"):
+        raise InvalidRequest(
+            f"the response {response_id} is {row.status}; only one that is complete goes on",
+            param="previous_response_id",
+        )
+    return _Sizes(row.previous_id, row.input_bytes, row.body_bytes)
+
+
+def _read(connection: Connection, response_id: str, most_bytes: int) -> _Read | None:
+    """Items of one; None if they have more bytes."""
+    texts = select(_as_text(responses.c.input), _as_text(responses.c.body))
+    given, body = connection.execute(texts.where(responses.c.id == response_id)).one()
+    fields = _body(body)
+    cut = bytes(fields.gateway_cut)
+    num_bytes = len(given) + len(bytes(fields.output)) + len(cut)
+    if num_bytes > most_bytes:
+        return None
+    return _Read([*_items(given), *_items(fields.output)], _cut(cut), num_bytes)
+
+
+def _as_text(column: Column[Any]) -> ColumnElement[str]:
+    """Of JSON, which is stored as ASCII: characters are bytes."""
+    return type_coerce(column, Text)

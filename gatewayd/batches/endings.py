@@ -49,7 +49,6 @@ class Ending(NamedTuple):
             if row is not None:
                 file_records.add(connection, row)
         usage = records.usage(connection, self.batch_id)
-        records.forget_results(connection, self.batch_id)
         return records.move(
             connection,
             self.batch_id,

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
+from collections.abc import Coroutine, Sequence
 
 from gatewayd.batches import records
 from gatewayd.batches.lanes import Lanes
-from gatewayd.batches.run import BatchLimits, BatchRun, Shared
+from gatewayd.batches.run import BatchLimits, BatchRun, Shared, forget_results
 from gatewayd.errors import TenantNotAdmitted
 from gatewayd.fair_queue import FairQueue
 from gatewayd.files.vault import Vault
@@ -74,6 +75,8 @@ class Batches:
             _log.info("going on with the batch %s", batch_id)
             self._num_open[tenant] += 1
             self.begin(tenant, batch_id)
+        if left_behind := await self.database.read(records.left_behind):
+            self._go_on(self._forget(left_behind), "results of batches")
 
     async def stop(self) -> None:
         """Leave everything as it is; lines that run are run again after the next start."""
@@ -116,14 +119,22 @@ class Batches:
         if self._shared is None:
             return
         run = self._runs[batch_id] = BatchRun(self._shared, batch_id)
-        task = asyncio.create_task(self._run(tenant, batch_id, run), name=f"batch {batch_id}")
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        self._go_on(self._run(tenant, batch_id, run), f"batch {batch_id}")
 
     def cancel(self, batch_id: str) -> None:
         """A batch is ``cancelling`` now."""
         if (run := self._runs.get(batch_id)) is not None:
             run.cancel()
+
+    def _go_on(self, work: Coroutine[None, None, None], name: str) -> None:
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _forget(self, batch_ids: Sequence[str]) -> None:
+        """The last process ended between a batch's end and this."""
+        for batch_id in batch_ids:
+            await forget_results(self.database, batch_id)
 
     async def _run(self, tenant: str, batch_id: str, run: BatchRun) -> None:
         try:

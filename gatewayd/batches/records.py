@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, Row, Select, delete, func, insert, select, update
+from sqlalchemy import Connection, Row, Select, delete, exists, func, insert, select, update
 from sqlalchemy.dialects import sqlite
 
 from gatewayd.batches.line_set import LineSet
@@ -25,6 +25,9 @@ NEXT = {
     "cancelling": ("cancelled", "failed"),
 }
 """From each state, those that may follow."""
+
+_FORGOTTEN_AT_ONCE = 128
+"""Results in one transaction, each up to some megabytes: nobody else writes meanwhile."""
 
 BatchRow = Row[Any]
 
@@ -174,9 +177,19 @@ def usage(connection: Connection, batch_id: str) -> dict[str, Any]:
     }
 
 
-def forget_results(connection: Connection, batch_id: str) -> None:
-    """Delete results that are in a file now."""
-    connection.execute(delete(batch_results).where(batch_results.c.batch_id == batch_id))
+def forget_results(connection: Connection, batch_id: str) -> bool:
+    """Delete some of the results of a batch that is over; whether there are more."""
+    table = batch_results.c
+    some = select(table.line).where(table.batch_id == batch_id).limit(_FORGOTTEN_AT_ONCE)
+    mine = delete(batch_results).where(table.batch_id == batch_id, table.line.in_(some))
+    return connection.execute(mine).rowcount == _FORGOTTEN_AT_ONCE
+
+
+def left_behind(connection: Connection) -> Sequence[str]:
+    """Ids of batches that are over and still have results, which are in files."""
+    has_some = exists().where(batch_results.c.batch_id == batches.c.id)
+    query = select(batches.c.id).where(batches.c.status.in_(OVER), has_some)
+    return connection.execute(query).scalars().all()
 
 
 def remove_older(connection: Connection, ended_at: float, most: int) -> int:

@@ -119,6 +119,7 @@ class BatchRun:
                     row = await self._work(row)
                 case _:
                     row = await self._end(row)
+        await forget_results(self._shared.database, self._id)
 
     async def _validate(self, row: BatchRow) -> BatchRow:
         try:
@@ -282,3 +283,11 @@ class BatchRun:
 
     async def _write(self, work: Callable[[Connection], T]) -> T:
         return await until_done(lambda: self._shared.database.write(work))
+
+
+async def forget_results(database: Database, batch_id: str) -> None:
+    """Delete the results of a batch that is over, a few in each transaction."""
+    while await until_done(
+        lambda: database.write(lambda connection: records.forget_results(connection, batch_id))
+    ):
+        pass

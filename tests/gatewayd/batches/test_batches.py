@@ -39,6 +39,7 @@ from tests.gatewayd.batching import (
 )
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import Job, fails, hangs, says
+from tests.gatewayd.gateway import until
 
 
 async def test_each_line_is_answered_as_the_route_would(text: TextModel, folder: Path) -> None:
@@ -292,6 +293,35 @@ async def test_a_batch_goes_on_after_a_stop_and_answers_no_line_twice(
     assert lives > 2
     assert [one["custom_id"] for one in lines] == [str(n) for n in range(40)]
     assert answered == 40
+
+
+async def test_results_are_deleted_a_few_at_a_time_and_by_the_next_start(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They are in files by then; who else writes does not wait for all of them."""
+    monkeypatch.setattr(records, "_FORGOTTEN_AT_ONCE", 7)
+    pieces, forget, num_lines = list[int](), records.forget_results, 40
+
+    def counted(connection: Connection, batch_id: str) -> bool:
+        before = len(list(records.outputs(connection, batch_id, is_ok=True)))
+        if dies and len(pieces) == 3:
+            raise asyncio.CancelledError  # as if the process ended
+        more = forget(connection, batch_id)
+        pieces.append(before - len(list(records.outputs(connection, batch_id, is_ok=True))))
+        return more
+
+    monkeypatch.setattr(records, "forget_results", counted)
+    dies = True
+    async with serving(text, folder, says([300])) as gateway:
+        batch = await create(gateway, jsonl([line(str(n)) for n in range(num_lines)]))
+        batch = await until_status(gateway, batch, "completed")
+        await until(lambda: len(pieces) == 3)
+        assert len(await results(gateway, batch.output_file_id)) == num_lines
+    dies = False
+    async with serving(text, folder, says([300])) as gateway:
+        await until(lambda: sum(pieces) == num_lines)
+        assert max(pieces) == 7
+        assert len(await results(gateway, batch.output_file_id)) == num_lines
 
 
 # The states themselves

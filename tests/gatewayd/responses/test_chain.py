@@ -87,14 +87,14 @@ async def test_of_a_chain_the_newest_whole_responses_are_read_that_fit(folder: P
             chain(connection, "nobody", last, most_bytes=limit, is_cut=True)
 
     with opened(folder) as durable:
-        for seed in range(40):
+        for seed in range(25):
             await durable.database.write(partial(attempt, seed=seed))
 
 
 @pytest.mark.parametrize("where", ["input", "instructions"])
 async def test_what_is_too_much_is_not_read(folder: Path, where: str) -> None:
-    """Of 40 MB behind a name of 30 bytes."""
-    large = "z" * (2000 * KIB)
+    """Of 20 MB behind a name of 30 bytes."""
+    large = "z" * (1000 * KIB)
 
     def add(connection: Connection) -> None:
         for number in range(20):
@@ -105,7 +105,7 @@ async def test_what_is_too_much_is_not_read(folder: Path, where: str) -> None:
     def read(connection: Connection, *, is_cut: bool) -> int:
         tracemalloc.start()
         try:
-            found = chain(connection, "default", "resp_19", most_bytes=500 * KIB, is_cut=is_cut)
+            found = chain(connection, "default", "resp_19", most_bytes=250 * KIB, is_cut=is_cut)
             assert len(found.items) == (0 if where == "input" else 3)
         except ContextLengthExceeded:
             pass
@@ -118,7 +118,7 @@ async def test_what_is_too_much_is_not_read(folder: Path, where: str) -> None:
         await durable.database.write(add)
         for is_cut in (True, False):
             peak = await durable.database.read(partial(read, is_cut=is_cut))
-            assert peak < (200 * KIB if where == "input" else 6000 * KIB)
+            assert peak < (200 * KIB if where == "input" else 3000 * KIB)
 
 
 @asynccontextmanager
@@ -236,7 +236,7 @@ async def test_items_are_found_without_reading_what_is_beside_them(folder: Path)
     def add(connection: Connection) -> None:
         for number, name in enumerate(hexes):
             said = [item(f"msg_{name}", 10), item(f"fc_{name}", 300 * KIB)]
-            told = f"msg_{hexes[3]}" + "z" * (1000 * KIB)
+            told = f"msg_{hexes[3]}" + "z" * (200 * KIB)
             body = {**row(number, said, instructions=told), "id": f"resp_{name}"}
             records.add(connection, "default", body, [])
 
@@ -258,7 +258,7 @@ async def test_items_are_found_without_reading_what_is_beside_them(folder: Path)
             lambda c: records.items(c, "default", {f"msg_{hexes[3]}": "p"}, most_bytes=1 << 30)
         )
         assert found[f"msg_{hexes[3]}"].num_bytes < 200
-        assert await read(lambda c: find(c, f"msg_{hexes[20]}", 1 << 30)) < 5000 * KIB
+        assert await read(lambda c: find(c, f"msg_{hexes[20]}", 1 << 30)) < 2500 * KIB
         for wanted, error in ((f"msg_{hexes[29][:-1]}f", NotFound), ("msg_1", NotFound)):
             with pytest.raises(error):
                 await read(partial(find, item_id=wanted, most_bytes=1 << 30))

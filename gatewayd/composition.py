@@ -35,6 +35,7 @@ from gatewayd.log_lines import LogLines
 from gatewayd.metrics import Metrics
 from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
+from gatewayd.metrics_tenants import LedgerCollector
 from gatewayd.parts import Desk, Door, Options, Parts, StartError
 from gatewayd.pipeline_live import Live
 from gatewayd.plugging import Plugged, check_strategies
@@ -111,6 +112,7 @@ def _beside_store(
     control.on_promise = metrics.slo.promise
     plugged.metrics(metrics.registry)
     metrics.registry.register(StoreCollector(durable.room))
+    metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
     progress = Progress(fleet.troubles, durable.database.move)
     manager = Manager(name, fleet, progress)
     reloading = Reloading(options.reload, control, manager)

@@ -16,19 +16,23 @@ from functools import cached_property
 import msgspec
 
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
+from gatewayd.engines.taken import Taken
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.explain.causes import ADMISSION
 from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
-from gatewayd.pipeline_charge import asked_of, owned, spent_of, when_spent
+from gatewayd.pipeline_charge import asked_of, lefts_of, owned, spent_of
 from gatewayd.pipeline_choice import Choice, ChoiceOptions
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
+from gatewayd.pipeline_progress import Progress
 from gatewayd.pipeline_refused import CLIENT_GONE, mistake_behind, why_of
+from gatewayd.pipeline_settling import charged, when_taken
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
+from gatewayd.tenants.costs import Spent
 from gatewayd.tenants.principal import Principal, revoked
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
@@ -103,7 +107,7 @@ class Pipeline:
             with trail.spent_on(ADMISSION):
                 ticket = await principal.account.admit(asked_of(work))
             work = owned(work, principal.account)
-        generation = Generation(self, work) if ticket is None else Charged(self, work, ticket)
+        generation = Generation(self, work, ticket)
         try:
             principal.check_use(work.model)  # it may have waited
             generation.submit()
@@ -125,6 +129,7 @@ class Generation:
         error: what failed, or None.
         is_abandoned: whether the client has gone.
         is_awake: whether something came since whoever writes the answer last set it to false.
+        progress: marked as it comes; None where nothing is reserved.
     """
 
     __slots__ = (
@@ -144,14 +149,16 @@ class Generation:
         "error",
         "is_abandoned",
         "is_awake",
+        "progress",
         "prompt_tokens",
         "work",
     )
 
-    def __init__(self, pipeline: Pipeline, work: Work) -> None:
+    def __init__(self, pipeline: Pipeline, work: Work, ticket: Ticket | None = None) -> None:
         self._pipeline = pipeline
         self.work = work
-        self._ticket: Ticket | None = None
+        self._ticket = ticket
+        self.progress = Progress(ticket) if ticket is not None and ticket.is_marked else None
         self.prompt_tokens = sum([len(request.prompt) for request in work.requests])
         self.clock = pipeline.clock
         self.error: GatewayError | None = None
@@ -340,7 +347,7 @@ class Generation:
             self._pipeline.live.remove(self)
             self._account()
         elif self._ticket is not None:
-            self._ticket.give_back()
+            self._withdraw(self._ticket)
         # Choices and handles lead back here: without them no collector is needed.
         self.choices = []
         self._handles = []
@@ -381,12 +388,36 @@ class Generation:
         for handle in self._handles:
             handle.cancel()
 
+    def _withdraw(self, ticket: Ticket) -> None:
+        """Not all prompts were taken; those that were may be in a step by now."""
+        work, handles = self.work, self._handles
+        if not handles:
+            ticket.give_back()
+            return
+        lefts = lefts_of(self.choices, work, len(handles))
+        total_ms = round(1000 * (self.clock() - work.arrival))
+        nothing = Spent(self.outcome, 0, 0, 0, total_ms=total_ms)
+
+        def settle(all_taken: Sequence[Taken]) -> None:
+            spent = charged(nothing, lefts, all_taken)
+            if spent.tokens or spent.engine_seconds:
+                ticket.settle(spent)
+            else:
+                ticket.give_back()
+
+        when_taken(handles, settle, self._loop.call_later)
+
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()
-        ticket, spent = self._ticket, None
+        ticket, spent, lefts = self._ticket, None, None
         if ticket is not None:
             spent = spent_of(self.choices, self.cached_tokens, work, outcome, now)
-            ticket.leave(spent.tokens)
+            if outcome in ("error", "abort"):
+                lefts = lefts_of(self.choices, work, len(self._handles))
+            else:
+                # Whoever has its answer may send the next request, also while the engine does not
+                # know yet that a stop string has ended this one.
+                ticket.leave(spent.tokens)
         n = work.num_choices
         for at, (request, handle) in enumerate(zip(work.requests, self._handles, strict=True)):
             choices = self.choices[at * n : (at + 1) * n]
@@ -395,12 +426,14 @@ class Generation:
         ledger = self._ledger(outcome, now)
         explained = self._pipeline.metrics.explained
 
-        def settle(seconds: float) -> None:
+        def settle(all_taken: Sequence[Taken]) -> None:
+            seconds = sum([taken.seconds for taken in all_taken])
             if ticket is not None and spent is not None:
-                ticket.settle(spent._replace(engine_seconds=seconds))
+                told = spent._replace(engine_seconds=seconds)
+                ticket.settle(told if lefts is None else charged(told, lefts, all_taken))
             explained(msgspec.structs.replace(ledger, engine_seconds=seconds))
 
-        when_spent(self._handles, settle)
+        when_taken(self._handles, settle, self._loop.call_later)
         tell = self._pipeline.observers.finished
         if tell is not nobody:
             first = first_token(self.choices)
@@ -415,19 +448,3 @@ class Generation:
                 seconds=now - work.arrival,
             )
             guarded(tell, event)
-
-
-class Charged(Generation):
-    """A request of a tenant that is counted."""
-
-    __slots__ = ()
-
-    def __init__(self, pipeline: Pipeline, work: Work, ticket: Ticket) -> None:
-        super().__init__(pipeline, work)
-        self._ticket = ticket
-
-    def wake(self) -> None:
-        """Mark what has come before anybody takes it."""
-        if self._ticket is not None:
-            self._ticket.mark(self.completion_tokens)
-        super().wake()

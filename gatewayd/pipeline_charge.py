@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from gatewayd.engines.seam import Handle
 from gatewayd.pipeline_account import first_token
 from gatewayd.pipeline_choice import Choice
+from gatewayd.pipeline_settling import Left
 from gatewayd.tenants.account import Account
 from gatewayd.tenants.costs import Asked, Spent
 
@@ -53,7 +53,7 @@ def owned(work: Work, account: Account) -> Work:
 
 
 def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, now: float) -> Spent:
-    """What a request took, when it has ended.
+    """What a request took by what its client was told, when it has ended; all prompts whole.
 
     Args:
         choices: of all its prompts.
@@ -63,16 +63,10 @@ def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, n
         now: when it ended, by the clock.
     """
     first = first_token(choices)
-    # What never left the queue has cost nobody anything.
-    ran = {
-        choice.prompt_index
-        for choice in choices
-        if choice.queue_seconds is not None or choice.first is not None
-    }
     queues = [one.queue_seconds for one in choices if one.queue_seconds is not None]
     return Spent(
         outcome=outcome,
-        prompt_tokens=sum([len(work.requests[at].prompt) for at in ran]),
+        prompt_tokens=sum([len(request.prompt) for request in work.requests]),
         cached_tokens=cached,
         completion_tokens=sum([choice.completion_tokens for choice in choices]),
         queue_ms=round(1000 * max(queues)) if queues else None,
@@ -81,18 +75,17 @@ def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, n
     )
 
 
-def when_spent(handles: Sequence[Handle], then: Callable[[float], None]) -> None:
-    """Tell the seconds of engines that all prompts of a request took, once they are known."""
-    left, total = len(handles), 0.0
-
-    def told(seconds: float) -> None:
-        nonlocal left, total
-        left, total = left - 1, total + seconds
-        if not left:
-            then(total)
-
-    for handle in handles:
-        handle.when_spent(told)
+def lefts_of(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[Left]:
+    """The prompts of a request that ended before its answer; perhaps not all were sent."""
+    n, discards = work.num_choices, work.options.discard
+    return [
+        Left.of(
+            len(request.prompt),
+            choices[at * n : (at + 1) * n],
+            0 if discards else request.params.max_tokens,
+        )
+        for at, request in enumerate(work.requests[:num_prompts])
+    ]
 
 
 def _salted(tenant: bytes, client: bytes) -> bytes:

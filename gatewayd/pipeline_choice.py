@@ -78,6 +78,7 @@ class Choice:
         "_options",
         "_owner",
         "_pending",
+        "_progress",
         "_reader",
         "_scored",
         "_seen_chars",
@@ -109,6 +110,7 @@ class Choice:
         self._options = options
         self._owner = owner
         self._clock = owner.clock
+        self._progress = owner.progress
         self._wakes = options.wakes
         self._is_plain = not (
             options.stop or options.keep_ids or options.discard or options.parsers
@@ -148,6 +150,11 @@ class Choice:
         self.cached_tokens = cached_tokens
         self.queue_seconds = queue_seconds
 
+    def computed(self, tokens: int) -> None:
+        """Mark it."""
+        if self._progress is not None:
+            self._progress.computed(self.prompt_index, tokens, self.cached_tokens)
+
     def preempted(self) -> None:
         """Count it."""
         self.num_preemptions += 1
@@ -173,6 +180,8 @@ class Choice:
         self.last = now
         if self._is_plain and logprobs is None:
             self.completion_tokens += len(ids)
+            if self._progress is not None:
+                self._progress.generated(len(ids))
             text = self._feed(ids)
             if text:
                 self._pending.append(text)
@@ -181,7 +190,10 @@ class Choice:
             return
         if self._options.discard:
             return
+        before = self.completion_tokens
         self._tokens_one_by_one(ids, logprobs)
+        if self._progress is not None:
+            self._progress.generated(self.completion_tokens - before)
         if self._wakes or self.is_done:
             self._owner.wake()
 
@@ -216,6 +228,8 @@ class Choice:
 
     def restarted(self) -> None:
         """Forget what was generated."""
+        if self._progress is not None:
+            self._progress.generated(-self.completion_tokens)
         self.scored_prompt.clear()
         self.pooled_prompt.clear()
         self._start_over()

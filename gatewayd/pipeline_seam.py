@@ -10,6 +10,7 @@ from gatewayd_engine.messages import TokenLogprobs
 
 if TYPE_CHECKING:
     from gatewayd.pipeline_choice import Choice
+    from gatewayd.pipeline_progress import Progress
 
 
 class ScoredToken(NamedTuple):
@@ -42,6 +43,10 @@ class ChoiceOwner(Protocol):
 
     def fail(self, error: GatewayError) -> None:
         """A choice failed, and so the request."""
+
+    @property
+    def progress(self) -> Progress | None:
+        """Told what comes; None where nobody asks."""
 
     @property
     def clock(self) -> Callable[[], float]:

@@ -289,8 +289,8 @@ class Admission:
             return
         sequence.was_admitted = True
         waited = time.monotonic() - sequence.submitted
-        cached = min(cached, sequence.prompt_len)
-        self.admitted.append(Admitted(sequence.id, cached, waited))
+        sequence.cached = min(cached, sequence.prompt_len)
+        self.admitted.append(Admitted(sequence.id, sequence.cached, waited))
 
     # What follows must be whole even when a strategy raises in the middle: the engine goes on
     # with another strategy and the same accounts.

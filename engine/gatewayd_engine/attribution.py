@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,8 +21,14 @@ class Told(NamedTuple):
     moved: bytes
     causes: bytes
     shares: bytes
+    reached: bytes
     crowd: float
     plugins: dict[str, float]
+
+
+_Columns: TypeAlias = tuple[
+    NDArray[np.int64], NDArray[np.int8], NDArray[np.float32], NDArray[np.int32]
+]
 
 
 class Attribution:
@@ -85,25 +91,23 @@ class Attribution:
         for sequence_id in preempted:
             self._gave_way(sequence_id)
         queue = self._queue
-        found: list[tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float32]]] = []
+        found: list[_Columns] = []
         crowd, num_computed = 0.0, 0
         if batch is not None:
             is_alive = queue.ids[batch.slots] == batch.sequences
             num_computed = int(np.count_nonzero(is_alive))
             found.append(self._computed(batch, is_alive))
-            _, causes, shares = found[0]
+            _, causes, shares, _ = found[0]
             crowd = float(shares[causes != Cause.DECODE].sum())
         if num_computed < len(queue):
             found.append(self._waited(batch))
-        moved, told, own = (
+        moved, told, own, reached = (
             b"".join([column.tobytes() for column in columns])
-            for columns in (zip(*found, strict=True) if found else ((), (), ()))
+            for columns in (zip(*found, strict=True) if found else ((), (), (), ()))
         )
-        return Told(moved, told, own, crowd, self._ledger.take_spent())
+        return Told(moved, told, own, reached, crowd, self._ledger.take_spent())
 
-    def _computed(
-        self, batch: StepBatch, is_alive: NDArray[np.bool_]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float32]]:
+    def _computed(self, batch: StepBatch, is_alive: NDArray[np.bool_]) -> _Columns:
         """Those of a step: chunks of prompts each time, who generates when it begins to."""
         slots = batch.slots
         self._own(slots[is_alive])
@@ -115,18 +119,19 @@ class Attribution:
         causes = causes.astype(np.int8)
         is_chunk = causes != Cause.DECODE
         shares = (batch.counts / max(1, len(batch.ids))).astype(np.float32)
+        reached = np.zeros(len(slots), np.int32)
         if is_chunk.any():
             ends = batch.starts + batch.counts
             self._chunked[slots[is_chunk]] = ends[is_chunk]
+            # A chunk that is computed again may have generated tokens in it.
+            reached[is_chunk] = np.minimum(ends, self._queue.prompt_len[slots])[is_chunk]
         tells = is_alive & (is_chunk | (self._told[slots] != causes))
         self._told[slots[is_alive]] = causes[is_alive]
         if self._preempted:
             self._preempted.difference_update(slots[is_alive].tolist())
-        return batch.sequences[tells], causes[tells], shares[tells]
+        return batch.sequences[tells], causes[tells], shares[tells], reached[tells]
 
-    def _waited(
-        self, batch: StepBatch | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.int8], NDArray[np.float32]]:
+    def _waited(self, batch: StepBatch | None) -> _Columns:
         """Those that are in no step."""
         queue = self._queue
         is_idle = queue.ids >= 0
@@ -144,7 +149,8 @@ class Attribution:
         slots = slots[self._told[slots] != causes[slots]]
         told = causes[slots].astype(np.int8)
         self._told[slots] = told
-        return queue.ids[slots], told, np.zeros(len(slots), np.float32)
+        nothing = np.zeros(len(slots))
+        return queue.ids[slots], told, nothing.astype(np.float32), nothing.astype(np.int32)
 
     def _own(self, slots: NDArray[np.integer]) -> None:
         """Forget what was told of others that had these slots."""

@@ -214,6 +214,12 @@ class EngineCore:
                 self._spending.unknown(sequence_id)
             self._lives.forget(sequence_id)
 
+    def refuse(self, sequence_ids: list[int]) -> None:
+        """Note that sequences end which were never taken in; those that are known go on."""
+        for sequence_id in sequence_ids:
+            if not self._lives.knows(sequence_id):
+                self._spending.unknown(sequence_id)
+
     def release(self, sequence_ids: list[int]) -> None:
         """Let sequences go on that an operator held; others are ignored."""
         if not self.has_work:

@@ -15,7 +15,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages_look import Looked, Looking
 from gatewayd_hooks.caching import NORMAL_PRIORITY
 
-PROTOCOL_VERSION = 8
+PROTOCOL_VERSION = 9
 MAX_FRAME_BYTES = 16 * 1024 * 1024
 
 STEP_SIZES = (1, 8, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)
@@ -370,6 +370,9 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     """int8 ``Cause`` of each, shape ``[m]``."""
     shares: bytes = b""
     """float32 share of the tokens of this step that were its own chunk's, shape ``[m]``."""
+    reached: bytes = b""
+    """int32 tokens of its prompt that are computed or were cached, where this step computed a chunk
+    of it; else 0. Shape ``[m]``."""
     crowd: float = 0.0
     """Share of the tokens of this step that were chunks of prompts."""
     plugins: dict[str, float] = {}
@@ -380,6 +383,10 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     spent: bytes = b""
     """float64 seconds of the engine's time that each took, by its share of the tokens of steps,
     shape ``[k]``. Those of all sequences add up to ``EngineStats.busy_seconds``."""
+    counts: bytes = b""
+    """int32 columns of each, one behind the other: tokens of its prompt that were computed or found
+    in the prefix cache, of those the found ones, and tokens generated, also those that nobody is
+    told; shape ``[3, k]``. Whoever took any time has at least one of the first."""
 
 
 class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):

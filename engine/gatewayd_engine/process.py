@@ -177,6 +177,7 @@ def _obey(core: EngineCore, command: Command) -> list[Finished]:
                     _log.debug("has sequences %s to compute", command.sequences)
             except Refused as refusal:
                 error = (refusal.code, str(refusal))
+                core.refuse(command.sequences)
                 return [Finished(i, ERROR, error=error) for i in command.sequences]
         case Abort():
             core.abort(command.sequences)

@@ -67,6 +67,7 @@ class Sequence:
         known: the same; None for nothing.
         reported: prompt tokens whose log-probabilities were told.
         was_admitted: whether it has left the queue once.
+        cached: prompt tokens that it found in the prefix cache when it first did.
         was_counted: whether its request is in the prefix cache's statistics.
         is_urgent: whether an operator has put it first in its class.
         submitted: ``time.monotonic`` when the engine got it.
@@ -74,6 +75,7 @@ class Sequence:
     """
 
     __slots__ = (
+        "cached",
         "compacts",
         "deadline",
         "decodes_from",
@@ -156,6 +158,7 @@ class Sequence:
         self.decodes_from = 0
         self.known: Known | None = None
         self.was_admitted = False
+        self.cached = 0
         self.was_counted = False
         self.is_urgent = False
         self.submitted = submitted

@@ -1,7 +1,12 @@
-"""What each sequence took of the engine's time: of every step by its share of the tokens."""
+"""What each sequence took of the engine: time by its share of the tokens of steps, and the tokens.
+
+Whoever took time has tokens: both are noted where a step lands, so that nobody who leaves in the
+middle of one leaves without having taken anything.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +15,41 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 
+_ANY = int(np.iinfo(np.int32).max)
+"""Length of a prompt that is not known any more; whoever is told knows it."""
+
 
 class Ended(NamedTuple):
     """Who has ended, and what they took; see ``StepOutput``."""
 
     ended: bytes
     spent: bytes
+    counts: bytes
+
+
+@dataclass(slots=True)
+class _Took:
+    """What one that has ended took.
+
+    Attributes:
+        seconds: of the engine.
+        prompt_len: tokens of its prompt.
+        reached: of these, computed or cached, and perhaps tokens behind them.
+        cached: of these, found in the prefix cache when it first left the queue.
+        generated: tokens.
+    """
+
+    seconds: float = 0.0
+    prompt_len: int = 0
+    reached: int = 0
+    cached: int = 0
+    generated: int = 0
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Tokens of the prompt, of these the cached ones, and generated ones."""
+        prompt = min(self.reached, self.prompt_len)
+        return prompt, min(self.cached, prompt), self.generated
 
 
 class Spending:
@@ -32,8 +66,9 @@ class Spending:
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
         self._by_slot = np.zeros(len(queue.ids))
-        self._leaving: dict[int, float] = {}  # by id; a step that computes them has not landed
-        self._ended: list[tuple[int, float]] = []
+        self._reached = np.zeros(len(queue.ids), np.int32)
+        self._leaving: dict[int, _Took] = {}  # by id; a step that computes them has not landed
+        self._ended: list[tuple[int, _Took]] = []
         self._landed = 0.0
         self.seconds = 0.0
         queue.on_remove = self._left
@@ -56,36 +91,54 @@ class Spending:
         self.seconds += seconds
         queue, slots = self._queue, batch.slots
         shares = batch.counts * (seconds / int(batch.counts.sum()))
+        ends = batch.starts + batch.counts
         self._grow()
         is_alive = queue.ids[slots] == batch.sequences
-        self._by_slot[slots[is_alive]] += shares[is_alive]
-        if not is_alive.all():
-            gone = batch.sequences[~is_alive].tolist()
-            for sequence, share in zip(gone, shares[~is_alive].tolist(), strict=True):
-                self._ended.append((sequence, self._leaving.pop(sequence, 0.0) + share))
+        alive = slots[is_alive]
+        self._by_slot[alive] += shares[is_alive]
+        # One that was preempted comes by the same tokens again: the furthest counts.
+        self._reached[alive] = np.maximum(self._reached[alive], ends[is_alive])
+        for line in np.flatnonzero(~is_alive).tolist():
+            sequence = int(batch.sequences[line])
+            took = self._leaving.pop(sequence, None) or _Took(prompt_len=_ANY)
+            took.seconds += float(shares[line])
+            took.reached = max(took.reached, int(ends[line]))
+            took.generated += int(batch.samples[line])
+            self._ended.append((sequence, took))
 
     def unknown(self, sequence: int) -> None:
         """Somebody is to end who is not in the queue: it never was, or has left it before."""
         if sequence not in self._leaving:
-            self._ended.append((sequence, 0.0))
+            self._ended.append((sequence, _Took()))
 
     def take_ended(self) -> Ended:
         """Who has ended since the last call."""
         if not self._ended:
-            return Ended(b"", b"")
-        ids, seconds = zip(*self._ended, strict=True)
+            return Ended(b"", b"", b"")
+        ids, all_took = zip(*self._ended, strict=True)
         self._ended.clear()
-        return Ended(np.array(ids, np.int64).tobytes(), np.array(seconds).tobytes())
+        seconds = np.array([took.seconds for took in all_took])
+        counts = np.array([took.counts for took in all_took], np.int32)
+        return Ended(np.array(ids, np.int64).tobytes(), seconds.tobytes(), counts.T.tobytes())
 
     def _left(self, sequence: Sequence) -> None:
-        slot = sequence.slot
+        slot, queue = sequence.slot, self._queue
         self._grow()
-        seconds, self._by_slot[slot] = float(self._by_slot[slot]), 0.0
-        if self._queue.in_flight[slot]:
-            self._leaving[sequence.id] = seconds
+        known = queue.view.num_tokens[slot] - queue.placeholders[slot]
+        took = _Took(
+            float(self._by_slot[slot]),
+            sequence.prompt_len,
+            int(self._reached[slot]),
+            sequence.cached,
+            int(known) - sequence.prompt_len,
+        )
+        self._by_slot[slot], self._reached[slot] = 0.0, 0
+        if queue.in_flight[slot]:
+            self._leaving[sequence.id] = took
         else:
-            self._ended.append((sequence.id, seconds))
+            self._ended.append((sequence.id, took))
 
     def _grow(self) -> None:
         if more := len(self._queue.ids) - len(self._by_slot):
             self._by_slot = np.concatenate([self._by_slot, np.zeros(more)])
+            self._reached = np.concatenate([self._reached, np.zeros(more, np.int32)])

@@ -15,6 +15,7 @@ from operator import itemgetter
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
 from gatewayd.engines.seam import EngineRequest
+from gatewayd.engines.taken import Took
 from gatewayd.engines.timeline import Pace
 from gatewayd.errors import (
     GatewayError,
@@ -136,11 +137,14 @@ class Flight:
         moves = _moves(step) if step.moved else []
         ended = _ended(step) if step.ended else []
         self.pace.note(step, time.monotonic())
-        for sequence, cause, share in moves:
+        for sequence, cause, share, _ in moves:
             if choice := self._choices.get(sequence):
                 choice.timeline.moved(cause, share)
         for admitted in step.admitted:
             self._admit(admitted)
+        for sequence, _, _, reached in moves:
+            if reached:
+                self._reach(sequence, reached)
         for sequence in step.preempted:
             if choice := self._choices.get(sequence):
                 self._call(choice, choice.sink.preempted)
@@ -154,9 +158,9 @@ class Flight:
                 self._call(choice, choice.sink.pooled, pooled.count, pooled.vector)
         if runs:
             self._tokens(runs, _by_sequence(step.logprobs))
-        for sequence, seconds in ended:
+        for sequence, took in ended:
             if choice := self._choices.get(sequence) or self._leaving.pop(sequence, None):
-                choice.settle(seconds)
+                choice.settle(took)
         for finished in step.finished:
             self._finish(finished)
 
@@ -174,9 +178,19 @@ class Flight:
                 choice.job.begin()
             self._call(choice, choice.sink.tokens, ids, logprobs.get(sequence))
 
+    def _reach(self, sequence: int, tokens: int) -> None:
+        """A chunk of a prompt is computed, perhaps of one whose client has left meanwhile."""
+        choice = self._choices.get(sequence) or self._leaving.get(sequence)
+        if choice is not None and tokens > choice.reached:
+            choice.reached = tokens
+            if not choice.is_over:
+                self._call(choice, choice.sink.computed, tokens)
+
     def _admit(self, admitted: Admitted) -> None:
         choice = self._choices.get(admitted.sequence)
         if choice is None or not choice.is_queued:
+            if gone := self._leaving.get(admitted.sequence):
+                gone.admit(admitted.cached_tokens)
             return
         choice.is_queued = False
         self.num_waiting -= 1
@@ -184,8 +198,7 @@ class Flight:
         if job.is_waiting:
             self.queued_tokens -= job.prompt_len
             self._backlog.admitted(job, admitted.queue_seconds)
-        if not choice.was_admitted:  # a second engine is none of the client's business
-            choice.was_admitted = True
+        if choice.admit(admitted.cached_tokens):
             self._call(choice, choice.sink.admitted, admitted.cached_tokens, admitted.queue_seconds)
 
     def _finish(self, finished: Finished) -> None:
@@ -194,7 +207,7 @@ class Flight:
             return
         choice.is_over = True
         choice.timeline.stop(time.monotonic())
-        choice.settle()
+        # Where steps overlap, the one behind its last may compute it, and what it took comes then.
         self.drop(choice)
         if finished.reason == ERROR:
             with about(choice.job.trail):
@@ -247,8 +260,8 @@ def _token_runs(step: StepOutput) -> list[tuple[int, Sequence[int]]]:
     return [(of, [token for _, token in run]) for of, run in groupby(pairs, itemgetter(0))]
 
 
-def _moves(step: StepOutput) -> Sequence[tuple[int, int, float]]:
-    """Sequences whose time went to something else, what, and their share of the step.
+def _moves(step: StepOutput) -> Sequence[tuple[int, int, float, int]]:
+    """Sequences whose time went to something else, what, their share of the step, how far they are.
 
     Raises:
         FrameError: the columns do not fit together.
@@ -258,13 +271,14 @@ def _moves(step: StepOutput) -> Sequence[tuple[int, int, float]]:
         shares = memoryview(step.shares).cast("f").tolist()
         if max(step.causes) >= len(Cause):
             raise ValueError("a cause that does not exist")
-        return list(zip(sequences, step.causes, shares, strict=True))
+        reached = memoryview(step.reached).cast("i").tolist()
+        return list(zip(sequences, step.causes, shares, reached, strict=True))
     except (TypeError, ValueError) as error:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
 
 
-def _ended(step: StepOutput) -> Sequence[tuple[int, float]]:
-    """Sequences that have ended, and the seconds that each took of the engine.
+def _ended(step: StepOutput) -> Sequence[tuple[int, Took]]:
+    """Sequences that have ended, and what each took of the engine.
 
     Raises:
         FrameError: the columns do not fit together.
@@ -272,7 +286,13 @@ def _ended(step: StepOutput) -> Sequence[tuple[int, float]]:
     try:
         sequences = memoryview(step.ended).cast("q").tolist()
         seconds = memoryview(step.spent).cast("d").tolist()
-        return list(zip(sequences, seconds, strict=True))
+        counts = memoryview(step.counts).cast("i").tolist()
+        some = len(sequences)
+        columns = counts[:some], counts[some : 2 * some], counts[2 * some :]
+        return [
+            (sequence, Took(*took))
+            for sequence, *took in zip(sequences, seconds, *columns, strict=True)
+        ]
     except (TypeError, ValueError) as error:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
 

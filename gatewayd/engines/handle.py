@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gatewayd.engines.job import Job
+from gatewayd.engines.taken import Taken
 from gatewayd.engines.timeline import Timeline
 
 
@@ -38,10 +39,15 @@ class JobHandle:
         """See ``seam.Handle``."""
         return self.job.last_replica
 
-    def when_spent(self, tell: Callable[[float], None]) -> None:
+    def when_spent(self, tell: Callable[[Taken], None]) -> None:
         """See ``seam.Handle``."""
         self.job.on_spent = tell
         self.job.note_settled()
+
+    @property
+    def taken(self) -> Taken:
+        """See ``seam.Handle``."""
+        return self.job.taken
 
     @property
     def timelines(self) -> Sequence[Timeline]:

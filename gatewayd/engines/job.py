@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from gatewayd.engines.seam import EngineRequest, TokenSink
+from gatewayd.engines.taken import Taken, Took
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd.explain import trail
@@ -35,6 +36,9 @@ class Choice:
         is_over: ended or cancelled; its sink is not called any more.
         spent: seconds that it took of engines, by its share of the tokens of their steps; of one
             that was lost, nothing.
+        reached: tokens of its prompt that were computed or cached, as far as anybody was told.
+        cached: of these, found in the prefix cache of the first engine that admitted it.
+        generated: tokens, by its last engine; 0 until that has told.
         is_settled: whether that is all. One that was cancelled may be in a step yet.
     """
 
@@ -49,14 +53,33 @@ class Choice:
     was_admitted: bool = False
     is_over: bool = False
     spent: float = 0.0
+    reached: int = 0
+    cached: int = 0
+    generated: int = 0
     is_settled: bool = False
 
-    def settle(self, seconds: float = 0.0) -> None:
-        """It takes nothing of an engine any more, and has taken so much lately."""
-        if not self.is_settled:
-            self.spent += seconds
-            self.is_settled = True
-            self.job.note_settled()
+    def admit(self, cached: int) -> bool:
+        """It left the queue of an engine; False if it had left another's before."""
+        is_first = not self.was_admitted
+        if is_first:
+            self.was_admitted, self.cached = True, cached
+        return is_first
+
+    def settle(self, took: Took | None = None) -> None:
+        """It takes nothing of an engine any more.
+
+        Args:
+            took: what it took of the one that had it last; None if that does not tell.
+        """
+        if self.is_settled:
+            return
+        if took is not None:
+            self.spent += took.seconds
+            self.reached = max(self.reached, took.prompt_tokens)
+            self.generated = took.generated
+            self.admit(took.cached_tokens)
+        self.is_settled = True
+        self.job.note_settled()
 
     def call(self, method: Callable[..., None], *args: object) -> bool:
         """Call a method of the sink; returns False, and logs, when it raised."""
@@ -114,7 +137,7 @@ class Job:
     is_urgent: bool = False
     has_deadline: bool = False
     on_began: Callable[[float], None] | None = None
-    on_spent: Callable[[float], None] | None = None
+    on_spent: Callable[[Taken], None] | None = None
 
     @classmethod
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
@@ -156,7 +179,21 @@ class Job:
         """One of its choices is settled."""
         if self.on_spent is not None and all(choice.is_settled for choice in self.choices):
             tell, self.on_spent = self.on_spent, None
-            tell(sum(choice.spent for choice in self.choices))
+            tell(self.taken)
+
+    @property
+    def taken(self) -> Taken:
+        """What it took of engines, as far as they have told."""
+        choices = self.choices
+        prompt = min(self.prompt_len, max([choice.reached for choice in choices]))
+        # The first that ran found what was there; those behind it found what it had computed.
+        cached = next((choice.cached for choice in choices if choice.reached), 0)
+        return Taken(
+            sum([choice.spent for choice in choices]),
+            prompt,
+            min(cached, prompt),
+            tuple([choice.generated for choice in choices]),
+        )
 
     def fail(self, error: GatewayError) -> None:
         """Fail every choice that goes on."""

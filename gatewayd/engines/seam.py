@@ -2,8 +2,8 @@
 
 The HTTP side makes an ``EngineRequest`` and one ``TokenSink`` per choice and gives both to
 ``Fleet.submit``. The fleet calls the sinks from the event loop, synchronously, as frames arrive:
-``admitted`` at most once, ``preempted`` and ``tokens`` any number of times, then ``finished`` or
-``failed`` exactly once. After ``cancel`` nothing is called.
+``admitted`` at most once, ``computed``, ``preempted`` and ``tokens`` any number of times, then
+``finished`` or ``failed`` exactly once. After ``cancel`` nothing is called.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from gatewayd.engines.taken import Taken
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd_engine.messages import (
@@ -71,6 +72,9 @@ class TokenSink(Protocol):
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
         """It left the engine's queue; ``cached_tokens`` prompt tokens were in the cache."""
 
+    def computed(self, tokens: int) -> None:
+        """So many tokens of its prompt are computed, or were in the cache; told chunk by chunk."""
+
     def preempted(self) -> None:
         """It had to give up its memory for others, and waits again; may be repeated."""
 
@@ -103,12 +107,16 @@ class Handle(Protocol):
     def replica(self) -> int | None:
         """Index of the replica that has it or had it last; None if none had it yet."""
 
-    def when_spent(self, tell: Callable[[float], None]) -> None:
-        """Tell once how many seconds of an engine it took, by its share of the tokens of steps.
+    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+        """Tell once what it took of engines: their time, and the tokens that they computed.
 
         At once where that is known: its engine says so when a sequence has ended, and when one
-        that was cancelled is out of the last step.
+        that was cancelled is out of the last step. If the engine is lost, what it had told.
         """
+
+    @property
+    def taken(self) -> Taken:
+        """The same as far as it is known now."""
 
     @property
     def timelines(self) -> Sequence[Timeline]:

@@ -112,9 +112,12 @@ class Account:
 
 
 class Ticket:
-    """One request that was let in: it must ``leave`` and ``settle``, or ``give_back``."""
+    """One request that was let in: it must ``settle`` or ``give_back``; ``leave`` may come before.
 
-    __slots__ = ("_gate", "_ledger", "_slot", "_taken", "entry")
+    Until then it is inside: it holds its slot, its tokens and its reservation.
+    """
+
+    __slots__ = ("_gate", "_is_inside", "_ledger", "_slot", "_taken", "entry")
 
     def __init__(
         self, gate: Gate, ledger: Ledger, entry: Entry, taken: int, slot: int | None
@@ -123,27 +126,35 @@ class Ticket:
         self._ledger = ledger
         self._taken = taken
         self._slot = slot
+        self._is_inside = True
         self.entry = entry
 
-    def mark(self, count: int) -> None:
-        """It has generated so many tokens, which nobody was told yet."""
+    @property
+    def is_marked(self) -> bool:
+        """Whether ``mark`` writes anything."""
+        return self._slot is not None
+
+    def mark(self, generated: int, prompt: int, cached: int) -> None:
+        """It has come so far, which nobody was told yet; see ``Mark``."""
         if self._slot is not None:
-            self._ledger.marks.write(self._slot, count)
+            self._ledger.marks.write(self._slot, generated, prompt, cached)
 
     def room(self, queue: Room) -> Room:
         """What may come yet, for the answer's headers."""
         return self._gate.room(queue)
 
     def leave(self, tokens: int) -> None:
-        """It is over, and has used so many tokens."""
-        self._gate.leave(self._taken, tokens)
+        """It is answered, and has used so many tokens; only the seconds may not be known yet."""
+        if self._is_inside:
+            self._is_inside = False
+            self._gate.leave(self._taken, tokens)
 
     def settle(self, spent: Spent) -> None:
         """All that it took is known."""
-        self._ledger.settle(self.entry, spent)
+        self.leave(self._ledger.settle(self.entry, spent).tokens)
 
     def give_back(self) -> None:
         """It never ran."""
-        self._gate.leave(self._taken, 0)
+        self.leave(0)
         if self.entry.is_reserved:
-            self._ledger.settle(self.entry, None)
+            self._ledger.withdraw(self.entry)

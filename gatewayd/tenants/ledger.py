@@ -7,6 +7,7 @@ new is taken on that would have to be counted.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 
 from gatewayd.errors import StoreUnavailable
@@ -15,6 +16,9 @@ from gatewayd.store.database import Database
 from gatewayd.tenants import ledger_records as records
 from gatewayd.tenants.costs import Entry, Settlement, Spent
 from gatewayd.tenants.marks import Marks
+from gatewayd_engine.logs import Rarely
+
+_log = logging.getLogger(__name__)
 
 _AT_ONCE = 256
 """In one transaction: nobody else writes meanwhile."""
@@ -27,6 +31,7 @@ class Ledger:
 
     Attributes:
         marks: how far what runs has come.
+        uncharged_seconds: of engines, of requests that said that they took no token; to stay 0.
 
     Args:
         database: where.
@@ -35,6 +40,8 @@ class Ledger:
 
     def __init__(self, database: Database, marks: Marks) -> None:
         self.marks = marks
+        self.uncharged_seconds = 0.0
+        self._rarely = Rarely()
         self._database = database
         self._left: list[Settlement] = []
         self._slots: dict[str, int] = {}
@@ -62,13 +69,39 @@ class Ledger:
         try:
             await self._database.write(lambda connection: records.reserve(connection, entry))
         except (asyncio.CancelledError, StoreUnavailable):
-            self.settle(entry, None)  # it may have been written
+            self.withdraw(entry)  # it may have been written
             raise
         slot = self._slots[entry.id] = self.marks.take(entry.id)
         return slot
 
-    def settle(self, entry: Entry, spent: Spent | None) -> None:
-        """A request is over; None if it never ran."""
+    def settle(self, entry: Entry, spent: Spent) -> Spent:
+        """A request is over.
+
+        Returns:
+            What it is charged for: that, unless engines computed for it and nobody knows what.
+        """
+        if spent.engine_seconds > 0 and not spent.prompt_tokens:
+            spent = self._floored(entry, spent)
+        self._settle(entry, spent)
+        return spent
+
+    def withdraw(self, entry: Entry) -> None:
+        """A request never ran."""
+        self._settle(entry, None)
+
+    def _floored(self, entry: Entry, spent: Spent) -> Spent:
+        """Nobody computes for nothing: the prompts count whole, and an operator is told."""
+        self.uncharged_seconds += spent.engine_seconds
+        if self._rarely.may(entry.asked.endpoint):
+            _log.error(
+                "request %s took %.3f s of engines and no token: its %d prompt tokens are charged",
+                entry.asked.request_id,
+                spent.engine_seconds,
+                entry.asked.prompt_tokens,
+            )
+        return spent._replace(prompt_tokens=entry.asked.prompt_tokens, cached_tokens=0)
+
+    def _settle(self, entry: Entry, spent: Spent | None) -> None:
         self._left.append(Settlement(entry, spent))
         if self._writing is None or self._writing.done():
             self._writing = asyncio.create_task(self._write(), name="ledger")

@@ -17,6 +17,7 @@ from sqlalchemy.dialects import sqlite
 from gatewayd.errors import InsufficientQuota
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.marks import Mark
 from gatewayd.tenants.periods import end_of
 from gatewayd.tenants.prices import Price
 from gatewayd.tenants.turnover import period_of, turn
@@ -120,12 +121,12 @@ def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
         connection.execute(_MOVE, moved)
 
 
-def recover(connection: Connection, known: Mapping[str, int]) -> int:
-    """Settle what the dead had reserved, at what is known: its prompt, and what was marked.
+def recover(connection: Connection, known: Mapping[str, Mark]) -> int:
+    """Settle what the dead had reserved, at what was marked; without a mark at its prompts.
 
     Args:
         connection: to write with.
-        known: tokens generated, by reservation.
+        known: how far each had come, by reservation.
 
     Returns:
         How many they were.
@@ -143,7 +144,11 @@ def recover(connection: Connection, known: Mapping[str, int]) -> int:
             row.tokens - row.prompt_tokens,
         )
         price = Price(row.input_price, row.cached_price, row.output_price)
-        spent = Spent("lost", row.prompt_tokens, 0, min(known.get(row.id, 0), asked.most_tokens))
+        generated, prompt, cached = known.get(row.id) or Mark(0, row.prompt_tokens, 0)
+        if generated and not prompt:  # there is no answer to nothing
+            prompt = row.prompt_tokens
+        prompt = min(prompt, row.prompt_tokens)
+        spent = Spent("lost", prompt, min(cached, prompt), min(generated, asked.most_tokens))
         settlements.append(Settlement(Entry(row.id, asked, price, row.created_at, True), spent))
     settle(connection, settlements)
     return len(settlements)

@@ -11,22 +11,39 @@ import mmap
 import os
 import struct
 from pathlib import Path
+from typing import NamedTuple
 
 NAME = "marks"
-_SLOT = struct.Struct("<48sq")
-_COUNT = struct.Struct("<q")
-_COUNT_AT = 48
+_SLOT = struct.Struct("<48sqII")
+_COUNTS = struct.Struct("<qII")
+_COUNTS_AT = 48
 _FIRST_SLOTS = 1024
 
 
-def known(file: Path) -> dict[str, int]:
-    """Tokens that were generated, by reservation; of those that are over, too."""
-    found: dict[str, int] = {}
+class Mark(NamedTuple):
+    """How far a request had come.
+
+    Attributes:
+        generated: tokens.
+        prompt: tokens of its prompts that were computed or cached.
+        cached: of these.
+    """
+
+    generated: int
+    prompt: int
+    cached: int
+
+
+def known(file: Path) -> dict[str, Mark]:
+    """The marks by reservation; of those that are over, too."""
+    found: dict[str, Mark] = {}
     with contextlib.suppress(FileNotFoundError):
         content = file.read_bytes()
-        for name, count in _SLOT.iter_unpack(content[: len(content) // _SLOT.size * _SLOT.size]):
+        whole = content[: len(content) // _SLOT.size * _SLOT.size]
+        for name, generated, prompt, cached in _SLOT.iter_unpack(whole):
             if name[0]:
-                found[name.rstrip(b"\0").decode("ascii", "replace")] = max(0, count)
+                mark = Mark(max(0, generated), prompt, cached)
+                found[name.rstrip(b"\0").decode("ascii", "replace")] = mark
     return found
 
 
@@ -50,12 +67,13 @@ class Marks:
             self._memory.resize(2 * len(self._memory))
             self._free.extend(range(num_slots, 2 * num_slots))
         slot = self._free.pop()
-        _SLOT.pack_into(self._memory, slot * _SLOT.size, name.encode(), 0)
+        _SLOT.pack_into(self._memory, slot * _SLOT.size, name.encode(), 0, 0, 0)
         return slot
 
-    def write(self, slot: int, count: int) -> None:
-        """So many tokens were generated."""
-        _COUNT.pack_into(self._memory, slot * _SLOT.size + _COUNT_AT, count)
+    def write(self, slot: int, generated: int, prompt: int, cached: int) -> None:
+        """It has come so far; see ``Mark``."""
+        at = slot * _SLOT.size + _COUNTS_AT
+        _COUNTS.pack_into(self._memory, at, generated, prompt, cached)
 
     def give_back(self, slot: int) -> None:
         """The place may be another's; until then the last mark stays."""

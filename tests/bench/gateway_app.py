@@ -19,6 +19,7 @@ import msgspec
 import uvicorn
 
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.taken import Taken
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
@@ -65,9 +66,14 @@ class FreeHandle:
         self._fleet = fleet
         self._mine = mine
 
-    def when_spent(self, tell: Callable[[float], None]) -> None:
+    def when_spent(self, tell: Callable[[Taken], None]) -> None:
         """It took nothing."""
-        tell(0.0)
+        tell(self.taken)
+
+    @property
+    def taken(self) -> Taken:
+        """The same."""
+        return Taken(generated=(0,) * len(self._mine))
 
     def cancel(self, choice: int | None = None) -> None:
         """Stop one choice, or all."""
@@ -98,6 +104,7 @@ class FreeFleet:
         mine = [Running(sink, request.params.max_tokens) for sink in sinks]
         for running in mine:
             running.sink.admitted(0, 0.0)
+            running.sink.computed(len(request.prompt))
         self._running += mine
         if self._loop is None:
             self._loop = asyncio.get_running_loop()

@@ -23,7 +23,9 @@ import time
 from array import array
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from gatewayd_engine.causes import Cause
 from gatewayd_engine.frames import EngineSocket
 from gatewayd_engine.messages import (
     ERROR,
@@ -63,6 +65,27 @@ class Running:
     max_tokens: int
     logprobs: bool
     made: int = 0
+
+
+def ended_columns(ended: list[tuple[int, Running | None]]) -> dict[str, Any]:
+    """Who has ended: time was free, and prompts were computed by whoever ran."""
+    prompts = [0 if one is None else len(one.prompt) for _, one in ended]
+    made = [0 if one is None else one.made for _, one in ended]
+    return {
+        "ended": array("q", [sequence for sequence, _ in ended]).tobytes(),
+        "spent": array("d", [0.0] * len(ended)).tobytes(),
+        "counts": array("i", [*prompts, *[0] * len(ended), *made]).tobytes(),
+    }
+
+
+def chunk_columns(chunks: list[tuple[int, int]]) -> dict[str, Any]:
+    """Whose prompts were computed, and how long they are."""
+    return {
+        "moved": array("q", [sequence for sequence, _ in chunks]).tobytes(),
+        "causes": bytes([Cause.PREFILL] * len(chunks)),
+        "shares": array("f", [0.0] * len(chunks)).tobytes(),
+        "reached": array("i", [length for _, length in chunks]).tobytes(),
+    }
 
 
 @dataclass(slots=True)
@@ -137,10 +160,9 @@ class FakeEngine:
             self.waiting.append((command, time.monotonic()))
         elif isinstance(command, Abort):
             gone = set(command.sequences)
+            ended = ended_columns([(i, self.running.get(i)) for i in command.sequences])
             self.running = {k: v for k, v in self.running.items() if k not in gone}
-            ids = array("q", command.sequences)
-            spent = array("d", [0.0] * len(ids)).tobytes()
-            self.stream.send(StepOutput(self._stats(), ended=ids.tobytes(), spent=spent))
+            self.stream.send(StepOutput(self._stats(), **ended))
             for submit, _ in self.waiting:
                 submit.sequences[:] = [s for s in submit.sequences if s not in gone]
         elif isinstance(command, Shutdown):
@@ -165,6 +187,7 @@ class FakeEngine:
         if not self.running and not admitted:
             return StepOutput(self._stats())
         self.step += 1
+        prompts = {of: one.prompt for of, one in self.running.items()}
         sequences, tokens = array("q"), array("i")
         finished: list[Finished] = []
         logprobs: list[TokenLogprobs] = []
@@ -186,11 +209,12 @@ class FakeEngine:
             tokens.append(FIRST_TOKEN)
         if self.faults.get("short") == self.step:
             tokens.pop()
-        for end in finished:
-            self.running.pop(end.sequence, None)
+        over = [(end.sequence, self.running.pop(end.sequence, None)) for end in finished]
         self.computed += len(tokens)
         return StepOutput(
             stats=self._stats(),
+            **chunk_columns([(one.sequence, len(prompts[one.sequence])) for one in admitted]),
+            **ended_columns(over),
             sequences=sequences.tobytes(),
             tokens=tokens.tobytes(),
             admitted=admitted,

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.taken import Taken
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
@@ -45,14 +46,34 @@ class Job:
     task: asyncio.Task[None] | None = None
     replica: int | None = 0
     timelines: Sequence[Timeline] = ()
+    cached: int | None = None  # None until its prompt was computed
+    is_silent: bool = False  # does not say yet what it took
+    tell: Callable[[Taken], None] | None = None
 
     def cancel(self, choice: int | None = None) -> None:
         self.cancelled.update(range(len(self.sinks)) if choice is None else [choice])
         if len(self.cancelled) == len(self.sinks):
             self.gone.set()
 
-    def when_spent(self, tell: Callable[[float], None]) -> None:
-        tell(0.25)
+    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+        if self.is_silent:
+            self.tell = tell
+        else:
+            tell(self.taken)
+
+    @property
+    def taken(self) -> Taken:
+        nothing = (0,) * len(self.sinks)
+        if self.cached is None:
+            return Taken(generated=nothing)
+        return Taken(0.25, len(self.request.prompt), self.cached, nothing)
+
+    def compute(self, cached: int = 0) -> None:
+        """The prompt, as engines tell of it."""
+        self.cached = cached
+        for sink in self.live():
+            sink.admitted(cached, 0.001)
+            sink.computed(len(self.request.prompt))
 
     def live(self) -> list[TokenSink]:
         return [sink for at, sink in enumerate(self.sinks) if at not in self.cancelled]
@@ -93,8 +114,7 @@ def says(
 
     async def script(job: Job) -> None:
         limit = min(len(ids), job.request.params.max_tokens)
-        for sink in job.live():
-            sink.admitted(cached, 0.001)
+        job.compute(cached)
         if (prompt := job.request.params.prompt_logprobs) is not None:
             job.sinks[0].prompt_logprobs([scored(i, prompt) for i in job.request.prompt[1:]])
         for at in range(0, limit, step):
@@ -116,6 +136,8 @@ def fails(error: GatewayError, after: Sequence[int] = ()) -> Script:
     """Every choice fails, perhaps after some tokens."""
 
     async def script(job: Job) -> None:
+        if after:
+            job.compute()
         for token in after:
             for sink in job.live():
                 sink.tokens([token], job.score([token]))
@@ -135,6 +157,7 @@ def hangs_after(ids: Sequence[int]) -> Script:
     """Some tokens, then nothing."""
 
     async def script(job: Job) -> None:
+        job.compute()
         for sink in job.live():
             sink.tokens(list(ids), job.score(ids))
         await job.gone.wait()
@@ -149,6 +172,8 @@ class FakeFleet:
         self.script = script
         self.jobs: list[Job] = []
         self.refusal: GatewayError | None = None
+        self.refuses_from = 0  # the job of this number is the first that is refused
+        self.is_silent = False
         self.model: ModelInfo | None = model or model_info()
         self.is_ready = True
         self.num_pending = 0
@@ -163,11 +188,11 @@ class FakeFleet:
             await asyncio.sleep(0.005)
 
     def submit(self, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
-        if self.refusal is not None:
+        if self.refusal is not None and len(self.jobs) >= self.refuses_from:
             raise self.refusal
         if self.model is None:
             raise EngineUnavailable("no replica will become ready")
-        job = Job(request, sinks)
+        job = Job(request, sinks, is_silent=self.is_silent)
         self.jobs.append(job)
         job.task = asyncio.ensure_future(self.script(job))
         return job

@@ -20,6 +20,7 @@ from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
+from gatewayd.metrics_tenants import LedgerCollector
 from gatewayd.parsing import ModelParsers
 from gatewayd.pipeline_observers import Observers
 from gatewayd.server import server_config
@@ -89,6 +90,7 @@ async def running(
     metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048, control=control)
     if durable is not None:
         metrics.registry.register(StoreCollector(durable.room))
+        metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
         metrics.registry.register(ReloadCollector(Counter(applied=0, refused=0)))
     services = Services(
         fleet=fleet,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,13 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.runner import Runner
 
 Make = Callable[..., Any]
+
+
+def counts_of(output: Any) -> dict[int, tuple[int, ...]]:
+    """Of each that has ended: tokens of its prompt, cached ones, and generated ones."""
+    ids = np.frombuffer(output.ended, np.int64).tolist()
+    columns = np.frombuffer(output.counts, np.int32).reshape(3, len(ids))
+    return {i: tuple(one) for i, one in zip(ids, columns.T.tolist(), strict=True) if any(one)}
 
 
 def note(output: Any, spent: dict[int, float]) -> None:
@@ -91,3 +99,74 @@ def test_who_never_ran_took_nothing(make_engine: Make, folder: Path) -> None:
     engine.core.abort([*ids, 77])
     spent = np.frombuffer(engine.core.take_ended().spent, np.float64)
     assert spent.tolist() == [0.0, 0.0, 0.0]
+
+
+class Watched:
+    """By brute force: which places of which sequence a step has computed, and who got a token."""
+
+    def __init__(self, engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.places: dict[int, set[int]] = defaultdict(set)
+        self.made: Counter[int] = Counter()
+        launch = engine.core._launch
+
+        def watch(batch: Any, began: float) -> Any:
+            columns = (batch.sequences, batch.starts, batch.settled, batch.samples)
+            for of, start, count, samples in zip(*[c.tolist() for c in columns], strict=True):
+                self.places[of].update(range(start, start + count))
+                self.made[of] += samples
+            return launch(batch, began)
+
+        monkeypatch.setattr(engine.core, "_launch", watch)
+
+
+@pytest.mark.parametrize("overlaps", [False, True])
+def test_who_took_time_is_told_the_tokens_that_were_computed_each_once(
+    make_engine: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, overlaps: bool
+) -> None:
+    """Chunks, hits, preemptions, several answers, and aborts at any moment, also in a step."""
+    monkeypatch.setattr(Runner, "overlaps", overlaps)
+    engine = make_engine(folder, kv_pages=26, max_running=8, max_batch_tokens=24)
+    watched, rng = Watched(engine, monkeypatch), random.Random(3)
+    told: dict[int, tuple[int, ...]] = {}
+    spent: dict[int, float] = {}
+    lengths: dict[int, int] = {}
+    aborted: set[int] = set()
+    shared = [rng.randrange(100, 300) for _ in range(48)]
+    for step in range(3000):
+        if step < 120 and step % 3 == 0:
+            own = [rng.randrange(100, 300) for _ in range(rng.randint(1, 60))]
+            prompt = shared[: rng.choice((0, 16, 32, 48))] + own
+            n = rng.choice((1, 1, 3))
+            ids = engine.submit(prompt, n=n, max_tokens=rng.randint(20, 90), ignore_eos=True)
+            lengths |= dict.fromkeys(ids, len(prompt))
+        if step < 120 and step % 4 == 1:
+            aborted.add(gone := rng.choice(list(lengths)))
+            engine.core.abort([gone])
+        if not engine.core.has_work and step > 120:
+            break
+        output = engine.step()
+        note(output, spent)
+        told |= counts_of(output)
+    assert engine.core.stats.preemptions
+    assert sum(cached > 0 for _, cached, _ in told.values()) > 10
+    left = [of for of in aborted if 0 < len(watched.places[of]) < lengths[of]]
+    assert len(left) > 3, "some are to be left in the middle of their prompts"
+    for of, length in lengths.items():
+        counted, cached, made = told.get(of, (0, 0, 0))
+        admitted = engine.answers[of].admitted
+        found = 0 if admitted is None or not watched.places[of] else admitted.cached_tokens
+        places = watched.places[of] | set(range(found))
+        assert counted == len({place for place in places if place < length}), of
+        assert cached == found, of
+        # One that is computed behind an end that nobody foresaw is not among these requests.
+        assert made == watched.made[of] >= len(engine.answers[of].tokens), of
+        assert (spent[of] > 0) == (counted > 0), of
+
+
+def test_who_is_refused_has_ended_and_took_nothing(make_engine: Make, folder: Path) -> None:
+    engine = make_engine(folder)
+    (one,) = engine.submit([3] * 40, max_tokens=50)
+    engine.core.refuse([one, 99])
+    ended = engine.core.take_ended()
+    assert np.frombuffer(ended.ended, np.int64).tolist() == [99]
+    assert np.frombuffer(ended.counts, np.int32).tolist() == [0, 0, 0]

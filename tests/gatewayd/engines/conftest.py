@@ -112,6 +112,7 @@ class Sink:
     name: str = ""
     on_tokens: Callable[[Sink], None] | None = None
     calls: list[str] = field(default_factory=list)
+    reached: list[int] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
     logprobs: list[TokenLogprobs] = field(default_factory=list)
     error: GatewayError | None = None
@@ -120,6 +121,9 @@ class Sink:
 
     def admitted(self, cached_tokens: int, queue_seconds: float) -> None:
         self.calls.append("admitted")
+
+    def computed(self, tokens: int) -> None:
+        self.reached.append(tokens)
 
     def preempted(self) -> None:
         self.calls.append("preempted")

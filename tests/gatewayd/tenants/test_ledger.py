@@ -14,7 +14,7 @@ from sqlalchemy import delete
 from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.costs import Asked
 from gatewayd.tenants.limits import Bucket, Gate, Limits
-from gatewayd.tenants.marks import NAME, Marks, known
+from gatewayd.tenants.marks import NAME, Mark, Marks, known
 from gatewayd.tenants.prices import Price
 from gatewayd.text.model import TextModel
 from tests.clock import Clock
@@ -297,7 +297,7 @@ async def test_what_the_dead_held_is_settled_once_at_what_is_known(
         key = await here.key("a")
         waiting = asyncio.create_task(here.post(PATH, key, ask(max_tokens=50, stream=True)))
         await until(lambda: here.gateway.fleet.jobs)
-        await until(lambda: 2 in known(folder / NAME).values())
+        await until(lambda: Mark(2, 3, 0) in known(folder / NAME).values())
         assert len(await here.rows(reservations)) == 1
         with sqlite3.connect(folder / "gatewayd.db") as source:
             (dead := tmp_path / "dead").mkdir(mode=0o700)
@@ -370,11 +370,11 @@ def test_marks_outlive_who_made_them_and_there_is_always_room(tmp_path: Path) ->
     marks, slots = Marks(tmp_path / NAME), {}
     for number in range(3000):
         slots[number] = marks.take(f"use_{number}")
-        marks.write(slots[number], number)
-    assert known(tmp_path / NAME) == {f"use_{n}": n for n in range(3000)}
+        marks.write(slots[number], number, number + 1, number // 2)
+    assert known(tmp_path / NAME) == {f"use_{n}": Mark(n, n + 1, n // 2) for n in range(3000)}
     marks.give_back(slots[7])
     assert marks.take("another") == slots[7]
     found = known(tmp_path / NAME)
-    assert (found["another"], "use_7" in found) == (0, False)
+    assert (found["another"], "use_7" in found) == (Mark(0, 0, 0), False)
     marks.close()
     assert known(tmp_path / "nothing") == {}

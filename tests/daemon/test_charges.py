@@ -1,0 +1,178 @@
+"""What engines compute is charged, on every route and whatever ends a request; on a real engine.
+
+The oracle is the engine's own count of tokens: prompts that nobody has sent before and answers of
+one token are computed once, so what was charged, less what was cached, is what was computed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import re
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from gatewayd.admin.client import call
+from gatewayd.store.tables import budgets, usage
+from tests.daemon.conftest import Running, nano_daemon
+from tests.daemon.test_tenants import rows
+from tests.gatewayd.durables import copy_of
+from tests.gatewayd.tenants.desk import bearer
+
+LEAVES_SECONDS = 0.025
+_numbers = itertools.count()
+
+
+def words(count: int) -> str:
+    """A text that nobody has sent before, of about so many tokens."""
+    rng = random.Random(next(_numbers))
+    return " ".join(str(rng.randint(100, 999)) for _ in range(count // 2))
+
+
+def ids(count: int) -> list[int]:
+    """A prompt that nobody has sent before, of so many tokens."""
+    rng = random.Random(next(_numbers))
+    return [rng.randint(300, 4000) for _ in range(count)]
+
+
+def chat() -> list[dict[str, str]]:
+    return [{"role": "user", "content": words(1000)}]
+
+
+BODIES: dict[str, Callable[[], dict[str, Any]]] = {
+    "/v1/completions": lambda: {"prompt": ids(1500), "max_tokens": 1, "n": 2},
+    "/v1/chat/completions": lambda: {"messages": chat(), "max_tokens": 1, "stream": True},
+    "/v1/embeddings": lambda: {"input": ids(1500)},
+    "/rerank": lambda: {"query": words(700), "documents": [words(700), words(20)]},
+    "/score": lambda: {"text_1": words(700), "text_2": words(700)},
+    "/v1/decisions": lambda: {
+        "input": words(700),
+        "questions": [{"type": "predicate", "instructions": "It is short."}],
+    },
+    "/v1/responses": lambda: {"input": words(1000), "max_output_tokens": 1},
+    "/v1/messages": lambda: {"messages": chat(), "max_tokens": 1},
+    "/api/generate": lambda: {"prompt": words(1000), "options": {"num_predict": 1}},
+    "/api/chat": lambda: {"messages": chat(), "options": {"num_predict": 1}},
+    "/api/embed": lambda: {"input": words(1000)},
+}
+
+
+@dataclass
+class Books:
+    """What a daemon's engine has done, and what its tenants are charged for."""
+
+    daemon: Running
+    socket: str
+    store: Path
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        return call(self.socket, method, path, body)
+
+    def tenant(self, name: str, **terms: object) -> dict[str, str]:
+        """Headers of a new one's key."""
+        self.ask("POST", "/admin/tenants", {"tenant": name, "terms": terms})
+        return bearer(self.ask("POST", "/admin/keys", {"tenant": name})["secret"])
+
+    def rows(self, tenant: str | None = None) -> list[Any]:
+        return [row for row in rows(self.store, usage) if tenant in (None, row.tenant)]
+
+    def metric(self, name: str) -> float:
+        page = httpx.get(f"{self.daemon.url}/metrics", headers=self.scraper, timeout=10).text
+        return sum(map(float, re.findall(rf"^{name}(?:{{.*}})? (\S+)$", page, re.M)))
+
+    def open_books(self) -> None:
+        body = {"tenant": "default", "scopes": ["metrics:read"]}
+        self.scraper = bearer(self.ask("POST", "/admin/keys", body)["secret"])
+        self.ask("PATCH", "/admin/tenants/default", {"weight": 2})
+
+    async def check(self) -> None:
+        """All that the engine has done is on somebody's account."""
+        async with asyncio.timeout(20):
+            while True:
+                busy = await asyncio.to_thread(self.metric, "gatewayd_engine_busy_seconds_total")
+                found = self.rows()
+                if abs(sum(row.engine_seconds for row in found) - busy) < 1e-6:
+                    break
+                await asyncio.sleep(0.05)
+        computed = self.metric("gatewayd_engine_computed_tokens_total")
+        charged = sum(row.prompt_tokens - row.cached_tokens for row in found)
+        assert charged == computed
+        assert [row for row in found if row.engine_seconds > 0 and not row.prompt_tokens] == []
+        assert self.metric("gatewayd_uncharged_engine_seconds_total") == 0
+
+
+@pytest.fixture
+def books(tmp_path: Path, fresh_store: Path) -> Iterator[Books]:
+    store, socket = copy_of(fresh_store, tmp_path / "store"), str(tmp_path / "admin.sock")
+    settings = {
+        "GATEWAYD_STORE__PATH": str(store),
+        "GATEWAYD_ADMIN__SOCKET": socket,
+        "GATEWAYD_ENGINE__THREADS": "1",
+    }
+    with nano_daemon(tmp_path, **settings) as daemon:
+        found = Books(daemon, socket, store)
+        found.open_books()
+        yield found
+
+
+@contextlib.asynccontextmanager
+async def client(books: Books) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(base_url=books.daemon.url, timeout=30) as http:
+        yield http
+
+
+async def left(
+    http: httpx.AsyncClient, path: str, headers: dict[str, str], seconds: float
+) -> int | None:
+    """The status of a request that is left so soon; None if there was none by then."""
+    body = {"model": "nano", **BODIES[path]()}
+    try:
+        answer = await http.post(path, json=body, headers=headers, timeout=seconds)
+    except httpx.TimeoutException:
+        return None
+    assert answer.status_code in (200, 429), answer.text
+    return answer.status_code
+
+
+async def test_leaving_within_the_first_step_is_charged_and_holds_every_limit(books: Books) -> None:
+    headers = books.tenant(
+        "a", tokens_per_minute=2000, most_tokens=3000, concurrency=1, requests_per_minute=1000
+    )
+    found: Counter[int | None] = Counter()
+    async with client(books) as http:
+        for _ in range(60):
+            found[await left(http, "/v1/completions", headers, LEAVES_SECONDS)] += 1
+        assert found[429] >= 55, found
+        await books.check()
+        charged = books.rows("a")
+        assert 0 < len(charged) <= 60 - found[429]
+        assert all(row.prompt_tokens >= 512 for row in charged), "a step has as many"
+        used = sum(row.prompt_tokens + row.completion_tokens for row in charged)
+        (budget,) = [row for row in rows(books.store, budgets) if row.tenant == "a"]
+        assert (budget.used_tokens, budget.reserved_tokens) == (used, 0)
+        told = (await http.get("/v1/gateway/usage", headers=headers)).json()["limits"]
+        assert told["concurrency"]["remaining"] == 1
+        assert told["tokens_per_minute"]["remaining"] <= 2000 - used + 400
+
+
+async def test_every_route_is_charged_for_what_its_clients_leave(books: Books) -> None:
+    async with client(books) as http:
+        for path in BODIES:
+            headers = books.tenant("t" + path.replace("/", "-"))
+            waits = (LEAVES_SECONDS, 4 * LEAVES_SECONDS, 16 * LEAVES_SECONDS)
+            await asyncio.gather(*(left(http, path, headers, seconds) for seconds in waits))
+        await books.check()
+        for path in BODIES:
+            found = books.rows("t" + path.replace("/", "-"))
+            assert sum(row.engine_seconds for row in found) > 0, path
+            assert sum(row.prompt_tokens for row in found) > 0, path
+        gone = [row for row in books.rows() if row.outcome == "abort" and row.engine_seconds > 0]
+        assert len(gone) > len(BODIES) // 3, "some are to be left in the middle"

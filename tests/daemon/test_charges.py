@@ -11,6 +11,7 @@ import contextlib
 import itertools
 import random
 import re
+import signal
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ import httpx
 import pytest
 
 from gatewayd.admin.client import call
-from gatewayd.store.tables import budgets, usage
+from gatewayd.store.tables import budgets, reservations, usage
 from tests.daemon.conftest import Running, nano_daemon
-from tests.daemon.test_tenants import rows
+from tests.daemon.test_tenants import act, rows
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.desk import bearer
 
@@ -143,9 +144,7 @@ async def left(
 
 
 async def test_leaving_within_the_first_step_is_charged_and_holds_every_limit(books: Books) -> None:
-    headers = books.tenant(
-        "a", tokens_per_minute=2000, most_tokens=3000, concurrency=1, requests_per_minute=1000
-    )
+    headers = books.tenant("a", tokens_per_minute=2000, most_tokens=200_000, concurrency=1)
     found: Counter[int | None] = Counter()
     async with client(books) as http:
         for _ in range(60):
@@ -176,3 +175,53 @@ async def test_every_route_is_charged_for_what_its_clients_leave(books: Books) -
             assert sum(row.prompt_tokens for row in found) > 0, path
         gone = [row for row in books.rows() if row.outcome == "abort" and row.engine_seconds > 0]
         assert len(gone) > len(BODIES) // 3, "some are to be left in the middle"
+
+
+async def killed(
+    start_daemon: Any, store: Path, bodies: list[dict[str, Any]], seconds: float
+) -> list[Any]:
+    """What the next start settles of requests in whose middle a daemon was killed."""
+    terms = {"tenant": "a", "terms": {"most_tokens": 100_000}}
+    act(store, "/admin/tenants", terms)
+    headers = bearer(act(store, "/admin/keys", {"tenant": "a"})["secret"])
+    daemon = await asyncio.to_thread(
+        start_daemon, env={"FAKE_STEP_MS": "10"}, **{"store.path": store}
+    )
+
+    async def send(http: httpx.AsyncClient, body: dict[str, Any]) -> None:
+        body = {"model": "nano", "ignore_eos": True, **body}
+        with contextlib.suppress(httpx.HTTPError):
+            await http.post(f"{daemon.url}/v1/completions", json=body, headers=headers)
+
+    async with httpx.AsyncClient(timeout=20) as http:
+        sent = [asyncio.create_task(send(http, body)) for body in bodies]
+        async with asyncio.timeout(20):
+            while len(await asyncio.to_thread(rows, store, reservations)) < len(bodies):
+                await asyncio.sleep(0.02)
+        await asyncio.sleep(seconds)
+        daemon.process.send_signal(signal.SIGKILL)
+        await asyncio.to_thread(daemon.process.wait)
+        await asyncio.gather(*sent)
+    daemon = await asyncio.to_thread(start_daemon, **{"store.path": store})
+    assert daemon.stop() == 0
+    return sorted(rows(store, usage), key=lambda row: row.prompt_tokens)
+
+
+async def test_a_killed_daemons_answers_are_charged_streamed_or_not(
+    start_daemon: Any, fresh_store: Path, tmp_path: Path
+) -> None:
+    store = copy_of(fresh_store, tmp_path / "store")
+    bodies = [
+        {"prompt": [300] * 10, "max_tokens": 500, "stream": True},
+        {"prompt": [300] * 11, "max_tokens": 500},
+        {"prompt": [300] * 12, "max_tokens": 500, "n": 2, "stop": ["no such text"]},
+        {"prompt": [300] * 13, "max_tokens": 500, "n": 2, "best_of": 2, "logprobs": 1},
+    ]
+    found = await killed(start_daemon, store, bodies, 0.5)
+    assert [(row.outcome, row.prompt_tokens) for row in found] == [
+        ("lost", length) for length in (10, 11, 12, 13)
+    ]
+    streamed, *others = [row.completion_tokens for row in found]
+    assert streamed > 10
+    for row, count, choices in zip(found[1:], others, (1, 2, 2), strict=True):
+        assert abs(count - choices * streamed) <= 4 * choices, (row.prompt_tokens, count, streamed)

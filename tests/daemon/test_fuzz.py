@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
+import re
+import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -17,13 +22,18 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.core.result import Ok
 from schemathesis.specs.openapi.checks import content_type_conformance, status_code_conformance
 
+from gatewayd.admin.client import call
 from gatewayd.errors import MISTAKE
+from gatewayd.store.tables import usage
 from tests.daemon.conftest import Running, nano_daemon
 from tests.daemon.request_fuzz import MOST_TOKENS, bodies
 from tests.daemon.streams import ANTHROPIC_TYPES, Told, told_by
+from tests.daemon.test_tenants import rows
 from tests.docs.test_errors import documented
 
 AT_ONCE = 10
+LEAVING = 2
+"""Of those, which are sent a second time and left."""
 SECONDS = 30.0
 """Until an answer counts as a hang."""
 
@@ -97,12 +107,35 @@ def good_body(path: str) -> dict[str, Any]:
 def daemon(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A daemon for all, whose engine must be the same one at the end."""
     folder = tmp_path_factory.mktemp("fuzz")
-    env = {"GATEWAYD_STORE__PATH": str(folder / "store"), "GATEWAYD_ENGINE__THREADS": "1"}
+    store, socket = folder / "store", str(folder / "admin.sock")
+    env = {
+        "GATEWAYD_STORE__PATH": str(store),
+        "GATEWAYD_ENGINE__THREADS": "1",
+        "GATEWAYD_ADMIN__SOCKET": socket,
+    }
     with nano_daemon(folder, **env) as running:
+        call(socket, "PATCH", "/admin/tenants/default", {"weight": 2})  # so that it is counted
         pid = running.engine_pid
         yield running
         assert running.engine_pid == pid
         assert not running.said("Traceback")
+        check_charges(running, store)
+
+
+def check_charges(daemon: Running, store: Path) -> None:
+    """All that the engine has done is on the account of a request that took tokens."""
+    deadline = time.monotonic() + 20
+    while True:
+        page = httpx.get(f"{daemon.url}/metrics").text
+        (busy,) = re.findall(r"^gatewayd_engine_busy_seconds_total{.*} (\S+)$", page, re.M)
+        found = rows(store, usage)
+        if abs(sum(row.engine_seconds for row in found) - float(busy)) < 1e-6:
+            break
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert [row for row in found if row.engine_seconds > 0 and not row.prompt_tokens] == []
+    assert "gatewayd_uncharged_engine_seconds_total 0.0" in page
+    assert Counter(row.outcome for row in found)["abort"] > 0
 
 
 def document_of(daemon: Running) -> dict[str, Any]:
@@ -143,6 +176,18 @@ async def ask(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> Tol
     return None
 
 
+async def leave(client: httpx.AsyncClient, path: str, body: dict[str, Any]) -> None:
+    """Send one, and leave within a step or a few."""
+    seconds = random.Random(json.dumps(body)).uniform(0.001, 0.06)
+    with contextlib.suppress(httpx.TimeoutException):
+        await client.post(
+            path,
+            content=json.dumps(body).encode(),
+            headers={"content-type": "application/json"},
+            timeout=httpx.Timeout(SECONDS, read=seconds),
+        )
+
+
 def check_stream(path: str, body: dict[str, Any], told: Told) -> None:
     """It came to its end; what it says of an error is what the documentation knows."""
     assert told.is_over, (path, body, told.events[-1:])
@@ -170,7 +215,9 @@ def fuzz(daemon: Running, examples: int) -> None:
     def run(batch: list[tuple[str, dict[str, Any]]]) -> None:
         async def all_at_once() -> None:
             async with httpx.AsyncClient(base_url=daemon.url, timeout=SECONDS) as client:
+                leaving = [asyncio.create_task(leave(client, *one)) for one in batch[:LEAVING]]
                 told = await asyncio.gather(*(ask(client, path, body) for path, body in batch))
+                await asyncio.gather(*leaving)
             streams.update(path for (path, _), one in zip(batch, told, strict=True) if one)
 
         asyncio.run(all_at_once())

@@ -19,7 +19,7 @@ from gatewayd.tenants.prices import Price
 from gatewayd.text.model import TextModel
 from tests.clock import Clock
 from tests.gatewayd.durables import copy_of, opened
-from tests.gatewayd.fake_fleet import Job, hangs, hangs_after, says
+from tests.gatewayd.fake_fleet import Job, Script, hangs, hangs_after, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.tenants.desk import bearer, check_books, town
 
@@ -288,16 +288,42 @@ async def test_a_tenant_that_nobody_limits_is_not_written_down_as_nobodys(
         assert (row["tenant"], row["key_id"]) == ("default", None)
 
 
+def computes(cached: int) -> Script:
+    """The prompt, and nothing behind it."""
+
+    async def script(job: Job) -> None:
+        job.compute(cached)
+        await job.gone.wait()
+
+    return script
+
+
+@pytest.mark.parametrize(
+    ("script", "mark", "is_kept", "charged"),
+    [
+        (hangs_after([300, 301]), Mark(2, 3, 0), True, (3, 0, 2)),
+        (computes(cached=1), Mark(0, 3, 1), True, (3, 1, 0)),
+        (hangs, Mark(0, 0, 0), True, (0, 0, 0)),  # it waited
+        (hangs_after([300, 301]), Mark(2, 3, 0), False, (3, 0, 0)),  # nobody knows any more
+    ],
+)
 async def test_what_the_dead_held_is_settled_once_at_what_is_known(
-    text: TextModel, folder: Path, tmp_path: Path
+    text: TextModel,
+    folder: Path,
+    tmp_path: Path,
+    script: Script,
+    mark: Mark,
+    is_kept: bool,
+    charged: tuple[int, int, int],
 ) -> None:
-    async with town(text, folder, hangs_after([300, 301])) as here:
-        await here.act("PUT", "/admin/prices", {"model": "*", "input": 10**6, "output": 10**6})
+    async with town(text, folder, script) as here:
+        price = {"model": "*", "input": 10**6, "cached": 0, "output": 10**6}
+        await here.act("PUT", "/admin/prices", price)
         await here.tenant("a", most_tokens=100)
         key = await here.key("a")
-        waiting = asyncio.create_task(here.post(PATH, key, ask(max_tokens=50, stream=True)))
+        waiting = asyncio.create_task(here.post(PATH, key, ask(max_tokens=50)))
         await until(lambda: here.gateway.fleet.jobs)
-        await until(lambda: Mark(2, 3, 0) in known(folder / NAME).values())
+        await until(lambda: mark in known(folder / NAME).values())
         assert len(await here.rows(reservations)) == 1
         with sqlite3.connect(folder / "gatewayd.db") as source:
             (dead := tmp_path / "dead").mkdir(mode=0o700)
@@ -307,14 +333,17 @@ async def test_what_the_dead_held_is_settled_once_at_what_is_known(
         source.close()
         (dead / "secret").write_bytes((folder / "secret").read_bytes())
         (dead / "secret").chmod(0o600)
-        (dead / NAME).write_bytes((folder / NAME).read_bytes())
+        if is_kept:
+            (dead / NAME).write_bytes((folder / NAME).read_bytes())
         waiting.cancel()
     for _ in range(2):
         with opened(dead) as durable:
             await durable.database.read(check_books)
             (row,) = await durable.database.read(lambda c: c.execute(usage.select()).all())
-            assert (row.outcome, row.prompt_tokens, row.completion_tokens) == ("lost", 3, 2)
-            assert row.micros == 5
+            assert row.outcome == "lost"
+            assert (row.prompt_tokens, row.cached_tokens, row.completion_tokens) == charged
+            prompt, cached, generated = charged
+            assert row.micros == prompt - cached + generated
             assert not await durable.database.read(lambda c: c.execute(reservations.select()).all())
 
 

@@ -33,7 +33,7 @@ from gatewayd.pipeline_settling import charged, when_taken
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
-from gatewayd.tenants.principal import Principal, revoked
+from gatewayd.tenants.principal import Principal
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
 
 
@@ -93,7 +93,7 @@ class Pipeline:
 
         Raises:
             PermissionDenied: its key is not for this model.
-            Unauthorized: its key was revoked since the request came.
+            Unauthorized: its key is good no more since the request came.
             RateLimited: a limit of its tenant's is reached.
             InsufficientQuota: its tenant's budget has too little left.
             QueueFull: there is no room.
@@ -218,7 +218,9 @@ class Generation:
 
     def _revoke(self) -> None:
         """Its key is good no more."""
-        self.fail(revoked())
+        lease = self.work.principal.lease
+        if lease is not None:
+            self.fail(lease.why())
 
     # For the choices.
 

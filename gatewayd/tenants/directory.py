@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -12,39 +14,19 @@ from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants.account import Account, Terms
 from gatewayd.tenants.grants import grant_of
-from gatewayd.tenants.keys import is_one_of, parsed
+from gatewayd.tenants.keys import parsed, place_among
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Limits
+from gatewayd.tenants.live_key import LiveKey
 from gatewayd.tenants.prices import Price
-from gatewayd.tenants.principal import OPERATOR, Lease, Principal, revoked
+from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.secret import Secret
 from gatewayd_engine.messages import TenantQuota
 
-
-class _Key:
-    """A key's row, and who comes with it."""
-
-    __slots__ = ("digest", "expires_at", "old_digest", "old_until", "principal")
-
-    def __init__(self, row: Row[Any], account: Account, lease: Lease) -> None:
-        self.digest: bytes = row.digest
-        self.old_digest: bytes | None = row.old_digest
-        self.old_until: int = row.old_until or 0
-        self.expires_at: int | None = row.expires_at
-        self.principal = Principal(
-            tenant=row.tenant,
-            scopes=frozenset(row.scopes),
-            key_id=row.id,
-            lease=lease,
-            account=account,
-        )
-
-    def digests(self, now: float) -> tuple[bytes, ...]:
-        if self.old_digest is not None and now < self.old_until:
-            return self.digest, self.old_digest
-        return (self.digest,)
+_LOOK_SECONDS = 10.0
+"""The wall clock may be set while a timer runs that is not."""
 
 
 class Directory:
@@ -57,7 +39,8 @@ class Directory:
     Args:
         secret: the server's.
         ledger: of what is used.
-        wall: Unix time, by which keys expire.
+        wall: Unix time, by which keys expire: also what runs with them, ten seconds late at most
+            where it was set meanwhile.
         believed: the same, by which budgets count.
     """
 
@@ -73,7 +56,9 @@ class Directory:
         self._secret = secret
         self._ledger = ledger
         self._wall, self._believed = wall, believed
-        self._keys: Mapping[str, _Key] = {}
+        self._keys: Mapping[str, LiveKey] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._must_look = False
         self._accounts: dict[str, Account] = {}
         self._quotas: list[TenantQuota] = []
         self._tell_quotas: Callable[[list[TenantQuota]], None] | None = None
@@ -101,8 +86,7 @@ class Directory:
             for row in everything.keys
             if row.revoked_at is None and row.tenant in terms
         }
-        gone = [self._keys[key_id] for key_id in self._keys.keys() - live.keys()]
-        self._keys, self.has_keys = live, bool(everything.keys)
+        before, self._keys, self.has_keys = self._keys, live, bool(everything.keys)
         # Nobody counts what everybody uses, unless something was promised.
         counts = not terms[DEFAULT_TENANT].are_usual
         counted = Principal(
@@ -116,14 +100,29 @@ class Directory:
             self._quotas = quotas
             if self._tell_quotas is not None:
                 self._tell_quotas(quotas)
-        for key in gone:
-            if key.principal.lease is not None:
-                key.principal.lease.end()
+        for key_id, key in before.items():
+            key.give_way(live.get(key_id))
+        self._look()
 
-    def _made(self, row: Row[Any]) -> _Key:
-        before = self._keys.get(row.id)
-        lease = before.principal.lease if before is not None else None
-        return _Key(row, self._accounts[row.tenant], lease or Lease())
+    def _made(self, row: Row[Any]) -> LiveKey:
+        return LiveKey(row, self._accounts[row.tenant], self._keys.get(row.id))
+
+    def _look(self) -> None:
+        """End what is over by now, and come again when the next is: one timer for all keys."""
+        try:
+            loop = asyncio.get_running_loop()
+        except RuntimeError:
+            self._must_look = True  # before the start: whoever comes first sets the timer
+            return
+        if self._timer is not None:
+            self._timer.cancel()
+        now, self._timer, self._must_look = self._wall(), None, False
+        soonest = min([key.next_end(now) for key in self._keys.values()], default=math.inf)
+        if soonest < math.inf:
+            seconds = min(soonest - now, _LOOK_SECONDS)
+            self._timer = loop.call_later(seconds, self._look)
+        for key in self._keys.values():
+            key.end_what_is_over(now)
 
     def authenticate(self, given: bytes) -> Principal:
         """Who has a key.
@@ -135,11 +134,12 @@ class Directory:
         key_id, secret = form or ("", given)
         key, now = self._keys.get(key_id), self._wall()
         digests = () if key is None else key.digests(now)
-        if not is_one_of(self._secret, secret, digests) or key is None:
+        place = place_among(self._secret, secret, digests)
+        if place is None or key is None:
             raise Unauthorized("the API key is not valid")
-        if key.expires_at is not None and key.expires_at <= now:
-            raise Unauthorized("the API key has expired", code="key_expired")
-        return key.principal
+        if self._must_look:
+            self._look()
+        return key.principal(now, digests[place])
 
     def has_account(self, tenant: str) -> bool:
         """Whether there is such a tenant, or was since the start."""
@@ -154,11 +154,9 @@ class Directory:
         if key_id is None and tenant == DEFAULT_TENANT:
             return self.operator
         key = self._keys.get(key_id or "")
-        if key is None or key.principal.tenant != tenant:
+        if key is None or key.tenant != tenant:
             raise revoked()
-        if key.expires_at is not None and key.expires_at <= self._wall():
-            raise Unauthorized("the API key has expired", code="key_expired")
-        return key.principal
+        return key.principal(self._wall())
 
 
 def _terms(row: Row[Any]) -> Terms:

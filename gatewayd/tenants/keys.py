@@ -43,8 +43,8 @@ def parsed(given: bytes) -> tuple[str, bytes] | None:
     return None if found is None else (found[1].decode(), found[2])
 
 
-def is_one_of(secret: Secret, given: bytes, digests: tuple[bytes, ...]) -> bool:
-    """Whether a secret is that of a digest, in a time that says nothing.
+def place_among(secret: Secret, given: bytes, digests: tuple[bytes, ...]) -> int | None:
+    """Which digest a secret has, in a time that says nothing; None for none of them.
 
     Args:
         secret: the server's.
@@ -52,7 +52,7 @@ def is_one_of(secret: Secret, given: bytes, digests: tuple[bytes, ...]) -> bool:
         digests: that are good now, two at most; none for an id that nobody has.
     """
     digest = secret.digest(given)
-    is_good = False
-    for known in (digests + _NOBODY)[: len(_NOBODY)]:
-        is_good |= compare_digest(digest, known)
-    return is_good
+    place = -1
+    for at, known in enumerate((digests + _NOBODY)[: len(_NOBODY)]):
+        place = max(place, at if compare_digest(digest, known) else -1)
+    return place if 0 <= place < len(digests) else None

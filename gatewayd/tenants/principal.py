@@ -29,17 +29,34 @@ USUAL = (INFER, FILES, BATCHES, MODELS)
 """Of a key that is made without saying which."""
 
 
+def revoked() -> Unauthorized:
+    """What whoever has a revoked key is told."""
+    return Unauthorized("the API key was revoked", code="key_revoked")
+
+
+def rotated() -> Unauthorized:
+    """What whoever has the old secret of a key is told while something of his runs."""
+    return Unauthorized("the API key was rotated: use its new secret", code="key_revoked")
+
+
+def expired() -> Unauthorized:
+    """What whoever has a key is told whose time is over."""
+    return Unauthorized("the API key has expired", code="key_expired")
+
+
 class Lease:
-    """What hangs on a key: ends with it.
+    """What hangs on a key, or on one of its secrets: ends with it.
 
     Attributes:
-        is_over: whether the key is good no more.
+        is_over: whether it is good no more.
+        why: makes what is told then.
     """
 
-    __slots__ = ("_ends", "is_over")
+    __slots__ = ("_ends", "is_over", "why")
 
     def __init__(self) -> None:
         self.is_over = False
+        self.why = revoked
         self._ends: set[Callable[[], None]] = set()
 
     def add(self, end: Callable[[], None]) -> None:
@@ -50,9 +67,11 @@ class Lease:
         """Do not call it any more."""
         self._ends.discard(end)
 
-    def end(self) -> None:
-        """The key is good no more: whatever runs with it ends now."""
-        self.is_over = True
+    def end(self, why: Callable[[], Unauthorized]) -> None:
+        """It is good no more: whatever runs with it ends now."""
+        if self.is_over:
+            return
+        self.is_over, self.why = True, why
         ends, self._ends = self._ends, set()
         for end in ends:
             end()
@@ -66,7 +85,7 @@ class Principal:
         tenant: whose everything is that it makes or finds.
         scopes: its rights.
         key_id: of its key; None for the operator, and for everybody where there are no keys.
-        lease: ends with its key.
+        lease: ends with its key, or with the secret of it that was sent.
         account: counts what it uses; None where nobody counts.
     """
 
@@ -107,10 +126,10 @@ class Principal:
 
         Raises:
             PermissionDenied: it is not there.
-            Unauthorized: the key was revoked since the request came.
+            Unauthorized: the key is good no more since the request came.
         """
         if self.lease is not None and self.lease.is_over:
-            raise revoked()
+            raise self.lease.why()
         if not (self.is_free or INFER in self.scopes or f"infer:{model}" in self.scopes):
             raise PermissionDenied(
                 f"this API key lacks the scope infer:{model}; ask for one that has it",
@@ -144,8 +163,3 @@ def principal_of(scope: MutableMapping[str, Any]) -> Principal:
     if principal is None:
         raise Unauthorized("no API key", code="missing_api_key")
     return principal
-
-
-def revoked() -> Unauthorized:
-    """What whoever has a revoked key is told."""
-    return Unauthorized("the API key was revoked", code="key_revoked")

@@ -42,17 +42,17 @@ def when_taken(
         call_later: calls something so many seconds later.
     """
     found: list[Taken | None] = [None] * len(handles)
-    timer: _Timer | None = None
+    left, timer = len(handles), None
 
     def told(at: int, taken: Taken) -> None:
+        nonlocal left
         if found[at] is not None:
             return
-        found[at] = taken
-        known = [one for one in found if one is not None]
-        if len(known) == len(found):
+        found[at], left = taken, left - 1
+        if not left:
             if timer is not None:
                 timer.cancel()
-            then(known)
+            then([one for one in found if one is not None])
 
     def give_up() -> None:
         late = [at for at, one in enumerate(found) if one is None]
@@ -62,7 +62,7 @@ def when_taken(
 
     for at, handle in enumerate(handles):
         handle.when_spent(partial(told, at))
-    if None in found:
+    if left:
         timer = call_later(MOST_SECONDS, give_up)
 
 

@@ -79,9 +79,10 @@ async def test_an_answer_frees_the_slot_at_once_though_seconds_are_not_known(
         here.gateway.fleet.is_silent = True
         await here.tenant("a", concurrency=1)
         key = await here.key("a")
-        for count in (1, 2):
+        for _ in range(2):
             assert (await here.post(PATH, key, ask())).status_code == 200
-            job = here.gateway.fleet.jobs[-1]
+        assert await here.rows(usage) == []
+        for count, job in enumerate(here.gateway.fleet.jobs, 1):
             assert job.tell is not None
             job.tell(Taken(0.5, 100, 16, (3,)))
             row = (await here.rows(usage))[-1]

@@ -29,7 +29,7 @@ from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd.pipeline_progress import Progress
 from gatewayd.pipeline_refused import CLIENT_GONE, mistake_behind, why_of
-from gatewayd.pipeline_settling import charged, when_taken
+from gatewayd.pipeline_settling import charged, when_taken, withdraw
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
@@ -391,23 +391,12 @@ class Generation:
             handle.cancel()
 
     def _withdraw(self, ticket: Ticket) -> None:
-        """Not all prompts were taken; those that were may be in a step by now."""
+        """Not all prompts were taken."""
         work, handles = self.work, self._handles
-        if not handles:
-            ticket.give_back()
-            return
-        lefts = lefts_of(self.choices, work, len(handles))
         total_ms = round(1000 * (self.clock() - work.arrival))
         nothing = Spent(self.outcome, 0, 0, 0, total_ms=total_ms)
-
-        def settle(all_taken: Sequence[Taken]) -> None:
-            spent = charged(nothing, lefts, all_taken)
-            if spent.tokens or spent.engine_seconds:
-                ticket.settle(spent)
-            else:
-                ticket.give_back()
-
-        when_taken(handles, settle, self._loop.call_later)
+        lefts = lefts_of(self.choices, work, len(handles))
+        withdraw(ticket, nothing, lefts, handles, self._loop.call_later)
 
     def _account(self) -> None:
         work, outcome, now = self.work, self.outcome, self.clock()

@@ -15,6 +15,7 @@ from typing import NamedTuple, Protocol
 from gatewayd.engines.seam import Handle
 from gatewayd.engines.taken import Taken
 from gatewayd.pipeline_choice import Choice
+from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
 
 _log = logging.getLogger(__name__)
@@ -121,3 +122,33 @@ def charged(spent: Spent, lefts: Sequence[Left], all_taken: Sequence[Taken]) -> 
         completion_tokens=generated,
         engine_seconds=sum([taken.seconds for taken in all_taken]),
     )
+
+
+def withdraw(
+    ticket: Ticket,
+    nothing: Spent,
+    lefts: Sequence[Left],
+    handles: Sequence[Handle],
+    call_later: Callable[[float, Callable[[], None]], _Timer],
+) -> None:
+    """Settle a request of whose prompts one was refused; an engine may be in a step with others.
+
+    Args:
+        ticket: of the request.
+        nothing: it, if nothing was computed; it leaves no trace then.
+        lefts: the prompts that were sent.
+        handles: of these.
+        call_later: see ``when_taken``.
+    """
+
+    def settle(all_taken: Sequence[Taken]) -> None:
+        spent = charged(nothing, lefts, all_taken)
+        if spent.tokens or spent.engine_seconds:
+            ticket.settle(spent)
+        else:
+            ticket.give_back()
+
+    if handles:
+        when_taken(handles, settle, call_later)
+    else:
+        ticket.give_back()

@@ -371,22 +371,17 @@ class StepOutput(msgspec.Struct, tag="step", array_like=True, frozen=True, gc=Fa
     shares: bytes = b""
     """float32 share of the tokens of this step that were its own chunk's, shape ``[m]``."""
     reached: bytes = b""
-    """int32 tokens of its prompt that are computed or were cached, where this step computed a chunk
-    of it; else 0. Shape ``[m]``."""
+    """int32 tokens of the prompt up to the end of its chunk in this step, else 0; ``[m]``."""
     crowd: float = 0.0
     """Share of the tokens of this step that were chunks of prompts."""
     plugins: dict[str, float] = {}
     """Seconds in calls of strategies since the step before, by ``kind.name``."""
     ended: bytes = b""
-    """int64 ids of sequences that have ended in any way, aborted ones too, which may be told of
-    later; shape ``[k]``."""
+    """int64 ids of sequences that have ended in any way, perhaps before; shape ``[k]``."""
     spent: bytes = b""
-    """float64 seconds of the engine's time that each took, by its share of the tokens of steps,
-    shape ``[k]``. Those of all sequences add up to ``EngineStats.busy_seconds``."""
+    """float64 ``[k]``: seconds, shared by tokens; all add up to ``EngineStats.busy_seconds``."""
     counts: bytes = b""
-    """int32 columns of each, one behind the other: tokens of its prompt that were computed or found
-    in the prefix cache, of those the found ones, and tokens generated, also those that nobody is
-    told; shape ``[3, k]``. Whoever took any time has at least one of the first."""
+    """int32 ``[3, k]``: prompt tokens computed or cached, the cached ones, generated tokens."""
 
 
 class Swapped(msgspec.Struct, tag="swapped", array_like=True, frozen=True, gc=False):

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import Unauthorized
-from gatewayd.store.tables import DEFAULT_TENANT
+from gatewayd.store.tables import DEFAULT_TENANT, budgets, tenants
 from gatewayd.tenants import directory as directories
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import Lease
@@ -37,9 +37,9 @@ def folder(fresh_store: Path, tmp_path: Path) -> Path:
 
 
 def tenant_row(name: str) -> Any:
-    limits = dict.fromkeys(("requests_per_minute", "tokens_per_minute", "concurrency"))
-    budget = dict.fromkeys(("most_tokens", "most_micros", "kv_floor", "kv_ceiling"))
-    return SimpleNamespace(id=name, weight=1.0, **limits, **budget)
+    """As the store has it, of one that was promised nothing."""
+    columns = [*tenants.c.keys(), *budgets.c.keys()]
+    return SimpleNamespace(**dict.fromkeys(columns) | {"id": name, "weight": 1.0})
 
 
 @dataclass
@@ -94,8 +94,8 @@ class Model:
                 revoked_at=1 if key in self.revoked else None,
             )
             found.append(row)
-        tenants = [tenant_row(DEFAULT_TENANT), tenant_row("a")]
-        self.directory.load(Everything(tenants, found, []))  # type: ignore[arg-type]
+        two = [tenant_row(DEFAULT_TENANT), tenant_row("a")]
+        self.directory.load(Everything(two, found, []))  # type: ignore[arg-type]
 
     def change(self) -> None:
         """Something that an operator does, or the clock."""

@@ -1,10 +1,10 @@
-"""The data plane's ASGI app: routes inside, guard around them, front around everything."""
+"""The data plane's ASGI app: routes inside, gate and guard around them, front around everything."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from starlette.routing import Route, Router
+from starlette.routing import Match, Route, Router
 
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.chat import ChatRoute
@@ -18,6 +18,7 @@ from gatewayd.http.models import ModelList, ModelOne
 from gatewayd.http.operations import Document, Live, MetricsPage, Ready, Version
 from gatewayd.http.protocols import Protocols
 from gatewayd.http.render import Render
+from gatewayd.http.request_gate import RequestGate
 from gatewayd.http.rerank import Rerank, Score
 from gatewayd.http.rights import Rights
 from gatewayd.http.schema.compat import compatibility
@@ -53,20 +54,31 @@ class Routes:
         scope["endpoint"] = app
         return app(scope, receive, send)
 
+    def endpoint(self, scope: Scope) -> App | None:
+        """Who would answer a request; None for nobody."""
+        path = scope.get("path", "")
+        found = self._fixed.get((scope.get("method", ""), path.rstrip("/") or path))
+        if found is not None:
+            return found
+        for route in self._router.routes:
+            if isinstance(route, Route) and route.matches(scope)[0] is Match.FULL:
+                return route.endpoint
+        return None
+
 
 def build_app(services: Services) -> App:
     """Put the app together."""
     protocols = Protocols(services)
     router = build_router(services, protocols)
     routes = Routes(router)
-    directory = None
+    gate, directory = RequestGate(routes, routes.endpoint), None
     if services.durable is not None:
-        services.durable.answer_with(Front(routes, services.metrics))
+        services.durable.answer_with(Front(gate, services.metrics))
         directory = services.durable.tenancy.directory
     guard = Guard(
-        routes,
+        gate,
         KeyCheck(services.api_key, directory),
-        Rights(router.routes),
+        Rights(router.routes, services.models),
         only_local_hosts=services.only_local_hosts,
     )
     return shared_with(services.allowed_origins, Front(guard, services.metrics, protocols.shape))

@@ -34,8 +34,12 @@ _ENTRIES_AT_ONCE = 512
 _BYTES_AT_ONCE = 1 << 20
 
 _JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s*)?', re.IGNORECASE)
+CLOSE: Header = (b"connection", b"close")
 JSON_HEADER: Header = (b"content-type", b"application/json")
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
+_MAY_LEAVE_BODY_UNREAD = frozenset((401, 403, 429))
+_DRAINED_BYTES = 1 << 20
+"""Of a body that nobody wants; a client of a longer one is cut off, and may lose the answer."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -107,6 +111,20 @@ def _check_headers(scope: Scope, limit: int) -> None:
                 raise _too_large(value.decode()[:18], limit)
 
 
+def closes(scope: Scope, error: GatewayError) -> bool:
+    """Whether a connection must end with an error that came before its body was read.
+
+    Behind a refusal of a key, a right or a limit a body is thrown away as it comes, unless it is
+    long, has no known end, or its client waits to be asked for it.
+    """
+    if error.status not in _MAY_LEAVE_BODY_UNREAD:
+        return False
+    length = header(scope, b"content-length") or b"0"
+    is_long = not length.isdigit() or len(length) > 18 or int(length) > _DRAINED_BYTES
+    names = (b"transfer-encoding", b"expect")
+    return is_long or any(header(scope, name) is not None for name in names)
+
+
 def _too_large(size: str, limit: int) -> PayloadTooLarge:
     return PayloadTooLarge(f"the body has {size} bytes; the maximum is {limit}")
 
@@ -169,7 +187,7 @@ async def send_error(
         shaped = Shaped(error.status, [JSON_HEADER], encode_json(error.body()))
     extra = [*shaped.headers, *error_headers(error), *headers]
     if error.status in _LEAVES_BODY_UNREAD:
-        extra.append((b"connection", b"close"))
+        extra.append(CLOSE)
     await send_body(send, shaped.body, status=shaped.status, headers=extra)
 
 

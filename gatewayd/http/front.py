@@ -20,6 +20,7 @@ from gatewayd.errors import (
 from gatewayd.explain import trail
 from gatewayd.explain.ledger import Why
 from gatewayd.http.asgi import (
+    CLOSE,
     App,
     Header,
     Message,
@@ -27,6 +28,7 @@ from gatewayd.http.asgi import (
     Scope,
     Send,
     Shaped,
+    closes,
     send_error,
 )
 from gatewayd.http.refusal import REFUSED
@@ -138,7 +140,8 @@ class Front:
             raise error  # an answer has begun: let the server cut the connection
         if isinstance(error, QueueFull | EngineUnavailable) and error.retry_after is None:
             error.retry_after = 1
-        await send_error(exchange.send, error, headers or [], self._shape(scope, error))
+        extra = [*(headers or []), *([CLOSE] if closes(scope, error) else [])]
+        await send_error(exchange.send, error, extra, self._shape(scope, error))
 
 
 def _routing_error(scope: Scope, error: HTTPException) -> GatewayError:

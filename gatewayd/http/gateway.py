@@ -25,7 +25,7 @@ from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
-from gatewayd.tenants.principal import Principal
+from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
 from gatewayd_hooks.tables import RequestTable
 
@@ -104,7 +104,6 @@ class ServedGateway:
     """Implements ``gatewayd_hooks.protocols.Gateway``."""
 
     def __init__(self, services: Services) -> None:
-        self.models: Sequence[str] = services.models
         self.version = services.version
         self._services = services
         self._pipeline = services.pipeline
@@ -123,6 +122,11 @@ class ServedGateway:
         finally:
             del self._exchanges[request_id]
             exchange.close()
+
+    @property
+    def models(self) -> Sequence[str]:
+        """See ``Gateway``: those that the key of the request that is answered may know of."""
+        return current_principal().visible(self._services.models)
 
     @property
     def model(self) -> ServedModel | None:

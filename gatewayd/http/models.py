@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
-from gatewayd.http.services import Services
+from gatewayd.http.services import Services, not_served
+from gatewayd.tenants.principal import principal_of
 
 
 class ModelList:
-    """All names that requests may use."""
+    """All names that requests of a key may use."""
 
     label = "/v1/models"
 
@@ -19,8 +20,10 @@ class ModelList:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer."""
-        data = [model_object(self._services, name) for name in self._services.models]
-        pages = {"has_more": False, "first_id": data[0]["id"], "last_id": data[-1]["id"]}
+        names = principal_of(scope).visible(self._services.models)
+        data = [model_object(self._services, name) for name in names]
+        first, last = (names[0], names[-1]) if names else (None, None)
+        pages = {"has_more": False, "first_id": first, "last_id": last}
         await send_json(send, {"object": "list", "data": data, **pages})
 
 
@@ -34,8 +37,11 @@ class ModelOne:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer, or 404."""
-        name = self._services.check_model(scope["path_params"]["model"])
-        await send_json(send, model_object(self._services, name))
+        name, services = scope["path_params"]["model"], self._services
+        names = principal_of(scope).visible(services.models)
+        if name not in names:
+            raise not_served(name, names)
+        await send_json(send, model_object(services, name))
 
 
 def model_object(services: Services, name: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.routing import BaseRoute, Route
 
@@ -63,9 +63,11 @@ class Rights:
 
     Args:
         routes: all of them; what protocols serve is for whoever may use a model.
+        models: that are served.
     """
 
-    def __init__(self, routes: Iterable[BaseRoute]) -> None:
+    def __init__(self, routes: Iterable[BaseRoute], models: Sequence[str]) -> None:
+        self._models = models
         self._fixed: dict[str, str] = {}
         self._patterns: list[tuple[Route, str]] = []
         for route in routes:
@@ -91,3 +93,6 @@ class Rights:
         if right == EVERYTHING:
             raise PermissionDenied("this path is the operator's")
         principal.check(right)
+        if right == INFER and not principal.visible(self._models):
+            # Whatever the path counts, renders or shows is of a model that is not for this key.
+            principal.check_use(self._models[0])

@@ -162,15 +162,21 @@ class Services:
 
         Raises:
             ModelNotFound: it is not served.
+            PermissionDenied: it is not for the key of the request that this task works on.
         """
         if name is None:
-            return self.models[0]
-        if name not in self.models:
-            raise ModelNotFound(
-                f"the model {name[:256]!r} does not exist; served: {', '.join(self.models)}",
-                param="model",
-            )
+            name = self.models[0]
+        elif name not in self.models:
+            raise not_served(name, self.models)
+        current_principal().check_use(name)
         return name
+
+
+def not_served(name: str, served: Sequence[str]) -> ModelNotFound:
+    """The refusal of a model's name."""
+    return ModelNotFound(
+        f"the model {name[:256]!r} does not exist; served: {', '.join(served)}", param="model"
+    )
 
 
 async def _find_fault(

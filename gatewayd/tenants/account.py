@@ -12,7 +12,7 @@ from gatewayd.store.ids import new_id
 from gatewayd.tenants.costs import Asked, Entry, Spent
 from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.ledger import Ledger
-from gatewayd.tenants.limits import Gate, Limits
+from gatewayd.tenants.limits import Gate, Limits, Slot, current_slot
 from gatewayd.tenants.prices import FREE, OTHERS, Price
 from gatewayd_engine.messages import TenantQuota
 
@@ -75,6 +75,15 @@ class Account:
             self._gate.change(terms.limits)
         self.terms = terms
 
+    @property
+    def counts_requests(self) -> bool:
+        """Whether its requests are limited, whatever they ask for."""
+        return self._gate.counts_requests
+
+    def arrive(self, *, is_read: bool) -> Slot:
+        """See ``Gate.arrive``."""
+        return self._gate.arrive(is_read=is_read)
+
     def standing(self) -> dict[str, Any]:
         """Its limits, and what is left of each now."""
         return self._gate.standing()
@@ -108,7 +117,10 @@ class Account:
             except BaseException:
                 self._gate.leave(taken, 0)
                 raise
-        return Ticket(self._gate, ledger, entry, taken, slot)
+        held = current_slot()
+        if held is not None:
+            held.hold()
+        return Ticket(self._gate, ledger, entry, taken, slot, held)
 
 
 class Ticket:
@@ -117,16 +129,23 @@ class Ticket:
     Until then it is inside: it holds its slot, its tokens and its reservation.
     """
 
-    __slots__ = ("_gate", "_is_inside", "_ledger", "_slot", "_taken", "entry")
+    __slots__ = ("_gate", "_held", "_is_inside", "_ledger", "_slot", "_taken", "entry")
 
     def __init__(
-        self, gate: Gate, ledger: Ledger, entry: Entry, taken: int, slot: int | None
+        self,
+        gate: Gate,
+        ledger: Ledger,
+        entry: Entry,
+        taken: int,
+        slot: int | None,
+        held: Slot | None,
     ) -> None:
         self._gate = gate
         self._ledger = ledger
         self._taken = taken
         self._slot = slot
         self._is_inside = True
+        self._held = held
         self.entry = entry
 
     @property
@@ -148,6 +167,9 @@ class Ticket:
         if self._is_inside:
             self._is_inside = False
             self._gate.leave(self._taken, tokens)
+            if self._held is not None:  # the HTTP request that started it may have ended long ago
+                self._held.let_go()
+                self._held = None
 
     def settle(self, spent: Spent) -> None:
         """All that it took is known."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gatewayd.engines.seam import Room
@@ -13,6 +14,9 @@ from gatewayd.http.durations import go_duration
 from gatewayd.tenants.costs import Asked
 
 _MINUTE = 60.0
+_READS_PER_REQUEST = 10
+_LEAST_READS, _LEAST_READS_AT_ONCE = 60, 8
+"""Enough to look once a second, and at some things together."""
 
 
 class Limits(NamedTuple):
@@ -56,8 +60,82 @@ class Bucket:
         return max(0.0, amount - self.level) * _MINUTE / self.size
 
 
+def _resized(bucket: Bucket | None, size: int | None, clock: Callable[[], float]) -> Bucket | None:
+    """A bucket of another size, of which as much was used."""
+    if size is None:
+        return None
+    fresh = Bucket(size, clock)
+    if bucket is not None:
+        fresh.take(bucket.size - bucket.level)
+    return fresh
+
+
+class Slot:
+    """One of the requests that a tenant may have at once; free when nobody holds it any more.
+
+    An HTTP request holds it to the end of its answer, and each generation that it starts to its
+    own end, which may come later.
+    """
+
+    __slots__ = ("_free", "_holders")
+
+    def __init__(self, free: Callable[[], None]) -> None:
+        self._free = free
+        self._holders = 1
+
+    def hold(self) -> None:
+        """One more does."""
+        self._holders += 1
+
+    def let_go(self) -> None:
+        """One less."""
+        self._holders -= 1
+        if not self._holders:
+            self._free()
+
+
+_current: ContextVar[Slot | None] = ContextVar("gatewayd.slot", default=None)
+
+
+def current_slot() -> Slot | None:
+    """Of the HTTP request, or the line of a batch, that this task works on."""
+    return _current.get()
+
+
+def work_in(slot: Slot | None) -> None:
+    """This task works on a request that has this slot, or whose tenant has no limits."""
+    _current.set(slot)
+
+
+class _Kind:
+    """Requests of one kind: how many may come within a minute, and how many be there at once."""
+
+    def __init__(self, name: str, clock: Callable[[], float]) -> None:
+        self.name = name
+        self.bucket: Bucket | None = None
+        self.at_once: int | None = None
+        self.num_inside = 0
+        self._clock = clock
+
+    def change(self, per_minute: int | None, at_once: int | None) -> None:
+        self.bucket = _resized(self.bucket, per_minute, self._clock)
+        self.at_once = at_once
+
+    def enter(self) -> Slot:
+        if self.bucket is not None:
+            self.bucket.take(1)
+        self.num_inside += 1
+        return Slot(self._leave)
+
+    def _leave(self) -> None:
+        self.num_inside -= 1
+
+
 class Gate:
-    """Lets a tenant's requests in.
+    """Lets a tenant's requests in: when they arrive, and with their tokens once those are known.
+
+    Reads (all but POST, and what cancels) are limited for themselves: whoever polls takes nothing
+    from what is generated, and can look at it and end it while as much runs as may.
 
     Args:
         limits: of the tenant.
@@ -66,28 +144,45 @@ class Gate:
 
     def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._requests: Bucket | None = None
+        self._work, self._reads = _Kind("requests", clock), _Kind("reads", clock)
         self._tokens: Bucket | None = None
-        self.num_inside = 0
+        self.counts_requests = False
+        """Whether ``arrive`` may refuse any."""
         self.limits = Limits()
         self.change(limits)
 
     def change(self, limits: Limits) -> None:
         """Other limits from now on; what was used counts on."""
-        self._requests = self._resized(self._requests, limits.requests_per_minute)
-        self._tokens = self._resized(self._tokens, limits.tokens_per_minute)
+        per_minute, at_once = limits.requests_per_minute, limits.concurrency
+        self._work.change(per_minute, at_once)
+        self._reads.change(
+            None if per_minute is None else max(_LEAST_READS, _READS_PER_REQUEST * per_minute),
+            None if at_once is None else max(_LEAST_READS_AT_ONCE, at_once),
+        )
+        self._tokens = _resized(self._tokens, limits.tokens_per_minute, self._clock)
+        self.counts_requests = per_minute is not None or at_once is not None
         self.limits = limits
 
-    def _resized(self, bucket: Bucket | None, size: int | None) -> Bucket | None:
-        if size is None:
-            return None
-        fresh = Bucket(size, self._clock)
-        if bucket is not None:
-            fresh.take(bucket.size - bucket.level)
-        return fresh
+    def arrive(self, *, is_read: bool) -> Slot:
+        """Count a request, before its body is read.
+
+        Returns:
+            Its slot, which the caller holds.
+
+        Raises:
+            RateLimited: a limit is reached; then it is not counted.
+        """
+        kind = self._reads if is_read else self._work
+        if kind.at_once is not None and kind.num_inside >= kind.at_once:
+            refusal = self._refusal(f"{kind.at_once} {kind.name} at once", 1.0)
+            refusal.offers = ()  # nobody knows when one of them ends
+            raise refusal
+        if kind.bucket is not None and (seconds := kind.bucket.seconds_until(1)):
+            raise self._refusal(f"{kind.bucket.size} {kind.name} a minute", seconds)
+        return kind.enter()
 
     def enter(self, asked: Asked) -> int:
-        """Let a request in.
+        """Let a request's tokens in.
 
         Args:
             asked: the request; one that may take more tokens than a minute has needs all of it.
@@ -96,31 +191,18 @@ class Gate:
             Tokens that it has taken, for ``leave``.
 
         Raises:
-            RateLimited: a limit is reached.
+            RateLimited: the limit is reached.
         """
-        most = self.limits.concurrency
-        if most is not None and self.num_inside >= most:
-            refusal = self._refusal(f"{most} requests at once", 1.0)
-            refusal.offers = ()  # nobody knows when one of them ends
+        bucket = self._tokens
+        if bucket is None:
+            return 0
+        taken = min(asked.tokens, bucket.size)
+        if seconds := bucket.seconds_until(taken):
+            refusal = self._refusal(f"{bucket.size} tokens a minute", seconds)
+            if shorter := asked.shorter(int(bucket.level)):
+                refusal.offers = [shorter, *refusal.offers]
             raise refusal
-        requests, bucket = self._requests, self._tokens
-        if requests is not None and (seconds := requests.seconds_until(1)):
-            bucket_seconds = (
-                0.0 if bucket is None else bucket.seconds_until(min(asked.tokens, bucket.size))
-            )
-            raise self._refusal(f"{requests.size} requests a minute", max(seconds, bucket_seconds))
-        taken = 0
-        if bucket is not None:
-            taken = min(asked.tokens, bucket.size)
-            if seconds := bucket.seconds_until(taken):
-                refusal = self._refusal(f"{bucket.size} tokens a minute", seconds)
-                if shorter := asked.shorter(int(bucket.level)):
-                    refusal.offers = [shorter, *refusal.offers]
-                raise refusal
-            bucket.take(taken)
-        if requests is not None:
-            requests.take(1)
-        self.num_inside += 1
+        bucket.take(taken)
         return taken
 
     def leave(self, taken: int, used: int) -> None:
@@ -130,14 +212,13 @@ class Gate:
             taken: tokens that ``enter`` has taken.
             used: tokens that it has used.
         """
-        self.num_inside -= 1
         if self._tokens is not None:
             self._tokens.take(used - taken)
 
     def room(self, queue: Room) -> Room:
         """What may come yet: of the limits that there are, else of the queue."""
         room, resets = queue, [0.0]
-        if (bucket := self._requests) is not None:
+        if (bucket := self._work.bucket) is not None:
             left = max(0, int(bucket.level))
             room = room._replace(limit_requests=bucket.size, remaining_requests=left)
             resets.append(bucket.seconds_until(bucket.size))
@@ -150,7 +231,7 @@ class Gate:
     def standing(self) -> dict[str, Any]:
         """Each limit that there is, and what is left of it now."""
         found: dict[str, Any] = {}
-        for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+        for name, bucket in (("requests", self._work.bucket), ("tokens", self._tokens)):
             if bucket is not None:
                 found[f"{name}_per_minute"] = {
                     "limit": bucket.size,
@@ -158,13 +239,13 @@ class Gate:
                     "reset_seconds": round(bucket.seconds_until(bucket.size), 3),
                 }
         if (most := self.limits.concurrency) is not None:
-            left = max(0, most - self.num_inside)
+            left = max(0, most - self._work.num_inside)
             found["concurrency"] = {"limit": most, "remaining": left}
         return found
 
     def _refusal(self, what: str, seconds: float) -> RateLimited:
         told: dict[str, str] = {}
-        for name, bucket in (("requests", self._requests), ("tokens", self._tokens)):
+        for name, bucket in (("requests", self._work.bucket), ("tokens", self._tokens)):
             if bucket is not None:
                 told[f"x-ratelimit-limit-{name}"] = str(bucket.size)
                 told[f"x-ratelimit-remaining-{name}"] = str(max(0, int(bucket.level)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,14 @@ class Principal:
                 f"this API key lacks the scope infer:{model}; ask for one that has it",
                 param="model",
             )
+
+    def visible(self, models: Sequence[str]) -> Sequence[str]:
+        """Those that it may know of: all, unless its key names models."""
+        if self.is_free or INFER in self.scopes:
+            return models
+        if not any(one.startswith("infer:") for one in self.scopes):
+            return models  # it may use none, and reads the list for others
+        return [model for model in models if f"infer:{model}" in self.scopes]
 
 
 OPERATOR = Principal(tenant=DEFAULT_TENANT, scopes=frozenset((EVERYTHING,)))

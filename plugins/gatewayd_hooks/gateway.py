@@ -43,12 +43,16 @@ class Gateway(Protocol):
     """What the gateway does for protocols.
 
     Attributes:
-        models: names of what is served; the first is the model's own.
         version: of the daemon.
     """
 
-    models: Sequence[str]
     version: str
+
+    @property
+    def models(self) -> Sequence[str]:
+        """Names of what is served, and may be shown to whoever sends the request; the first is the
+        model's own, if it may.
+        """
 
     @property
     def model(self) -> ServedModel | None:

@@ -185,7 +185,7 @@ def test_both_apps_have_these_routes_and_no_others(built: Built) -> None:
 
 
 def test_a_key_needs_the_right_of_the_list_and_no_other(built: Built) -> None:
-    rights = Rights(built.public)
+    rights = Rights(built.public, ("nano",))
     scopes = (INFER, FILES, BATCHES, MODELS, METRICS)
     for route in built.public:
         path = route.path.replace("{model:path}", "a/b").replace("{", "").replace("}", "")
@@ -204,7 +204,7 @@ def test_a_route_that_nobody_gave_a_right_is_for_no_key() -> None:
     async def new(scope: Any, receive: Any, send: Any) -> None:
         raise AssertionError
 
-    rights = Rights([Route("/v1/new", new, methods=["POST"]), Route("/v1/new/{x}", new)])
+    rights = Rights([Route("/v1/new", new, methods=["POST"]), Route("/v1/new/{x}", new)], ("nano",))
     everything = frozenset((INFER, FILES, BATCHES, MODELS, METRICS))
     for path in ("/v1/new", "/v1/new/1"):
         with pytest.raises(PermissionDenied, match="operator's"):

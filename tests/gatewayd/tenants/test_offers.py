@@ -97,7 +97,7 @@ async def test_when_a_limit_has_room_is_offered(text: TextModel, folder: Path) -
     async with town(text, folder, says([300])) as here:
         await here.tenant("a", requests_per_minute=600)
         key = await here.key("a")
-        bucket = here.durable.tenancy.directory._accounts["a"]._gate._requests
+        bucket = here.durable.tenancy.directory._accounts["a"]._gate._work.bucket
         assert bucket is not None
         clock = [0.0]
         bucket._clock = lambda: clock[0]

@@ -117,7 +117,9 @@ class FairQueue:
         self._slots = slots
         self._most_waiting = most_waiting
         self._clock = clock
-        self._tenants: dict[str, _Tenant] = {}
+        self._tenants: dict[str, _Tenant] = {}  # the one that was used last is last
+        self._busy: dict[_Tenant, None] = {}  # that run or wait
+        self._queued: dict[_Tenant, None] = {}  # that wait
         self._running = 0
         self._num_waiting = 0
         self._size_waiting = 0.0
@@ -169,6 +171,7 @@ class FairQueue:
         account.size += size
         self._num_waiting += 1
         self._size_waiting += size
+        self._busy[account] = self._queued[account] = None
         try:
             await turn.granted
         except asyncio.CancelledError:
@@ -176,7 +179,7 @@ class FairQueue:
                 self.release(tenant, 0.0)  # it was given a slot meanwhile
             elif turn in account.waiting:
                 account.leave(turn)
-                self._left(turn)
+                self._left(account, turn)
             raise
 
     def release(self, tenant: str, service: float) -> None:
@@ -186,18 +189,20 @@ class FairQueue:
             tenant: who held it.
             service: that it got, in seconds or another unit that is the same for all.
         """
-        account = self._tenants[tenant]
+        account = self._tenants.pop(tenant)
+        self._tenants[tenant] = account
         account.running -= 1
         account.served += service
         account.last_used = self._clock()
         self._running -= 1
+        self._rest(account)
         self.wake()
 
     def wake(self) -> None:
         """Fill free slots; to be called when there are more of them."""
         while account := self._next():
             turn = account.next()
-            self._left(turn)
+            self._left(account, turn)
             if not turn.granted.cancelled():  # else whoever waited has left, and is about to say so
                 self._start(account)
                 turn.granted.set_result(None)
@@ -206,38 +211,48 @@ class FairQueue:
         """Let a tenant leave one slot free for so long, whether another is active or not."""
         self._account(tenant).restrained_until = self._clock() + seconds
 
-    def _left(self, turn: _Turn) -> None:
+    def _left(self, account: _Tenant, turn: _Turn) -> None:
         self._num_waiting -= 1
         self._size_waiting -= turn.size
+        if not account.waiting:
+            del self._queued[account]
+            self._rest(account)
 
     def _account(self, tenant: str) -> _Tenant:
-        now, account = self._clock(), self._tenants.get(tenant)
+        now, account = self._clock(), self._tenants.pop(tenant, None)
         if account is None:
             if len(self._tenants) >= _MOST_IDLE:
-                self._forget(now)
-            account = self._tenants[tenant] = _Tenant(self._virtual_time, now)
-        elif not (account.running or account.waiting):
+                self._forget()
+            account = _Tenant(self._virtual_time, now)
+        elif account not in self._busy:
             account.served = max(account.served, self._virtual_time)
         account.last_used = now
+        self._tenants[tenant] = account
         return account
 
-    def _forget(self, now: float) -> None:
-        idle = [
-            name
-            for name, one in self._tenants.items()
-            if not (one.running or one.waiting or now - one.last_used < _ACTIVE_SECONDS)
-        ]
-        for name in idle:
-            del self._tenants[name]
+    def _forget(self) -> None:
+        """The one that was used longest ago, of those that have nothing here."""
+        now = self._clock()
+        for name, one in self._tenants.items():
+            if one not in self._busy and one.restrained_until <= now:
+                del self._tenants[name]
+                return
+
+    def _rest(self, account: _Tenant) -> None:
+        if not (account.running or account.waiting):
+            self._busy.pop(account, None)
 
     def _next(self) -> _Tenant | None:
-        candidates = [one for one in self._tenants.values() if one.waiting and self._may_run(one)]
+        if self._running >= self._slots():
+            return None
+        candidates = [one for one in self._queued if self._may_run(one)]
         return min(candidates, key=lambda one: one.served, default=None)
 
     def _start(self, account: _Tenant) -> None:
         self._virtual_time = max(self._virtual_time, account.served)
         account.running += 1
         self._running += 1
+        self._busy[account] = None
 
     def _may_run(self, account: _Tenant) -> bool:
         slots = self._slots()
@@ -245,12 +260,11 @@ class FairQueue:
             return False
         if account.running < slots - 1 or slots == 1:
             return True
-        now = self._clock()
-        since = now - _ACTIVE_SECONDS
-        return now >= account.restrained_until and not any(
-            one is not account and (one.running or one.waiting or one.last_used > since)
-            for one in self._tenants.values()
-        )
+        if account.restrained_until > self._clock() or len(self._busy) > (account in self._busy):
+            return False
+        since = self._clock() - _ACTIVE_SECONDS
+        latest = next((one for one in reversed(self._tenants.values()) if one is not account), None)
+        return latest is None or latest.last_used <= since
 
     def _check_room(self, account: _Tenant, size: float) -> None:
         left = self._most_waiting - self._size_waiting

@@ -19,7 +19,7 @@ MAX_COUNTED = 1 << 20
 """Characters: two seconds of one of the threads that encode everybody's prompts."""
 _NO_LIMIT = 2**63
 _ENTRY = 64
-"""Characters that take about as long as a part or a call, which may be empty."""
+"""Characters that take about as long as a message, a part or a call, which may be empty."""
 
 
 class ChatPrompt(NamedTuple):
@@ -54,12 +54,19 @@ async def chat_prompt(services: Services, request: ChatRequest, *, limit: int) -
         token_ids = await services.text.tokenizer.apart(text.size, text.encode)
         return prompt._replace(token_ids=token_ids)
 
-    def render_and_encode() -> ChatPrompt:
+    def render() -> tuple[ChatText | None, ChatPrompt]:
         _check_fits(request, limit, services.text.tokenizer.longest_token)
         text, prompt = _rendered(services, request, limit)
-        return prompt._replace(token_ids=text.encode())
+        if not text.is_marked:
+            return text, prompt
+        # What it keeps of the conversation is let go of here.
+        return None, prompt._replace(token_ids=text.encode())
 
-    return await collecting.apart(render_and_encode)
+    unencoded, prompt = await collecting.apart(render)
+    if unencoded is None:
+        return prompt
+    token_ids = await services.text.tokenizer.apart(unencoded.size, unencoded.encode)
+    return prompt._replace(token_ids=token_ids)
 
 
 def _rendered(services: Services, request: ChatRequest, limit: int) -> tuple[ChatText, ChatPrompt]:
@@ -86,7 +93,7 @@ def _is_large(request: ChatRequest, most: int) -> bool:
     for message in request.messages:
         content = message.content
         if isinstance(content, str):
-            length += len(content)
+            length += len(content) + _ENTRY
         elif content is not None:
             entries += len(content)
         if message.role == "assistant":

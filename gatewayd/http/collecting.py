@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
 from gatewayd.errors import GatewayError
+from gatewayd.fair_threads import FairThreads
 from gatewayd_hooks.protocols import Refusal
 
 T = TypeVar("T")
@@ -18,8 +17,9 @@ T = TypeVar("T")
 _MANY = 100_000
 """Objects that the collector walks in some tens of milliseconds, while everybody waits."""
 
-# Few: each takes a turn at the interpreter before the event loop gets its own.
-_pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-body")
+# Parsers hold the interpreter, so more threads would parse no faster. Half of the time at least is
+# for everybody else, however many bodies come.
+_threads = FairThreads("gatewayd-body", 1, rests=True)
 
 _lock = threading.Lock()
 _num_holding = 0
@@ -67,4 +67,4 @@ async def apart(work: Callable[[], T]) -> T:
                     gc.freeze()
                     gc.unfreeze()
 
-    return await asyncio.get_running_loop().run_in_executor(_pool, held_work)
+    return await _threads.run(held_work)

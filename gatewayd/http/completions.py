@@ -22,7 +22,7 @@ from gatewayd.http.sampling import (
 )
 from gatewayd.http.schema.completion import DEFAULT_MAX_TOKENS, CompletionRequest
 from gatewayd.http.structured import wish_of
-from gatewayd.text.tokenizer import Tokenizer
+from gatewayd.text.tokenizer import PER_TEXT, Tokenizer
 from gatewayd_engine.messages import ModelInfo
 
 
@@ -69,7 +69,10 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         tokenizer = services.text.tokenizer
         echoed = None
         if request.echo:
-            echoed = [await _shown(prompt, tokenizer) for prompt in prompts]
+            size = sum([len(one.ids) for one in prompts if one.text is None])
+            echoed = await tokenizer.apart(
+                size, lambda: [_shown(prompt, tokenizer) for prompt in prompts]
+            )
         identity = identity_of(
             request, "cmpl-", request_id, name, with_logprobs=request.logprobs is not None
         )
@@ -96,17 +99,23 @@ class CompletionRoute(GenerationRoute[CompletionRequest]):
         )
 
     async def _prompts(self, request: CompletionRequest, model: ModelInfo) -> list[_Prompt]:
-        text = self._services.text
-        prompts = []
-        for one in _each(request.prompt):
+        text, given = self._services.text, _each(request.prompt)
+        for one in given:
             if isinstance(one, str):
-                ids = await text.encode_prompt(
-                    one, limit=model.max_model_len, add_special=request.add_special_tokens
-                )
-                prompts.append(_Prompt(ids, one))
+                text.check_length(one, model.max_model_len, "prompt")
             else:
                 check_ids(one, model.vocab_size, "prompt")
-                prompts.append(_Prompt(one, None))
+
+        def encode() -> list[_Prompt]:
+            return [
+                _Prompt(text.tokenizer.encode(one, add_special=request.add_special_tokens), one)
+                if isinstance(one, str)
+                else _Prompt(one, None)
+                for one in given
+            ]
+
+        size = sum([len(one) + PER_TEXT for one in given if isinstance(one, str)])
+        prompts = await text.tokenizer.apart(size, encode)
         if not all([prompt.ids for prompt in prompts]):
             raise InvalidRequest("the prompt is empty; it needs at least one token", param="prompt")
         return prompts
@@ -153,10 +162,6 @@ def _each(prompt: str | list[str] | list[int] | list[list[int]]) -> Sequence[str
     return prompt
 
 
-async def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
+def _shown(prompt: _Prompt, tokenizer: Tokenizer) -> str:
     """The prompt as it is echoed."""
-    if prompt.text is not None:
-        return prompt.text
-    return await tokenizer.apart(
-        len(prompt.ids), lambda: tokenizer.decode(prompt.ids, skip_special=True)
-    )
+    return tokenizer.decode(prompt.ids, skip_special=True) if prompt.text is None else prompt.text

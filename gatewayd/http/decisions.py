@@ -25,6 +25,7 @@ from gatewayd.http.schema.decisions import (
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 from gatewayd.text.endings import Endings, render_endings
+from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.messages import SamplingParams
 
 
@@ -43,10 +44,15 @@ class Decisions:
         name = services.check_model(request.model)
         model = await services.loaded_model()
         questions, rendered = await self._rendered(request, model.max_model_len)
-        prompts = await services.text.tokenizer.apart(rendered.size, rendered.encode)
-        encode = services.text.tokenizer.encode
+        tokenizer = services.text.tokenizer
         spelled = {label for one in questions for label in one.labels}
-        ids = {label: tuple(encode(label)) for label in spelled}
+
+        def encode() -> tuple[list[list[int]], dict[str, tuple[int, ...]]]:
+            ids = {label: tuple(tokenizer.encode(label)) for label in spelled}
+            return rendered.encode(), ids
+
+        size = rendered.size + sum([len(label) + PER_TEXT for label in spelled])
+        prompts, ids = await tokenizer.apart(size, encode)
         labels = [[ids[label] for label in one.labels] for one in questions]
         _check_lengths(prompts, labels, model.max_model_len)
         asking = Continuations(

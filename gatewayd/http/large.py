@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
+from gatewayd.fair_threads import FairThreads
 from gatewayd.pipeline import Generation
 
 _INLINE_LOGPROBS = 4096
@@ -14,7 +13,7 @@ _INLINE_LOGPROBS = 4096
 
 # Few, and none of those that encode prompts: each takes a turn at the interpreter before the
 # event loop gets its own.
-_pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-answer")
+_threads = FairThreads("gatewayd-answer", 2)
 
 T = TypeVar("T")
 
@@ -32,4 +31,4 @@ def is_large(generation: Generation) -> bool:
 
 async def apart(work: Callable[[], T]) -> T:
     """Write outside the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_pool, work)
+    return await _threads.run(work)

@@ -21,6 +21,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline import Work
 from gatewayd.pipeline_timing import Timing
 from gatewayd.tenants.principal import Principal
+from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 
 _MAX_CHARACTERS = 1 << 20
@@ -136,7 +137,7 @@ async def _encode(
             raise InvalidRequest(f"{one.param} has no tokens; it needs one", param=one.param)
         return ids
 
-    return await tokenizer.apart(length, encode)
+    return await tokenizer.apart(length + PER_TEXT * len(given), encode)
 
 
 def _too_long(one: Given, count: str, most: int) -> ContextLengthExceeded:

@@ -58,7 +58,7 @@ class Limits:
 
     body_bytes: int = 8 * 1024 * 1024
     num_choices: int = 128
-    thread_bytes: int = 256 * 1024
+    thread_bytes: int = 32 * 1024
     ping_seconds: float = 15.0
     load_seconds: float = 60.0
 

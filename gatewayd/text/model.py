@@ -20,10 +20,12 @@ class ChatText(NamedTuple):
     Attributes:
         size: of it, in characters.
         encode: makes its token ids; of a long one it takes long.
+        is_marked: whether ``encode`` renders the conversation again, and keeps it until then.
     """
 
     size: int
     encode: Callable[[], list[int]]
+    is_marked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class TextModel:
         Raises:
             ContextLengthExceeded: it is certainly longer than the context.
         """
-        self._check_length(text, limit, param)
+        self.check_length(text, limit, param)
         return await self.tokenizer.encode_async(text, add_special=add_special)
 
     async def encode_chat(
@@ -117,14 +119,14 @@ class TextModel:
 
         given = (messages, tools, arguments)
         text = render(given)
-        self._check_length(text, limit, "messages")
+        self.check_length(text, limit, "messages")
         try:
             spells_special = any_text(given, self.tokenizer.spells_special)
         except RecursionError:
             raise InvalidRequest("messages or tools are nested too deeply", param="tools") from None
         if not spells_special:
             return ChatText(len(text), lambda: self.tokenizer.encode(text, trusted=True))
-        return ChatText(len(text), lambda: self._encode_marked(render, given))
+        return ChatText(len(text), lambda: self._encode_marked(render, given), is_marked=True)
 
     def _encode_marked(self, render: Callable[[Sequence[Any]], str], given: object) -> list[int]:
         """Encode what spells special tokens."""
@@ -135,7 +137,12 @@ class TextModel:
         disguised = self.tokenizer.disguise(render(hiding.hide(given)))
         return self.tokenizer.encode(hiding.show(disguised))
 
-    def _check_length(self, text: str, limit: int, param: str) -> None:
+    def check_length(self, text: str, limit: int, param: str) -> None:
+        """Refuse a text without encoding it.
+
+        Raises:
+            ContextLengthExceeded: it is certainly longer than so many tokens.
+        """
         at_least = len(text) // self.tokenizer.longest_token
         if at_least > limit:
             raise ContextLengthExceeded(

@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
 
+from gatewayd.fair_threads import FairThreads
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.disguise import Disguise
 from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_SIZE = 2048
 """Texts of more characters or tokens go to a thread: half a millisecond of the event loop."""
+PER_TEXT = 16
+"""Characters that take about as long as it takes to encode an empty text."""
 
 # One text at a time needs no threads of the library's own, which complain at each fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -48,7 +49,7 @@ class Tokenizer:
         for backend in (self._trusting, self._disguise.backend):
             backend.no_truncation()
             backend.no_padding()
-        self._pool = ThreadPoolExecutor(2, thread_name_prefix="gatewayd-tokenize")
+        self._threads = FairThreads("gatewayd-tokenize", 2)
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
@@ -115,10 +116,13 @@ class Tokenizer:
         )
 
     async def apart(self, size: int, work: Callable[[], T]) -> T:
-        """Work on so many characters or tokens: here if they are few, else in a thread."""
+        """Work on so many characters or tokens: here if they are few, else in a thread.
+
+        Tenants take turns at the threads, and one alone leaves a thread free while others come.
+        """
         if size <= INLINE_SIZE:
             return work()
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+        return await self._threads.run(work)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Decode all ids at once; ids without a token have no text."""

@@ -50,9 +50,7 @@ class Gateway(Protocol):
 
     @property
     def models(self) -> Sequence[str]:
-        """Names of what is served, and may be shown to whoever sends the request; the first is the
-        model's own, if it may.
-        """
+        """Names of what is served, of those that the request's key may know of."""
 
     @property
     def model(self) -> ServedModel | None:

@@ -233,3 +233,19 @@ async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_t
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def test_what_is_remembered_of_tenants_is_bounded_whoever_comes() -> None:
+    queue = FairQueue("thing", lambda: 1, most_waiting=10)
+    await queue.acquire("holder")
+    waiting = asyncio.create_task(queue.acquire("waiter"))
+    await settled()
+    queue.release("holder", 1.0)
+    await settled()
+    assert waiting.done()
+    for number in range(5000):
+        queue._account(f"tenant{number}")
+    assert len(queue._tenants) <= 1100
+    assert "waiter" in queue._tenants, "it holds a slot"
+    queue.release("waiter", 1.0)
+    assert queue.num_running == 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -252,3 +254,31 @@ async def test_a_key_of_another_model_gets_nothing_of_this_one(
         reads = bearer(await here.key("a", scopes=["models:read"]))
         listed = await here.gateway.http.get("/v1/models", headers=reads)
         assert len(listed.json()["data"]) == 2
+
+
+async def test_of_a_flood_one_is_answered_and_nobody_else_waits_for_it(
+    text: TextModel, folder: Path
+) -> None:
+    async with whole(text, folder, says([300])) as here:
+        await here.tenant("slow", requests_per_minute=1, most_tokens=1)
+        await here.tenant("free")
+        await here.tenant("good")
+        slow, free, good = [await here.key(tenant) for tenant in ("slow", "free", "good")]
+        flood = {"prompt": "lorem ipsum " * 16_000}
+        began = time.perf_counter()
+        assert (await here.post("/tokenize", free, flood)).status_code == 200
+        one = time.perf_counter() - began
+
+        async def waited() -> float:
+            began = time.perf_counter()
+            body = {**ASK, "prompt": "dolor sit " * 400}
+            assert (await here.post(COMPLETIONS, good, body)).status_code == 200
+            return time.perf_counter() - began
+
+        refused = [asyncio.create_task(here.post("/tokenize", slow, flood)) for _ in range(24)]
+        statuses = Counter([answer.status_code for answer in await asyncio.gather(*refused)])
+        assert statuses == {200: 1, 429: 23}
+        many = [asyncio.create_task(here.post("/tokenize", free, flood)) for _ in range(24)]
+        await asyncio.sleep(one / 2)
+        assert await waited() < 4 * one, "of 12 that the threads had to do before it"
+        assert {answer.status_code for answer in await asyncio.gather(*many)} == {200}

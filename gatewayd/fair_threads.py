@@ -1,0 +1,64 @@
+"""A few threads that tenants share: turns go by the time that each has had of them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import TypeVar
+
+from gatewayd.fair_queue import FairQueue, on_behalf_of
+
+T = TypeVar("T")
+
+_NO_LIMIT = 1 << 62
+"""Of jobs that wait: what is at the gateway at once is bounded where it comes in."""
+
+
+class FairThreads:
+    """Threads of one kind of work, for whichever tenant a task works for.
+
+    A slot is held until its job has ended, whoever has stopped waiting for it: a thread cannot be
+    stopped, and a client that leaves and comes again would have all of them.
+
+    Args:
+        name: of the threads.
+        count: of them; few, for each takes a turn at the interpreter before the event loop's.
+        rests: whether a thread is idle after each job for as long as it took, for work that holds
+            the interpreter: half of the time is for everything else then.
+    """
+
+    def __init__(self, name: str, count: int, *, rests: bool = False) -> None:
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
+        self._name, self._count, self._rests = name, count, rests
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._queue = self._fresh()
+
+    async def run(self, work: Callable[[], T]) -> T:
+        """Work in a thread, when it is the tenant's turn; what it raises is raised here."""
+        loop, tenant = asyncio.get_running_loop(), on_behalf_of()
+        if loop is not self._loop:  # tests have one each; what ran in the last one never ends
+            self._loop, self._queue = loop, self._fresh()
+        queue = self._queue
+        await queue.acquire(tenant)
+        began = time.monotonic()
+
+        def over(_: object) -> None:
+            seconds = time.monotonic() - began
+            if self._rests:
+                loop.call_later(seconds, queue.release, tenant, 2 * seconds)
+            else:
+                queue.release(tenant, seconds)
+
+        try:
+            job = loop.run_in_executor(self._pool, copy_context().run, work)
+        except BaseException:
+            queue.release(tenant, 0.0)
+            raise
+        job.add_done_callback(over)
+        return await asyncio.shield(job)
+
+    def _fresh(self) -> FairQueue:
+        return FairQueue(self._name, lambda: self._count, most_waiting=_NO_LIMIT)

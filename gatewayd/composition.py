@@ -130,7 +130,9 @@ def _beside_store(
         api_key=secret,
         allowed_origins=tuple(config.server.allowed_origins),
         only_local_hosts=key is None and all(map(is_loopback, door.listeners)),
-        limits=Limits(body_bytes=int(config.server.body_bytes)),
+        limits=Limits(
+            body_bytes=int(config.server.body_bytes), bodies_bytes=int(config.server.bodies_bytes)
+        ),
         observers=plugged.observers,
         live=live,
         parsers=plugged.parsers,

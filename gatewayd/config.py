@@ -73,6 +73,7 @@ class ServerTable(Table):
     allowed_origins: list[Origin] = []
     drain_seconds: float = Field(default=30.0, ge=0, le=3600)
     body_bytes: ByteSize = Field(default=ByteSize(8 * MIB), ge=KIB, le=GIB)
+    bodies_bytes: ByteSize = Field(default=ByteSize(512 * MIB), ge=KIB)
     body_seconds: Seconds = 30.0
     header_bytes: ByteSize = Field(default=ByteSize(32 * KIB), ge=KIB, le=MIB)
     header_count: int = Field(default=100, ge=10, le=10_000)
@@ -86,6 +87,15 @@ class ServerTable(Table):
     def _every_page_needs_a_key(self) -> Self:
         if "*" in self.allowed_origins and self.api_key is None:
             raise ValueError("allowed_origins has '*' without an api_key: name the origins")
+        return self
+
+    @model_validator(mode="after")
+    def _one_body_fits(self) -> Self:
+        if self.bodies_bytes < self.body_bytes:
+            raise ValueError(
+                f"bodies_bytes is {int(self.bodies_bytes)} and body_bytes {int(self.body_bytes)}: "
+                "bodies_bytes must be as large at least"
+            )
         return self
 
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable
 from starlette.routing import Match, Route, Router
 
 from gatewayd.http.asgi import App, Receive, Scope, Send
+from gatewayd.http.bodies import Bodies
 from gatewayd.http.chat import ChatRoute
 from gatewayd.http.completions import CompletionRoute
 from gatewayd.http.cross_origin import shared_with
@@ -71,7 +72,8 @@ def build_app(services: Services) -> App:
     protocols = Protocols(services)
     router = build_router(services, protocols)
     routes = Routes(router)
-    gate, directory = RequestGate(routes, routes.endpoint), None
+    gate = RequestGate(routes, routes.endpoint, Bodies(services.limits.bodies_bytes))
+    directory = None
     if services.durable is not None:
         services.durable.answer_with(Front(gate, services.metrics))
         directory = services.durable.tenancy.directory

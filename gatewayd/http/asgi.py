@@ -21,6 +21,7 @@ from gatewayd.errors import (
 )
 from gatewayd.explain.causes import RECEIVE
 from gatewayd.explain.trail import spent_on
+from gatewayd.http.bodies import FREE_BYTES, claim
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -37,7 +38,7 @@ _JSON_TYPE = re.compile(rb'\s*application/json\s*(;\s*charset\s*=\s*"?utf-?8"?\s
 CLOSE: Header = (b"connection", b"close")
 JSON_HEADER: Header = (b"content-type", b"application/json")
 _LEAVES_BODY_UNREAD = frozenset((408, 413, 415))
-_MAY_LEAVE_BODY_UNREAD = frozenset((401, 403, 429))
+_MAY_LEAVE_BODY_UNREAD = frozenset((401, 403, 429, 503))
 _DRAINED_BYTES = 1 << 20
 """Of a body that nobody wants; a client of a longer one is cut off, and may lose the answer."""
 
@@ -56,6 +57,7 @@ async def read_json_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises:
         UnsupportedMediaType: it is not plain JSON; told before it is read.
         PayloadTooLarge: it is, or says it is, over the limit in bytes.
+        NotAdmitted: the bodies that are here leave no room for it.
         ClientGone: it did not come to its end.
     """
     if not is_json(scope):
@@ -77,22 +79,29 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises:
         UnsupportedMediaType: it is compressed; told before it is read.
         PayloadTooLarge: it is, or says it is, over the limit in bytes.
+        NotAdmitted: the bodies that are here leave no room for it.
         ClientGone: it did not come to its end.
     """
-    _check_headers(scope, limit)
+    stated = _check_headers(scope, limit)
     with spent_on(RECEIVE):
-        return await _receive(receive, limit)
+        return await _receive(scope, receive, stated, limit)
 
 
-async def _receive(receive: Receive, limit: int) -> bytes:
+async def _receive(scope: Scope, receive: Receive, stated: int, limit: int) -> bytes:
+    if stated > FREE_BYTES:
+        claim(scope, stated)
     message = await receive()
     body: bytes = message.get("body", b"")
     parts, size = [body], len(body)
+    if size > FREE_BYTES:
+        claim(scope, size)
     while message["type"] == "http.request" and message.get("more_body") and size <= limit:
         message = await receive()
         part = message.get("body", b"")
-        parts.append(part)
         size += len(part)
+        if size > FREE_BYTES:
+            claim(scope, size)
+        parts.append(part)
     if message["type"] == "http.disconnect":
         raise ClientGone
     if size > limit:
@@ -100,7 +109,9 @@ async def _receive(receive: Receive, limit: int) -> bytes:
     return body if len(parts) == 1 else b"".join(parts)
 
 
-def _check_headers(scope: Scope, limit: int) -> None:
+def _check_headers(scope: Scope, limit: int) -> int:
+    """Bytes that the body is said to have; 0 where nothing is said."""
+    stated = 0
     for name, value in scope["headers"]:
         if name == b"content-encoding" and value.strip().lower() != b"identity":
             raise UnsupportedMediaType("a compressed body is not accepted; send it plain")
@@ -109,6 +120,8 @@ def _check_headers(scope: Scope, limit: int) -> None:
                 raise InvalidRequest("content-length is not a number")
             if len(value) > 18 or int(value) > limit:
                 raise _too_large(value.decode()[:18], limit)
+            stated = int(value)
+    return stated
 
 
 def closes(scope: Scope, error: GatewayError) -> bool:

@@ -9,6 +9,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 
 from gatewayd.errors import ClientGone, InvalidRequest, PayloadTooLarge, UnsupportedMediaType
 from gatewayd.http.asgi import Receive, Scope, header
+from gatewayd.http.bodies import claim
 from gatewayd.http.patience import more_time
 
 MAX_FIELD_BYTES = 16 * 1024
@@ -167,6 +168,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
         UnsupportedMediaType: it is no form.
         InvalidRequest: the form is wrong.
         PayloadTooLarge: the file is, or must be, over the limit.
+        NotAdmitted: the bodies that are here leave no room for it.
         ClientGone: it did not come to its end.
     """
     kind, options = parse_options_header(header(scope, b"content-type") or b"")
@@ -183,6 +185,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
         form = Form(options[b"boundary"], limit)
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
+    claim(scope, _AT_ONCE)
     waiting, total = 0, 0
     while True:
         message = await receive()

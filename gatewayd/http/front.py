@@ -31,6 +31,7 @@ from gatewayd.http.asgi import (
     closes,
     send_error,
 )
+from gatewayd.http.bodies import give_back
 from gatewayd.http.refusal import REFUSED
 from gatewayd.http.request_id import NAME, answered_id, new_id
 from gatewayd.metrics import Metrics
@@ -113,6 +114,7 @@ class Front:
             self._note(scope, exchange, why_of(mistake))
             await self._answer(scope, exchange, mistake)
         finally:
+            give_back(scope)
             endpoint = getattr(scope.get("endpoint"), "label", "other")
             method = scope["method"] if scope["method"] in _METHODS else "other"
             status = scope.get(REFUSED) or exchange.status or _GONE

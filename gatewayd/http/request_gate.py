@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from gatewayd.errors import RateLimited
 from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Receive, Scope, Send
+from gatewayd.http.bodies import Bodies, has_bodies
 from gatewayd.tenants.limits import Slot, work_in
 from gatewayd.tenants.principal import IN_SCOPE, Principal, work_for
 
@@ -24,11 +25,15 @@ class RequestGate:
     Args:
         routes: the app behind it.
         endpoint: finds who would answer, to name it where a request is refused.
+        bodies: where what is received is counted.
     """
 
-    def __init__(self, routes: App, endpoint: Callable[[Scope], App | None]) -> None:
+    def __init__(
+        self, routes: App, endpoint: Callable[[Scope], App | None], bodies: Bodies
+    ) -> None:
         self._routes = routes
         self._endpoint = endpoint
+        self._bodies = bodies
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let a request through or refuse it, before anything is awaited.
@@ -40,6 +45,7 @@ class RequestGate:
         if principal is None:  # a health check
             return self._routes(scope, receive, send)
         work_for(principal)
+        has_bodies(scope, self._bodies)
         account, slot = principal.account, None
         if account is None:
             # Everybody is one tenant: take turns by addresses.

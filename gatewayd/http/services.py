@@ -50,6 +50,7 @@ class Limits:
 
     Attributes:
         body_bytes: of a request.
+        bodies_bytes: of all requests that are here together.
         num_choices: choices of all prompts of a request together.
         thread_bytes: larger bodies are parsed in a thread.
         ping_seconds: silence after which a stream gets a comment.
@@ -57,6 +58,7 @@ class Limits:
     """
 
     body_bytes: int = 8 * 1024 * 1024
+    bodies_bytes: int = 512 * 1024 * 1024
     num_choices: int = 128
     thread_bytes: int = 32 * 1024
     ping_seconds: float = 15.0

@@ -1,0 +1,119 @@
+"""Bytes of the bodies that are at the gateway: bounded over all connections, shared by tenants.
+
+By dynamic thresholds (Choudhury and Hahne, 1998): a tenant may have as many as are left, so one
+alone gets half of them and a newcomer always finds some. Bodies up to ``FREE_BYTES`` are not
+counted: the number of connections bounds them, and most requests have no more.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from gatewayd.errors import NotAdmitted, TenantNotAdmitted
+from gatewayd.fair_queue import on_behalf_of
+
+if TYPE_CHECKING:
+    from gatewayd.http.asgi import Scope
+
+FREE_BYTES = 64 * 1024
+_IN_SCOPE, _CLAIM = "gatewayd.bodies", "gatewayd.body"
+_RETRY_SECONDS = 1.0
+
+
+class Bodies:
+    """Counts them.
+
+    Args:
+        most: bytes of all bodies together.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._held: Counter[str] = Counter()
+        self._total = 0
+
+    @property
+    def total(self) -> int:
+        """Bytes that are held."""
+        return self._total
+
+    def take(self, tenant: str, num_bytes: int) -> None:
+        """Hold so many more.
+
+        Raises:
+            TenantNotAdmitted: the tenant has its share.
+            NotAdmitted: others have too much for it to be taken.
+        """
+        left, held = self._most - self._total, self._held[tenant]
+        if held + num_bytes > left:
+            if held:
+                raise TenantNotAdmitted(
+                    f"{held} bytes of this tenant's bodies are here, and this one has {num_bytes}: "
+                    f"its share of the {self._most} of [server] bodies_bytes is taken; try again "
+                    "when one of them has been answered",
+                    reason="bodies",
+                    retry_after=_RETRY_SECONDS,
+                )
+            raise NotAdmitted(
+                f"this body has {num_bytes} bytes, and {left} of the {self._most} of [server] "
+                "bodies_bytes are left; try again later",
+                reason="bodies",
+                retry_after=_RETRY_SECONDS,
+            )
+        self._held[tenant] += num_bytes
+        self._total += num_bytes
+
+    def give_back(self, tenant: str, num_bytes: int) -> None:
+        """They are gone."""
+        self._total -= num_bytes
+        self._held[tenant] -= num_bytes
+        if not self._held[tenant]:
+            del self._held[tenant]
+
+
+class _Claim:
+    """What one request holds."""
+
+    __slots__ = ("_bodies", "_num_bytes", "_tenant")
+
+    def __init__(self, bodies: Bodies) -> None:
+        self._bodies = bodies
+        self._tenant = on_behalf_of()
+        self._num_bytes = 0
+
+    def grow_to(self, num_bytes: int) -> None:
+        if num_bytes > self._num_bytes:
+            self._bodies.take(self._tenant, num_bytes - self._num_bytes)
+            self._num_bytes = num_bytes
+
+    def give_back(self) -> None:
+        self._bodies.give_back(self._tenant, self._num_bytes)
+        self._num_bytes = 0
+
+
+def has_bodies(scope: Scope, bodies: Bodies) -> None:
+    """What the request of a scope receives is counted there."""
+    scope[_IN_SCOPE] = bodies
+
+
+def claim(scope: Scope, num_bytes: int) -> None:
+    """Hold so many bytes for a request's body in all, until it is answered.
+
+    Raises:
+        NotAdmitted: there is no room for them.
+    """
+    held: _Claim | None = scope.get(_CLAIM)
+    if held is None:
+        bodies: Bodies | None = scope.get(_IN_SCOPE)
+        if bodies is None:  # the gate is not there: a test of one route
+            return
+        held = scope[_CLAIM] = _Claim(bodies)
+    held.grow_to(num_bytes)
+
+
+def give_back(scope: Scope) -> None:
+    """The request is answered."""
+    held: _Claim | None = scope.get(_CLAIM)
+    if held is not None:
+        held.give_back()

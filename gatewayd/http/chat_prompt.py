@@ -18,7 +18,7 @@ from gatewayd.text.model import ChatText
 MAX_COUNTED = 1 << 20
 """Characters: two seconds of one of the threads that encode everybody's prompts."""
 _NO_LIMIT = 2**63
-_ENTRY = 64
+_ENTRY = 256
 """Characters that take about as long as a message, a part or a call, which may be empty."""
 
 

@@ -12,6 +12,7 @@ from gatewayd.errors import RateLimited
 from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.bodies import Bodies, has_bodies
+from gatewayd.http.loop_turns import LoopTurns
 from gatewayd.tenants.limits import Slot, work_in
 from gatewayd.tenants.principal import IN_SCOPE, Principal, work_for
 
@@ -34,6 +35,7 @@ class RequestGate:
         self._routes = routes
         self._endpoint = endpoint
         self._bodies = bodies
+        self._turns = LoopTurns()
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let a request through or refuse it, before anything is awaited.
@@ -50,25 +52,33 @@ class RequestGate:
         if account is None:
             # Everybody is one tenant: take turns by addresses.
             client = scope.get("client")
-            work_on_behalf_of(client[0] if client else principal.tenant)
-            return self._routes(scope, receive, send)
-        work_on_behalf_of(principal.tenant)
-        if account.counts_requests:
-            try:
-                slot = account.arrive(is_read=_is_read(scope))
-            except RateLimited:
-                scope["endpoint"] = self._endpoint(scope)
-                raise
+            whose = client[0] if client else principal.tenant
+        else:
+            whose = principal.tenant
+            if account.counts_requests:
+                try:
+                    slot = account.arrive(is_read=_is_read(scope))
+                except RateLimited:
+                    scope["endpoint"] = self._endpoint(scope)
+                    raise
         work_in(slot)
-        answer = self._routes(scope, receive, send)
-        return answer if slot is None else _holding(slot, answer)
+        work_on_behalf_of(whose)
+        is_now = self._turns.is_now()
+        if is_now and slot is None:
+            return self._routes(scope, receive, send)
+        return self._serve(None if is_now else whose, slot, scope, receive, send)
 
-
-async def _holding(slot: Slot, answer: Awaitable[None]) -> None:
-    try:
-        await answer
-    finally:
-        slot.let_go()
+    async def _serve(
+        self, waits: str | None, slot: Slot | None, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """Serve a request that waits for a tenant's turn, or holds a slot."""
+        try:
+            if waits is not None:
+                await self._turns.wait(waits)
+            await self._routes(scope, receive, send)
+        finally:
+            if slot is not None:
+                slot.let_go()
 
 
 def _is_read(scope: Scope) -> bool:

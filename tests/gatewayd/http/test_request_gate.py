@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import AsyncIterator
@@ -11,9 +13,11 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from starlette.routing import Route, Router
 
+from gatewayd.http.bodies import Bodies
 from gatewayd.text.model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
@@ -119,7 +123,9 @@ async def test_reads_and_cancelling_have_limits_of_their_own(
             bucket = here.durable.tenancy.directory._accounts[tenant]._gate._reads.bucket
             assert bucket is not None
             assert (bucket.size, bucket.level) == (60, 60)
-            bucket.take(59)
+            now = time.monotonic()
+            bucket._clock = lambda now=now: now  # type: ignore[misc]
+            bucket._seen, bucket._level = now, 1.0
             first, second = [
                 await here.gateway.http.request(method, path, headers=bearer(key)) for _ in "12"
             ]
@@ -282,3 +288,49 @@ async def test_of_a_flood_one_is_answered_and_nobody_else_waits_for_it(
         await asyncio.sleep(one / 2)
         assert await waited() < 4 * one, "of 12 that the threads had to do before it"
         assert {answer.status_code for answer in await asyncio.gather(*many)} == {200}
+
+
+async def test_whatever_clients_do_all_slots_and_bytes_come_back(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Bodies] = []
+
+    class Recorded(Bodies):
+        def __init__(self, most: int) -> None:
+            super().__init__(most)
+            made.append(self)
+
+    monkeypatch.setattr("gatewayd.http.app.Bodies", Recorded)
+    rng = random.Random(46)
+    slowly = says([300, 301, 302], delay=0.01)
+    async with whole(text, folder, slowly) as here:
+        await here.tenant("a", concurrency=2, most_tokens=100_000)
+        key = await here.key("a")
+        gate = here.durable.tenancy.directory._accounts["a"]._gate
+        seen = Counter[int]()
+
+        async def one() -> None:
+            path = rng.choice(
+                [*GOOD, COMPLETIONS, "/v1/responses", "/v1/embeddings", "/v1/nowhere"]
+            )
+            body: dict[str, Any] = dict(GOOD.get(path, {"model": "nano"}))
+            if path == COMPLETIONS:
+                body = {**ASK, "stream": rng.random() < 0.5, "n": rng.randint(1, 3)}
+            if path == "/v1/responses":
+                body = {"model": "nano", "input": "hi", "background": rng.random() < 0.5}
+            if rng.random() < 0.3:
+                body["user"] = "u" * 100_000
+            if rng.random() < 0.2:
+                body["model"] = "none"
+            timeout = rng.choice([0.005, 0.02, 5.0])
+            with contextlib.suppress(httpx.TimeoutException):
+                answer = await here.post(path, key, body, timeout=timeout)
+                seen[answer.status_code] += 1
+            assert gate._work.num_inside <= 2
+
+        for _ in range(12):
+            await asyncio.gather(*[one() for _ in range(12)])
+        assert seen[200] > 10
+        assert seen[429] > 0
+        await until(lambda: not (gate._work.num_inside or made[0].total))
+        assert (gate._reads.num_inside, made[0].total) == (0, 0)

@@ -1,0 +1,83 @@
+"""Requests that come at once begin in several turns of the loop, tenant by tenant."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from gatewayd.fair_queue import on_behalf_of
+from gatewayd.http.bodies import Bodies
+from gatewayd.http.loop_turns import _MOST_RESUMED, _SECONDS, LoopTurns
+from gatewayd.http.request_gate import RequestGate
+from gatewayd.tenants.account import Account, Terms
+from gatewayd.tenants.limits import Limits, current_slot
+from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, current_principal
+
+
+async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_it() -> None:
+    turns, order = LoopTurns(), list[str]()
+
+    async def request(tenant: str) -> None:
+        if not turns.is_now():
+            await turns.wait(tenant)
+        order.append(tenant)
+        time.sleep(_SECONDS / 4)  # noqa: ASYNC251 - the work of a request holds the loop
+
+    gaps, last = list[float](), time.perf_counter()
+    tasks = [asyncio.create_task(request("flood")) for _ in range(100)]
+    tasks.append(asyncio.create_task(request("good")))
+    while not all(task.done() for task in tasks):
+        await asyncio.sleep(0)
+        now = time.perf_counter()
+        gaps.append(now - last)
+        last = now
+    assert order.count("flood") == 100
+    assert order.index("good") < 20, "tenants come one after the other"
+    assert len(gaps) > 10, "100 in one turn would be one gap"
+    await asyncio.sleep(0)
+    assert turns.num_waiting == 0
+    assert turns.is_now()
+    assert _MOST_RESUMED < 20
+
+
+async def test_who_is_cancelled_while_it_waits_takes_nobodys_turn() -> None:
+    turns = LoopTurns()
+    tasks = [asyncio.create_task(turns.wait("a")) for _ in range(50)]
+    await asyncio.sleep(0)
+    for task in tasks[:40]:
+        task.cancel()
+    async with asyncio.timeout(5):
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert [task.cancelled() for task in tasks[-10:]] == [False] * 10
+    await asyncio.sleep(0)
+    assert turns.num_waiting == 0
+
+
+async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_stays() -> None:
+    seen: list[Any] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        seen.append((on_behalf_of(), current_principal(), current_slot() is not None))
+
+    async def nothing(*_: Any) -> Any:
+        return {}
+
+    gate = RequestGate(app, lambda scope: None, Bodies(1 << 20))
+    terms = Terms(Limits(concurrency=3))
+    limited = Principal(
+        tenant="a",
+        scopes=frozenset(("infer",)),
+        account=Account("a", terms, None, b""),  # type: ignore[arg-type]
+    )
+    free = Principal(
+        tenant="b",
+        scopes=frozenset(("infer",)),
+        account=Account("b", Terms(), None, b""),  # type: ignore[arg-type]
+    )
+    for principal in (OPERATOR, limited, OPERATOR, free):
+        client = ("192.0.2.7", 4000)
+        scope = {"type": "http", "method": "POST", "path": "/x", "client": client}
+        await gate({**scope, IN_SCOPE: principal}, nothing, nothing)
+    everybody = ("192.0.2.7", OPERATOR, False)
+    assert seen == [everybody, ("a", limited, True), everybody, ("b", free, False)]

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Message, Scope
 from gatewayd.http.departure import EXTENSION, ToldDeparture
 from gatewayd.store.room import ACCEPTED
-from gatewayd.tenants.principal import IN_SCOPE, Principal, work_for
+from gatewayd.tenants.principal import IN_SCOPE, Principal
 
 
 class Answer(NamedTuple):
@@ -63,8 +62,6 @@ async def call(app: App, path: str, body: bytes, principal: Principal) -> Answer
         "extensions": {EXTENSION: ToldDeparture(), ACCEPTED: {}},
         IN_SCOPE: principal,
     }
-    work_for(principal)
-    work_on_behalf_of(principal.tenant)
     await app(scope, receive, send)
     retry = headers.get(b"retry-after", b"")
     return Answer(

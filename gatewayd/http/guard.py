@@ -14,12 +14,11 @@ from hashlib import sha256
 from hmac import compare_digest
 
 from gatewayd.errors import HostNotAllowed, InvalidRequest, TooManyWrongKeys, Unauthorized
-from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
 from gatewayd.http.brake import FREE, Brake, subscriber
 from gatewayd.http.rights import Rights
 from gatewayd.tenants.directory import Directory
-from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, work_for
+from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
 from gatewayd_engine.logs import Rarely
 
 _log = logging.getLogger(__name__)
@@ -126,8 +125,6 @@ class Guard:
             is_public = scope["path"] in PUBLIC and not wants_details(scope)
             if not is_public:
                 principal = scope[IN_SCOPE] = self._keys.check(scope)
-                work_for(principal)
-                work_on_behalf_of(principal.tenant)
                 if not principal.is_free:
                     self._rights.check(principal, scope["path"])
             host = _host(scope)

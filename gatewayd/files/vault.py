@@ -16,6 +16,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import BinaryIO
 
+from gatewayd.store.whole import sync_folder
+
 _log = logging.getLogger(__name__)
 
 _OURS = re.compile(r"draft-.*\.part|file-[0-9a-f]{32}")
@@ -62,13 +64,23 @@ class Draft:
         self._tally.add(len(data))
 
     def keep(self, name: str) -> None:
-        """It is whole: put it on the disk under its name."""
+        """It is whole: put it on the disk under its name.
+
+        Raises:
+            OSError: the disk is full, or cannot be written; nothing has that name.
+        """
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         os.rename(self._file.name, self._folder / name)
+        try:
+            sync_folder(self._folder)
+        except OSError:
+            # No row will name it.
+            with contextlib.suppress(OSError):
+                os.unlink(self._folder / name)
+            raise
         self._is_kept = True
-        _sync(self._folder)
 
     def drop(self) -> None:
         """Forget it; no effect once it is kept."""
@@ -132,12 +144,3 @@ class Vault:
         strangers = [name for name in names if name not in known]
         self.remove(strangers)
         return len(strangers)
-
-
-def _sync(folder: Path) -> None:
-    """A rename is on the disk once its folder is."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -121,7 +121,12 @@ def _make_file(path: Path, text: str, mode: int) -> str:
         return f"kept {path}"
     except OSError as error:
         raise BeginError(f"cannot write {path}: {error.strerror}") from error
-    with os.fdopen(fd, "w", encoding="utf-8") as stream:
-        os.fchmod(fd, mode)
-        stream.write(text)
+    try:
+        with os.fdopen(fd, "w", encoding="utf-8") as stream:
+            os.fchmod(fd, mode)
+            stream.write(text)
+    except OSError as error:
+        # The next attempt would keep half of it.
+        path.unlink(missing_ok=True)
+        raise BeginError(f"cannot write {path}: {error.strerror}") from error
     return f"wrote {path}"

@@ -132,8 +132,9 @@ def _lock(folder: Path, *, is_temporary: bool = False) -> Place:
         raise StoreError(f"the store {folder} is in use by another process{holder}") from error
     before = os.fstat(lock)
     last_used = before.st_mtime if before.st_size else None
-    os.ftruncate(lock, 0)
-    os.pwrite(lock, b"%d\n" % os.getpid(), 0)
+    # Over what is there, at one width: that needs no room on the disk.
+    with contextlib.suppress(OSError):  # a message to others names no pid then
+        os.pwrite(lock, b"%-10d\n" % os.getpid(), 0)
     place = Place(folder, is_temporary, last_used, lock)
     if last_used is not None:  # writing has set it, by a clock that may be wrong
         place.touch(last_used)

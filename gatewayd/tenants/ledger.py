@@ -56,11 +56,11 @@ class Ledger:
         if len(self._left) >= _MOST_LEFT:
             raise StoreUnavailable("usage cannot be written down now", retry_after=5)
 
-    async def reserve(self, entry: Entry) -> int:
+    async def reserve(self, entry: Entry) -> int | None:
         """Take the most that a request may take; it is on the disk when this returns.
 
         Returns:
-            A place for its marks, until it is settled.
+            A slot for its marks, until it is settled; None if the disk has no room for it.
 
         Raises:
             InsufficientQuota: the budget has too little left.
@@ -71,7 +71,9 @@ class Ledger:
         except (asyncio.CancelledError, StoreUnavailable):
             self.withdraw(entry)  # it may have been written
             raise
-        slot = self._slots[entry.id] = self.marks.take(entry.id)
+        slot = self.marks.take(entry.id)
+        if slot is not None:
+            self._slots[entry.id] = slot
         return slot
 
     def settle(self, entry: Entry, spent: Spent) -> Spent:

@@ -7,12 +7,12 @@ user reads. Without it no key is valid any more: it belongs into a backup of the
 from __future__ import annotations
 
 import hmac
-import os
 import secrets
 import stat
 from collections.abc import Mapping
 from pathlib import Path
 
+from gatewayd.store import whole
 from gatewayd.store.faults import StoreError
 
 NAME = "secret"
@@ -84,15 +84,7 @@ def _make(file: Path) -> None:
     """Whole or not at all, whenever the machine stops."""
     if file.exists():
         raise FileExistsError
-    draft = file.with_suffix(".part")
-    draft.unlink(missing_ok=True)
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        os.write(descriptor, secrets.token_hex(_BYTES).encode() + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(file)
+    whole.replace(file, secrets.token_hex(_BYTES).encode() + b"\n")
 
 
 def _read(file: Path) -> Secret:

@@ -1,0 +1,51 @@
+"""Small files that are there whole or not at all, whenever the disk is full or the machine stops."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write all of it: one call may take less than it is given.
+
+    Raises:
+        OSError: the disk is full, read-only or damaged.
+    """
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def replace(file: Path, data: bytes) -> None:
+    """Put a file in the place of the one before, for its owner alone. Blocks.
+
+    Raises:
+        OSError: it cannot be written; the file before is as it was, and no draft is left.
+    """
+    draft = file.with_name(f"{file.name}.part")
+    draft.unlink(missing_ok=True)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(draft, flags, 0o600)
+    try:
+        try:
+            write_all(descriptor, data)
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+        draft.rename(file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
+        raise
+    sync_folder(file.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """A rename outlives a loss of power once its folder is on the disk."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -175,6 +175,7 @@ class Durable:
         expiry = Expiry(self.database, self.vault, self.clock, *(each * _DAY for each in days))
         while True:
             with contextlib.suppress(StoreUnavailable):  # logged where it was raised
+                await self.tenancy.check()
                 await expiry.sweep()
                 await self.archive.prune()
                 await self.tenancy.add_up(config.store.usage_rows)
@@ -190,7 +191,7 @@ def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy, Overrid
     wal.warn_of_bug()
     engine = connect(place.database)
     bring_up(engine, place.database)
-    secret = prepared(engine, place.folder)
+    begun = prepared(engine, place.folder)
     try:
         vault = Vault(place.contents)
         with engine.connect() as connection:
@@ -200,7 +201,7 @@ def _open(place: Place, clock: Clock) -> tuple[Database, Vault, Tenancy, Overrid
     except OSError as error:
         raise StoreError(f"the store {place.folder} cannot be used: {error.strerror}") from error
     database = Database(engine)
-    tenancy = Tenancy(database, place.folder, secret, clock.now)
+    tenancy = Tenancy(database, place.folder, begun, clock.now)
     with engine.connect() as connection:
         tenancy.load(connection)
         changes = override_records.latest(connection)

@@ -56,12 +56,29 @@ def usage(
 
 def audit(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The last ones.")] = 100,
+    head: Annotated[
+        str | None,
+        typer.Option("--head", metavar="N:SEAL", help="An end that the log told of: is it there?"),
+    ] = None,
+    accept: Annotated[
+        bool,
+        typer.Option("--accept", help="Trust the store as it is now; what was wrong is on record."),
+    ] = False,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed tenants, keys and prices, the latest first, and whether it is all there."""
-    found = act(config, socket, "GET", "/admin/audit", limit=str(limit))
+    """Show who changed tenants, keys and prices, the latest first, and whether it is all there.
+
+    It looks through the audit, and through the seals of tenants, keys, prices and budgets; with
+    something wrong its status is 1.
+    """
+    if accept:
+        told = act(config, socket, "POST", "/admin/audit/accept")["accepted"]
+        for fault in told or ["nothing is wrong"]:
+            typer.echo(f"accepted: {fault}" if told else fault)
+        return
+    found = act(config, socket, "GET", "/admin/audit", limit=str(limit), head=head)
     if as_json:
         print_json(found)
         return
@@ -70,6 +87,8 @@ def audit(
         at = datetime.fromtimestamp(row["at"], UTC).strftime("%Y-%m-%d %H:%M:%S")
         table.add_row(at, row["action"], row["target"], row["actor"], row["detail"])
     console().print(table)
-    if found["fault"] is not None:
-        typer.secho(f"gatewayd: {found['fault']}", fg="red", err=True)
+    typer.echo(f"the audit ends with {found['head']}")
+    for fault in found["faults"]:
+        typer.secho(f"gatewayd: {fault}", fg="red", err=True)
+    if found["faults"]:
         raise typer.Exit(1)

@@ -242,6 +242,29 @@ audit = Table(
     Column("mac", Text, nullable=False),
 )
 
+# Of rows of tenants, keys, prices and budgets, see tenants.seals.
+seals = Table(
+    "seals",
+    metadata,
+    Column("kind", Text, primary_key=True),
+    Column("id", Text, primary_key=True),
+    # The number of the change that made the row.
+    Column("version", Integer, nullable=False),
+    Column("mac", Text, nullable=False),
+)
+
+# One row, of all of them: the last change, sums of versions by table, the end of the audit.
+seal_state = Table(
+    "seal_state",
+    metadata,
+    Column("number", Integer, primary_key=True),
+    Column("changes", Integer, nullable=False),
+    Column("totals", Text, nullable=False),
+    Column("audit_seq", Integer, nullable=False),
+    Column("audit_mac", Text, nullable=False),
+    Column("mac", Text, nullable=False),
+)
+
 overrides = Table(
     "overrides",
     metadata,

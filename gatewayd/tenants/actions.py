@@ -13,7 +13,7 @@ import msgspec
 
 from gatewayd.admin.wire_tenants import KeyBody, Nothing, PriceBody, RotateBody, TenantBody, Terms
 from gatewayd.errors import InvalidRequest, NotFound
-from gatewayd.tenants import audit, changes
+from gatewayd.tenants import audit, changes, integrity
 from gatewayd.tenants.changes import Desk, Params
 from gatewayd.tenants.usage import summed
 
@@ -52,10 +52,31 @@ def _usage(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - 
 
 def _audit(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
     most = min(_number(params, "limit", 100), _MOST_ROWS)
+    found = integrity.examine(desk.connection, desk.secret, desk.head).all
+    if (head := params.get("head")) is not None and not _has(desk, head):
+        found.insert(0, f"the audit has no row {head[:80]}: the store is an older one")
     return {
         "rows": [row._asdict() for row in audit.rows(desk.connection, most)],
-        "fault": audit.fault(desk.connection, desk.secret, desk.head),
+        "head": str(audit.head_of(desk.connection)),
+        "fault": "; ".join(found) or None,
+        "faults": found,
     }
+
+
+def _has(desk: Desk, head: str) -> bool:
+    """Whether the audit has a row with that number and seal."""
+    seq, _, mac = head.partition(":")
+    if not (seq.isascii() and seq.isdigit() and len(seq) < 16 and mac):
+        raise InvalidRequest(
+            f"head is {head[:80]!r}; it must be NUMBER:SEAL, as gatewayd audit and the log say it",
+            param="head",
+        )
+    return audit.has(desk.connection, audit.Head(int(seq), mac))
+
+
+def _accept(desk: Desk, params: Params, body: Nothing) -> Any:  # noqa: ANN401 - JSON
+    told = integrity.accept(desk.connection, desk.secret, desk.head, desk.now, desk.actor)
+    return {"accepted": told}
 
 
 ACTIONS = (
@@ -72,6 +93,7 @@ ACTIONS = (
     Action("DELETE", "/admin/prices/{model:path}", Nothing, changes.remove_price),
     Action("GET", "/admin/usage", Nothing, _usage),
     Action("GET", "/admin/audit", Nothing, _audit),
+    Action("POST", "/admin/audit/accept", Nothing, _accept),
 )
 
 

@@ -1,27 +1,39 @@
 """Who changed what: rows of which each seals the one before.
 
 An edit, a row taken out and one put in break the chain. Rows cut off its end do not: so the last
-seal is also kept beside the store, in a file that is written after each change. Where both are gone
+seal is also part of the sealed state of the rows that they tell of (``tenants.seals``), and is kept
+beside the store, in a file that is written after each change, and in the log. Where all are gone
 there are still the tenants and keys, which are never deleted, and each of which was put on record.
-Whoever has the server's secret can forge all of it.
+Whoever has the server's secret can forge all of it; whoever puts everything back as it was once is
+found out by the log alone.
 """
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import json
-import os
+import logging
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 from sqlalchemy import Connection, func, insert, select
 
+from gatewayd.store import whole
 from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
+from gatewayd.tenants import seals
 from gatewayd.tenants.secret import Secret
 
+_log = logging.getLogger(__name__)
+
 NAME = "audit.head"
+BROKEN = "audit.broken"
+ACCEPT = "audit.accept"
+SEALED = "seals.begin"
 _FIRST = ""
+_FIRST_SEALED = "sealed"
+"""What the first row seals in a store whose rows had seals before it."""
 
 
 class Row(NamedTuple):
@@ -52,6 +64,21 @@ class Head(NamedTuple):
     seq: int
     mac: str
 
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.mac}"
+
+
+class Kept(NamedTuple):
+    """What is beside the store.
+
+    Attributes:
+        head: of the chain.
+        changes: of sealed rows until then; 0 in files of older programs.
+    """
+
+    head: Head
+    changes: int
+
 
 def append(
     connection: Connection,
@@ -65,16 +92,36 @@ def append(
 ) -> Head:
     """Add a row, in the transaction of the change that it tells of."""
     last = head_of(connection)
+    before = last.mac
+    if not last.seq and seals.is_begun(connection):
+        before = _FIRST_SEALED
     row = Row(last.seq + 1, int(at), actor, action, target, _text(detail), "")
-    row = row._replace(mac=_seal(secret, last.mac, row))
+    row = row._replace(mac=_seal(secret, before, row))
     connection.execute(insert(audit).values(row._asdict()))
     return Head(row.seq, row.mac)
 
 
-def has(connection: Connection, action: str, detail: dict[str, Any]) -> bool:
-    """Whether something is on record already."""
-    query = select(audit.c.seq).where(audit.c.action == action, audit.c.detail == _text(detail))
-    return connection.execute(query.limit(1)).first() is not None
+def note_fault(connection: Connection, secret: Secret, fault: str, at: float) -> Head:
+    """Put a fault on record, unless the last row tells of the same."""
+    detail = {"fault": fault}
+    last = rows(connection, 1)
+    if last and (last[0].action, last[0].detail) == (BROKEN, _text(detail)):
+        return Head(last[0].seq, last[0].mac)
+    return append(
+        connection,
+        secret,
+        at=at,
+        actor="gatewayd",
+        action=BROKEN,
+        target="audit",
+        detail=detail,
+    )
+
+
+def has(connection: Connection, head: Head) -> bool:
+    """Whether it ended so once."""
+    query = select(audit.c.mac).where(audit.c.seq == head.seq)
+    return connection.execute(query).scalar() == head.mac
 
 
 def head_of(connection: Connection) -> Head:
@@ -90,6 +137,23 @@ def rows(connection: Connection, most: int) -> list[Row]:
     return [Row(*row) for row in connection.execute(query)]
 
 
+def was_sealed(connection: Connection, secret: Secret) -> bool:
+    """Whether the chain tells that there were seals of rows."""
+    query = select(audit.c.seq).where(audit.c.action == SEALED).limit(1)
+    if connection.execute(query).first() is not None:
+        return True
+    first = connection.execute(select(audit).where(audit.c.seq == 1)).one_or_none()
+    return first is not None and _is_sealed(secret, _FIRST_SEALED, Row(*first))
+
+
+def digest(connection: Connection) -> str:
+    """Of all rows as they are, for whoever accepts them."""
+    total = hashlib.sha256()
+    for row in map(Row._make, connection.execute(select(audit).order_by(audit.c.seq))):
+        total.update(_said(*row))
+    return total.hexdigest()
+
+
 def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
     """Look through all of it.
 
@@ -99,23 +163,71 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
         file: with the end of the chain.
 
     Returns:
-        What is wrong first, in a sentence; None if nothing is.
+        What is wrong first, in a sentence; None if nothing is, or it was accepted.
     """
-    kept, before = _read(secret, file), Head(0, _FIRST)
+    kept, before = read(secret, file), Head(0, _FIRST)
+    found: str | None = None
+    so_far = hashlib.sha256()
     for row in map(Row._make, connection.execute(select(audit).order_by(audit.c.seq))):
-        if row.seq != before.seq + 1:
-            return f"audit row {before.seq + 1} is missing"
-        if not hmac.compare_digest(row.mac, _seal(secret, before.mac, row)):
-            return f"audit row {row.seq} was changed"
+        is_sealed = _is_sealed(secret, before.mac, row) or (
+            not before.seq and _is_sealed(secret, _FIRST_SEALED, row)
+        )
+        if is_sealed and _accepts(row, so_far.hexdigest()):
+            found = None
+        elif found is None:
+            found = _fault_of(row, before, kept, file.name, is_sealed=is_sealed)
         before = Head(row.seq, row.mac)
-        if kept is not None and kept.seq == row.seq and kept.mac != row.mac:
-            return f"audit row {row.seq} is not the one that {file.name} ends with"
-    if (made := _made(connection)) > before.seq:
-        return f"audit rows are missing: {before.seq} tell of {made} tenants and keys"
+        so_far.update(_said(*row))
+    return found or _fault_of_end(connection, secret, file.name, kept, before)
+
+
+def _fault_of(
+    row: Row, before: Head, kept: Kept | None, name: str, *, is_sealed: bool
+) -> str | None:
+    if row.seq != before.seq + 1:
+        return f"audit row {before.seq + 1} is missing"
+    if not is_sealed:
+        return f"audit row {row.seq} was changed"
+    if kept is not None and kept.head.seq == row.seq and kept.head.mac != row.mac:
+        return f"audit row {row.seq} is not the one that {name} ends with"
+    return None
+
+
+def _fault_of_end(
+    connection: Connection, secret: Secret, name: str, kept: Kept | None, end: Head
+) -> str | None:
+    state = seals.state_of(connection, secret)
+    if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
+        return found
+    if state is None and (made := _made(connection)) > end.seq:
+        return f"audit rows are missing: {end.seq} tell of {made} tenants and keys"
     if kept is None:
-        return None if before.seq <= 1 else f"{file.name} is missing or was changed"
-    if kept.seq > before.seq:
-        return f"audit rows {before.seq + 1} to {kept.seq} are missing at the end"
+        return None if end.seq <= 1 else f"{name} is missing or was changed"
+    if kept.head.seq > end.seq:
+        return f"audit rows {end.seq + 1} to {kept.head.seq} are missing at the end"
+    if state is not None and kept.changes > state.changes:
+        return (
+            f"the store is older than {name}, which tells of {kept.changes} changes of tenants, "
+            f"keys, prices and budgets: it has {state.changes}"
+        )
+    return None
+
+
+def cut(connection: Connection, state: seals.State, following: int) -> str | None:
+    """What is wrong with the end of the chain, by the sealed state.
+
+    Args:
+        connection: to read with.
+        state: of the rows that the chain tells of.
+        following: the number of the first row after the end.
+    """
+    if state.audit_seq >= following:
+        return f"audit rows {following} to {state.audit_seq} are missing at the end"
+    if state.audit_seq < following - 1:
+        return f"the seals of the store are older than audit row {state.audit_seq + 1}"
+    last = connection.execute(select(audit.c.mac).where(audit.c.seq == state.audit_seq)).scalar()
+    if (last or _FIRST) != state.audit_mac:
+        return f"audit row {state.audit_seq} is not the one that was the last"
     return None
 
 
@@ -126,39 +238,68 @@ def _made(connection: Connection) -> int:
     return sum(int(connection.execute(query).scalar_one()) for query in both)
 
 
-def keep(secret: Secret, file: Path, head: Head) -> None:
-    """Put the end of the chain beside the store. Blocks."""
-    if not head.seq:
+def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
+    """Put the end of the chain beside the store, and into the log. Blocks.
+
+    A store whose disk is full does without: its sealed state tells of the end, too.
+
+    Args:
+        secret: the server's.
+        file: to write.
+        head: the end.
+        changes: of sealed rows until then.
+    """
+    kept, before = Kept(head, changes), read(secret, file)
+    if not head.seq or kept == before:
         return
-    content = {**head._asdict(), "seal": _seal_of(secret, head)}
-    draft = file.with_suffix(".part")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    if before is None or before.head != head:
+        # Whoever changes the store cannot change a log elsewhere: gatewayd audit --head
+        _log.info("the audit ends with %s", head)
+    content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
     try:
-        os.write(descriptor, json.dumps(content).encode() + b"\n")
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-    draft.rename(file)
+        whole.replace(file, json.dumps(content).encode() + b"\n")
+    except OSError as error:
+        _log.warning("%s cannot be written: %s", file, error.strerror)
 
 
 def _text(detail: dict[str, Any]) -> str:
     return json.dumps(detail, sort_keys=True, separators=(",", ":"))
 
 
-def _read(secret: Secret, file: Path) -> Head | None:
+def read(secret: Secret, file: Path) -> Kept | None:
+    """What is beside the store; None if it is not there, or not ours."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
         head = Head(int(found["seq"]), str(found["mac"]))
-        is_ours = hmac.compare_digest(str(found["seal"]), _seal_of(secret, head))
+        kept = Kept(head, int(found.get("changes", 0)))
+        is_ours = hmac.compare_digest(str(found["seal"]).encode(), _seal_of(secret, kept).encode())
     except (OSError, ValueError, KeyError):
         return None
-    return head if is_ours else None
+    return kept if is_ours else None
 
 
-def _seal_of(secret: Secret, head: Head) -> str:
-    return secret.seal(f"head {head.seq} {head.mac}".encode())
+def _seal_of(secret: Secret, kept: Kept) -> str:
+    told = f" {kept.changes}" if kept.changes else ""
+    return secret.seal(f"head {kept.head.seq} {kept.head.mac}{told}".encode())
+
+
+def _accepts(row: Row, so_far: str) -> bool:
+    """Whether somebody has accepted all rows before, as they are."""
+    if row.action != ACCEPT:
+        return False
+    found = json.loads(row.detail)
+    return isinstance(found, dict) and found.get("rows") == so_far
 
 
 def _seal(secret: Secret, before: str, row: Row) -> str:
+    return secret.seal(_said(before, *row[:-1]))
+
+
+def _is_sealed(secret: Secret, before: str, row: Row) -> bool:
+    right = _seal(secret, before, row)
+    return isinstance(row.mac, str) and hmac.compare_digest(row.mac.encode(), right.encode())
+
+
+def _said(*values: object) -> bytes:
     """As JSON, so that no field can be read as a part of another."""
-    return secret.seal(json.dumps([before, *row[:-1]]).encode())
+    return json.dumps(values, default=repr).encode()

@@ -121,15 +121,12 @@ def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
         connection.execute(_MOVE, moved)
 
 
-def recover(connection: Connection, known: Mapping[str, Mark]) -> int:
-    """Settle what the dead had reserved, at what was marked; without a mark at its prompts.
+def lost(connection: Connection, known: Mapping[str, Mark]) -> list[Settlement]:
+    """What the dead had reserved, to be settled at what was marked; without a mark at its prompts.
 
     Args:
-        connection: to write with.
+        connection: to read with.
         known: how far each had come, by reservation.
-
-    Returns:
-        How many they were.
     """
     rows = connection.execute(select(reservations)).all()
     settlements = []
@@ -150,8 +147,7 @@ def recover(connection: Connection, known: Mapping[str, Mark]) -> int:
         prompt = min(prompt, row.prompt_tokens)
         spent = Spent("lost", prompt, min(cached, prompt), min(generated, asked.most_tokens))
         settlements.append(Settlement(Entry(row.id, asked, price, row.created_at, True), spent))
-    settle(connection, settlements)
-    return len(settlements)
+    return settlements
 
 
 def remove_older(connection: Connection, created_at: float, most: int) -> int:

@@ -6,15 +6,25 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
+from sqlalchemy.exc import DBAPIError
 
 from gatewayd.store.database import Database
-from gatewayd.store.faults import StoreError
-from gatewayd.tenants import audit, ledger_records, marks, records, usage_sums
+from gatewayd.store.faults import StoreError, reason_of
+from gatewayd.tenants import (
+    audit,
+    integrity,
+    ledger_records,
+    marks,
+    records,
+    sealing,
+    seals,
+    usage_sums,
+)
 from gatewayd.tenants.actions import Action
 from gatewayd.tenants.changes import Desk
 from gatewayd.tenants.costs import Settlement
@@ -26,7 +36,18 @@ from gatewayd.tenants.secret import Secret, secret_of
 _log = logging.getLogger(__name__)
 
 _PRUNED_AT_ONCE = 1000
-_BROKEN = "audit.broken"
+
+
+class Begun(NamedTuple):
+    """What a start has found.
+
+    Attributes:
+        secret: the server's.
+        lost: what ran when the last process died, where the disk had no room to settle it.
+    """
+
+    secret: Secret
+    lost: Sequence[Settlement] = ()
 
 
 class Tenancy:
@@ -35,11 +56,12 @@ class Tenancy:
     Attributes:
         directory: who may come in.
         ledger: of what is used.
+        num_faults: of the audit and of sealed rows, when somebody last looked.
 
     Args:
         database: of the store.
         folder: of the store.
-        secret: the server's.
+        begun: see ``prepared``.
         believed: Unix time by which budgets count: a clock that has just jumped begins no period.
     """
 
@@ -47,20 +69,35 @@ class Tenancy:
         self,
         database: Database,
         folder: Path,
-        secret: Secret,
+        begun: Begun,
         believed: Callable[[], float] = time.time,
     ) -> None:
-        self.ledger = Ledger(database, Marks(folder / marks.NAME))
-        self.directory = Directory(secret, self.ledger, believed=believed)
+        try:
+            self.ledger = Ledger(database, Marks(folder / marks.NAME))
+        except OSError as error:
+            raise StoreError(f"{folder / marks.NAME} cannot be used: {error.strerror}") from error
+        self.directory = Directory(begun.secret, self.ledger, believed=believed)
+        self.num_faults = 0
         self._database = database
-        self._secret = secret
+        self._secret = begun.secret
+        self._lost = begun.lost
+        self._told: str | None = None
+        self._noted: str | None = None
         self._head = folder / audit.NAME
         self._believed = believed
         self._changing = asyncio.Lock()
 
     def load(self, connection: Connection) -> None:
         """Take in what the store has."""
-        self.directory.load(records.everything(connection))
+        report = integrity.examine(connection, self._secret, self._head)
+        self._take_in(records.everything(connection), report)
+
+    def _take_in(self, everything: records.Everything, report: integrity.Report) -> None:
+        self.num_faults, sentence = len(report.all), report.sentence
+        if sentence is not None and sentence != self._told:
+            _log.error("the store is not as it was left, see gatewayd audit: %s", sentence)
+        self._told = sentence
+        self.directory.load(integrity.trusted(everything, report.faults))
 
     async def act(self, action: Action, params: Mapping[str, str], body: object, actor: str) -> Any:  # noqa: ANN401 - JSON
         """Do something; a change is on the disk and in force when this returns.
@@ -76,12 +113,37 @@ class Tenancy:
             return await self._database.read(work)
         async with self._changing:
             answer = await self._database.write(work)
-            everything, head = await self._database.read(
-                lambda c: (records.everything(c), audit.head_of(c))
-            )
-            self.directory.load(everything)
-            await asyncio.to_thread(audit.keep, self._secret, self._head, head)
+            await self._look()
         return answer
+
+    async def check(self) -> None:
+        """Look through the store: what is not as it was left is on record, and not trusted.
+
+        Raises:
+            StoreUnavailable: the store cannot be used.
+        """
+        lost, self._lost = self._lost, ()
+        for settlement in lost:
+            self.ledger.settle(*settlement)
+        async with self._changing:
+            sentence = (await self._look()).sentence
+            if sentence is not None and sentence != self._noted:
+                await self._database.write(
+                    lambda c: audit.note_fault(c, self._secret, sentence, time.time())
+                )
+            self._noted = sentence
+
+    async def _look(self) -> integrity.Report:
+        """Take in what the store has now."""
+
+        def read(connection: Connection) -> tuple[integrity.Report, records.Everything, audit.Head]:
+            report = integrity.examine(connection, self._secret, self._head)
+            return report, records.everything(connection), audit.head_of(connection)
+
+        report, everything, head = await self._database.read(read)
+        self._take_in(everything, report)
+        await asyncio.to_thread(audit.keep, self._secret, self._head, head, report.changes)
+        return report
 
     async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
         """Put a change on record that was made outside of the store; it is on the disk then.
@@ -90,13 +152,11 @@ class Tenancy:
             GatewayError: the store cannot be used.
         """
 
-        def work(connection: Connection) -> audit.Head:
-            self._desk(connection, actor).note(action, target, **detail)
-            return audit.head_of(connection)
-
         async with self._changing:
-            head = await self._database.write(work)
-            await asyncio.to_thread(audit.keep, self._secret, self._head, head)
+            await self._database.write(
+                lambda connection: self._desk(connection, actor).note(action, target, **detail)
+            )
+            await self._look()
 
     def has_tenant(self, name: str) -> bool:
         """Whether there is one of that name, or was since the start: it may have pages yet."""
@@ -132,42 +192,68 @@ class Tenancy:
         self.ledger.close(hand)
 
 
-def prepared(engine: Engine, folder: Path) -> Secret:
-    """What is done once, before anybody is let in: the secret, the dead, the audit chain. Blocks.
+def prepared(engine: Engine, folder: Path) -> Begun:
+    """What is done once, before anybody is let in: the secret, the audit, the dead. Blocks.
+
+    Goes on with a disk that is full: what could not be written down is written later.
 
     Raises:
-        StoreError: the secret cannot be used.
+        StoreError: the secret or the store cannot be used.
     """
     secret, file = secret_of(folder, os.environ), folder / audit.NAME
-    with engine.begin() as connection:
-        if count := ledger_records.recover(connection, marks.known(folder / marks.NAME)):
-            _log.warning("settled %d requests that ran when the last process died", count)
-        fault = audit.fault(connection, secret, file)
-        head = audit.head_of(connection)
-        if fault is not None:
-            _log.error("the audit of the store %s is not whole: %s", folder, fault)
-            # What comes next would hide an end that was cut off.
-            head = _noted(connection, secret, fault)
+    sealing.watch(engine, secret)
     try:
-        audit.keep(secret, file, head)
-    except OSError as error:
-        raise StoreError(f"{file} cannot be written: {error.strerror}") from error
-    return secret
+        with engine.begin() as connection:
+            if integrity.begin(connection, secret, file, time.time()):
+                _log.info("sealed the tenants, keys, prices and budgets of the store %s", folder)
+            report = integrity.examine(connection, secret, file)
+        _note(engine, secret, report.sentence)
+        lost = _recovered(engine, folder)
+        with engine.execution_options(readonly=True).begin() as connection:
+            head = audit.head_of(connection)
+    except DBAPIError as error:
+        reason = reason_of(error) or error
+        raise StoreError(f"the store {folder} cannot be used: {reason}") from error
+    audit.keep(secret, file, head, report.changes)
+    return Begun(secret, lost)
 
 
-def _noted(connection: Connection, secret: Secret, fault: str) -> audit.Head:
-    """Put a fault on record, once."""
-    if audit.has(connection, _BROKEN, {"fault": fault}):
-        return audit.head_of(connection)
-    return audit.append(
-        connection,
-        secret,
-        at=time.time(),
-        actor="gatewayd",
-        action=_BROKEN,
-        target="audit",
-        detail={"fault": fault},
-    )
+def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
+    """Put a fault on record; what comes next would hide an end that was cut off."""
+    if fault is None:
+        return
+    _log.error("the audit of the store is not whole: %s", fault)
+    try:
+        with engine.begin() as connection:
+            audit.note_fault(connection, secret, fault, time.time())
+    except DBAPIError as error:
+        if reason_of(error) is None:
+            raise
+        _log.error("that is not on record yet: %s", reason_of(error))
+
+
+def _recovered(engine: Engine, folder: Path) -> Sequence[Settlement]:
+    """Settle what ran when the last process died; gives what could not be written."""
+    known = marks.known(folder / marks.NAME)
+    with engine.execution_options(readonly=True).begin() as connection:
+        lost = ledger_records.lost(connection, known)
+    if not lost:
+        return ()
+    try:
+        with engine.begin() as connection:
+            ledger_records.settle(connection, lost)
+    except DBAPIError as error:
+        if reason_of(error) is None:
+            raise
+        _log.error(
+            "%d requests ran when the last process died; they are settled once the store can be "
+            "written: %s",
+            len(lost),
+            reason_of(error),
+        )
+        return lost
+    _log.warning("settled %d requests that ran when the last process died", len(lost))
+    return ()
 
 
 def act_offline(
@@ -184,12 +270,13 @@ def act_offline(
         GatewayError: it is refused.
         StoreError: the store cannot be used.
     """
-    secret, file = prepared(engine, folder), folder / audit.NAME
+    secret, file = prepared(engine, folder).secret, folder / audit.NAME
     with engine.begin() as connection:
         now = int(time.time())
         desk = Desk(connection, secret, file, now, actor, now)
         answer = action.run(desk, params, body)
-        head = audit.head_of(connection)
     if action.is_change:
-        audit.keep(secret, file, head)
+        with engine.execution_options(readonly=True).begin() as connection:
+            head, state = audit.head_of(connection), seals.state_of(connection, secret)
+        audit.keep(secret, file, head, 0 if state is None else state.changes)
     return answer

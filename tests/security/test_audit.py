@@ -6,6 +6,7 @@ Beside it stand a sealed file, and what the store was told to make.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import random
 import shutil
@@ -15,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from gatewayd.tenants import audit
-from tests.gatewayd.durables import copy_of
+from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.tenants.test_audit import act, execute, fault
 
 CHANGES = 6
@@ -66,11 +67,91 @@ def test_every_end_that_is_cut_off_is_found(store: Path, left: int, is_file_ther
     assert fault(store) is not None
 
 
-def test_an_older_end_is_no_way_back(store: Path) -> None:
-    """The file of a day before, put back with the rows of that day."""
+CHANGES_LATER = {
+    "tenant.create": ("POST", "/admin/tenants", {"tenant": "later"}),
+    "tenant.set": ("PATCH", "/admin/tenants/t0", {"most_tokens": 999_999_999}),
+    "tenant.remove": ("DELETE", "/admin/tenants/t1", None),
+    "key.create": ("POST", "/admin/keys", {"tenant": "t0"}),
+    "key.rotate": ("POST", "/admin/keys/{key}/rotate", {}),
+    "key.revoke": ("DELETE", "/admin/keys/{key}", None),
+    "price.set": ("PUT", "/admin/prices", {"model": "m", "input": 1, "output": 2}),
+}
+
+
+@pytest.mark.parametrize("name", CHANGES_LATER)
+def test_an_older_end_is_no_way_back(store: Path, name: str) -> None:
+    """The file of a day before, put back with the rows of that day; what was changed stays."""
+    method, path, body = CHANGES_LATER[name]
+    (key, *_) = (row["key"] for row in act(store, "GET", "/admin/keys"))
     before = (store / audit.NAME).read_bytes()
-    act(store, "POST", "/admin/tenants", {"tenant": "later"})
-    act(store, "POST", "/admin/keys", {"tenant": "later"})
+    act(store, method, path.format(key=key), body)
+    assert fault(store) is None
     execute(store, f"DELETE FROM audit WHERE seq > {CHANGES}")
     (store / audit.NAME).write_bytes(before)
-    assert fault(store) == "audit rows are missing: 6 tell of 8 tenants and keys"
+    assert fault(store) == "audit rows 7 to 7 are missing at the end"
+
+
+def test_an_older_end_hides_no_change_outside_of_the_store(store: Path) -> None:
+    """Swaps, limits and pins have a row of the audit and none of their own."""
+    before = (store / audit.NAME).read_bytes()
+    with opened(store) as durable:
+        asyncio.run(durable.tenancy.note("me", "swap", "scheduler", {}))
+    assert fault(store) is None
+    execute(store, f"DELETE FROM audit WHERE seq > {CHANGES}")
+    (store / audit.NAME).write_bytes(before)
+    assert fault(store) == "audit rows 7 to 7 are missing at the end"
+
+
+def test_the_same_fault_once_more_is_on_record_once_more(store: Path) -> None:
+    (store / audit.NAME).unlink()
+    act(store, "POST", "/admin/tenants", {"tenant": "hidden"})
+    (store / audit.NAME).unlink()
+    execute(store, "DELETE FROM audit WHERE action = 'tenant.create' AND target = 'hidden'")
+    act(store, "POST", "/admin/tenants", {"tenant": "later"})
+    rows = act(store, "GET", "/admin/audit")["rows"]
+    told = [(row["action"], row["target"]) for row in reversed(rows)][CHANGES:]
+    assert told == [("audit.broken", "audit"), ("audit.broken", "audit"), ("tenant.create", "later")]
+    for _ in range(3):  # nothing new: nothing to tell
+        with opened(store):
+            pass
+    assert len(act(store, "GET", "/admin/audit")["rows"]) == CHANGES + 3
+
+
+def test_rows_that_are_cut_off_beside_a_daemon_are_on_record_with_the_next_change(
+    store: Path,
+) -> None:
+    with opened(store) as durable:
+        execute(store, f"DELETE FROM audit WHERE seq = {CHANGES}")
+        asyncio.run(durable.tenancy.note("me", "swap", "scheduler", {}))
+        rows = asyncio.run(durable.database.read(lambda c: audit.rows(c, 2)))
+    assert [row.action for row in rows] == ["audit.broken", "swap"]
+    assert "audit rows 6 to 6 are missing" in rows[0].detail
+
+
+def test_an_end_from_the_log_tells_of_a_store_that_was_put_back_as_a_whole(
+    store: Path, tmp_path: Path
+) -> None:
+    older = copy_of(store, tmp_path / "older")
+    act(store, "PATCH", "/admin/tenants/t0", {"weight": 2.0})
+    head = act(store, "GET", "/admin/audit")["head"]
+    for folder, is_there in ((store, True), (older, False)):
+        found = act(folder, "GET", "/admin/audit", query={"head": head})["fault"]
+        assert (found is None) == is_there
+        assert act(folder, "GET", "/admin/audit")["fault"] is None
+
+
+def test_what_is_accepted_is_no_fault_and_what_comes_after_is(store: Path) -> None:
+    execute(store, "UPDATE audit SET actor = 'you' WHERE seq = 3", "DELETE FROM audit WHERE seq = 5")
+    assert fault(store) == "audit row 3 was changed"
+    accepted = act(store, "POST", "/admin/audit/accept")["accepted"]
+    assert accepted[0] == "audit row 3 was changed"
+    assert fault(store) is None
+    act(store, "POST", "/admin/tenants", {"tenant": "later"})
+    assert fault(store) is None
+    row = next(r for r in act(store, "GET", "/admin/audit")["rows"] if r["action"] == audit.ACCEPT)
+    assert "audit row 3 was changed" in row["detail"]
+    assert row["actor"] == "me"
+    execute(store, "UPDATE audit SET actor = 'him' WHERE seq = 3")
+    assert fault(store) is not None
+    assert act(store, "POST", "/admin/audit/accept")["accepted"]
+    assert act(store, "POST", "/admin/audit/accept")["accepted"] == []

@@ -104,6 +104,7 @@ ADMIN = {
     "DELETE /admin/prices/{model:path}",
     "GET /admin/usage",
     "GET /admin/audit",
+    "POST /admin/audit/accept",
     "GET /admin/snapshot",
     "GET /admin/stream",
     "DELETE /admin/prefixes",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,18 @@ def folder(fresh_store: Path, tmp_path: Path) -> Path:
     return copy_of(fresh_store, tmp_path / "store")
 
 
-def act(folder: Path, method: str, path: str, body: object = None) -> Any:
+def act(
+    folder: Path,
+    method: str,
+    path: str,
+    body: object = None,
+    query: Mapping[str, str] | None = None,
+) -> Any:
     engine = connect(folder / "gatewayd.db")
     action, params = action_of(method, path)
+    given = {**params, **(query or {})}
     try:
-        return act_offline(engine, folder, action, params, body_of(action, body), "me")
+        return act_offline(engine, folder, action, given, body_of(action, body), "me")
     finally:
         engine.dispose()
 

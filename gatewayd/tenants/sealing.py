@@ -1,0 +1,100 @@
+"""Seals rows in the transaction that changes them, whoever in the program does.
+
+Temporary triggers, which only connections of this process have, note what a row was before its
+first change in a transaction; right before the commit each such row is sealed anew. What was not
+as it had been sealed stays so, or a change of one's own would hide somebody else's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from typing import Any
+
+from sqlalchemy import Connection, Engine, event
+
+from gatewayd.store.tables import audit as audit_table
+from gatewayd.tenants import audit, seals
+from gatewayd.tenants.secret import Secret
+
+_log = logging.getLogger(__name__)
+
+_CHANGED = (
+    "CREATE TEMP TABLE changed (kind TEXT, id, old TEXT, PRIMARY KEY (kind, id)) WITHOUT ROWID"
+)
+_AUDIT = audit_table.name
+
+
+def _triggers() -> list[str]:
+    made = [
+        f"CREATE TEMP TRIGGER of_{_AUDIT} AFTER INSERT ON main.{_AUDIT} BEGIN "
+        f"INSERT OR IGNORE INTO changed VALUES ('{_AUDIT}', NEW.seq, NULL); END"
+    ]
+    for kind, table in seals.TABLES.items():
+        key, old = seals.id_of(table), seals.content_of(table, "OLD.")
+        for what, row, content in (
+            ("INSERT", "NEW", "NULL"),
+            ("UPDATE", "OLD", old),
+            ("DELETE", "OLD", old),
+        ):
+            made.append(
+                f"CREATE TEMP TRIGGER of_{kind}_{what} AFTER {what} ON main.{kind} BEGIN "
+                f"INSERT OR IGNORE INTO changed VALUES ('{kind}', {row}.\"{key}\", {content}); END"
+            )
+    return made
+
+
+_TRIGGERS = _triggers()
+
+
+def watch(engine: Engine, secret: Secret) -> None:
+    """Seal from now on what connections of an engine change; its tables must be there."""
+    told: set[tuple[str, str]] = set()
+
+    def note_changes(connection: sqlite3.Connection, _: object) -> None:
+        # In memory: a disk may be full.
+        connection.execute("PRAGMA temp_store = MEMORY")
+        for statement in (_CHANGED, *_TRIGGERS):
+            connection.execute(statement)
+
+    def seal(connection: Connection) -> None:
+        if not connection.get_execution_options().get("readonly"):
+            _seal(connection, secret, told)
+
+    engine.dispose()  # connections without triggers
+    event.listen(engine, "connect", note_changes)
+    event.listen(engine, "commit", seal)
+
+
+def _seal(connection: Connection, secret: Secret, told: set[tuple[str, str]]) -> None:
+    raw = seals.raw_of(connection)
+    changed: list[tuple[str, Any, str | None]] = raw.execute(
+        "SELECT kind, id, old FROM temp.changed"
+    ).fetchall()
+    if not changed:
+        return
+    raw.execute("DELETE FROM temp.changed")
+    state = seals.state_of(connection, secret)
+    if state is None:  # looked for at the start, and now and then
+        return
+    appended = [seq for kind, seq, _ in changed if kind == _AUDIT]
+    for kind, row_id, old in changed:
+        if kind == _AUDIT:
+            continue
+        after = seals.reseal(connection, secret, state, kind, row_id, old)
+        if after is not None:
+            state = after
+        elif (kind, row_id) not in told:
+            told.add((kind, row_id))
+            _log.error("%s %s was changed by another program: it is not sealed", kind, row_id)
+    head = audit.head_of(connection)
+    if appended and head != audit.Head(state.audit_seq, state.audit_mac):
+        cut = audit.cut(connection, state, min(appended))
+        # Whoever puts a fault on record has looked.
+        if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
+            _log.error("the audit is not whole: %s", cut)
+            head = audit.note_fault(connection, secret, cut, time.time())
+            raw.execute("DELETE FROM temp.changed")
+        state = state._replace(audit_seq=head.seq, audit_mac=head.mac)
+    seals.put_state(connection, secret, state)

@@ -1,0 +1,415 @@
+"""Rows of tenants, keys, prices and budgets that somebody has changed without the server's secret.
+
+The oracle is what was done: every column of every row is edited, every row deleted, copied and put
+back as it was, and every set of tables put back together; only a store whose parts are all of one
+moment may pass.
+"""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from sqlalchemy import Engine
+
+from gatewayd.errors import Unauthorized
+from gatewayd.store.database import connect
+from gatewayd.tenants import audit, integrity, ledger_records, records, sealing, seals
+from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
+from gatewayd.tenants.prices import Price
+from gatewayd.tenants.secret import Secret, secret_of
+from gatewayd.tenants.tenancy import prepared
+from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.tenants.test_audit import act, execute
+
+KINDS = tuple(seals.TABLES)
+ALL = "SELECT * FROM {}"
+
+
+def used(engine: Engine, number: int, tokens: int = 5) -> None:
+    """A request of tenant a: reserved in one transaction, settled in the next."""
+    asked = Asked(f"req_{number}", "a", None, "/v1/completions", "m", 2, tokens)
+    entry = Entry(f"use_{number}", asked, Price(1, 1, 1), int(time.time()), True)
+    with engine.begin() as connection:
+        ledger_records.reserve(connection, entry)
+    with engine.begin() as connection:
+        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, tokens))])
+
+
+def use(folder: Path, number: int) -> None:
+    engine = connect(folder / "gatewayd.db")
+    sealing.watch(engine, secret_of(folder, {}))
+    used(engine, number)
+    engine.dispose()
+
+
+def report(folder: Path) -> integrity.Report:
+    engine = connect(folder / "gatewayd.db").execution_options(readonly=True)
+    try:
+        with engine.begin() as connection:
+            return integrity.examine(connection, secret_of(folder, {}), folder / audit.NAME)
+    finally:
+        engine.dispose()
+
+
+class Stores(NamedTuple):
+    """One store at two moments; all sealed tables and the audit differ."""
+
+    older: Path
+    now: Path
+    keys: dict[str, str]
+
+
+@pytest.fixture(scope="module")
+def stores(fresh_store: Path, tmp_path_factory: pytest.TempPathFactory) -> Stores:
+    folder = tmp_path_factory.mktemp("seals")
+    older, now = copy_of(fresh_store, folder / "older"), folder / "now"
+    made = {}
+    for tenant in ("a", "b"):
+        terms = {"most_tokens": 1000, "concurrency": 3, "kv_floor": "10%"}
+        act(older, "POST", "/admin/tenants", {"tenant": tenant, "terms": terms})
+        made[tenant] = act(older, "POST", "/admin/keys", {"tenant": tenant})["secret"]
+    made["gone"] = act(older, "POST", "/admin/keys", {"tenant": "a"})["secret"]
+    for model in ("m", "n", "o"):
+        act(older, "PUT", "/admin/prices", {"model": model, "input": 1, "output": 2})
+    use(older, 1)
+    shutil.copytree(older, now)
+    use(now, 2)
+    act(now, "PATCH", "/admin/tenants/a", {"weight": 2.5})
+    act(now, "DELETE", f"/admin/keys/{made['gone'].split('_')[1]}")
+    act(now, "PUT", "/admin/prices", {"model": "m", "input": 3, "output": 4})
+    act(now, "DELETE", "/admin/prices/o")
+    assert report(older).all == report(now).all == []
+    return Stores(older, now, made)
+
+
+@pytest.fixture
+def store(stores: Stores, tmp_path: Path) -> Path:
+    return copy_of(stores.now, tmp_path / "store")
+
+
+class Attacked:
+    """A store in a transaction that is rolled back after each attack."""
+
+    def __init__(self, folder: Path) -> None:
+        self.file, self.secret = folder / audit.NAME, secret_of(folder, {})
+        self.engine = connect(folder / "gatewayd.db")
+
+    def reports(self, *statements: tuple[str, tuple[object, ...]]) -> integrity.Report:
+        with self.engine.connect() as connection:
+            connection.exec_driver_sql("PRAGMA defer_foreign_keys = ON")
+            for statement, values in statements:
+                connection.exec_driver_sql(statement, values)
+            found = integrity.examine(connection, self.secret, self.file)
+            connection.rollback()
+        return found
+
+
+@pytest.fixture
+def attacked(store: Path) -> Iterator[Attacked]:
+    made = Attacked(store)
+    yield made
+    made.engine.dispose()
+
+
+def rows_of(folder: Path, table: str) -> list[dict[str, Any]]:
+    with sqlite3.connect(folder / "gatewayd.db") as connection:
+        connection.row_factory = sqlite3.Row
+        found = [dict(row) for row in connection.execute(ALL.format(table))]
+    connection.close()
+    return found
+
+
+def others(value: object) -> list[object]:
+    """Values like it, and such as look the same in another type."""
+    if value is None:
+        return [0, "", b""]
+    if isinstance(value, int):
+        return [value + 1, -value - 1, value + 0.5, f"{value}x", None]
+    if isinstance(value, float):
+        return [value + 2**-50, value + 1, None]
+    if isinstance(value, bytes):
+        return [bytes([value[0] ^ 1]) + value[1:], value + b"\0", value.hex(), None]
+    text = str(value)
+    return [text + "x", text + "\0", text.upper() + "Y", text.encode(), None]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_edit_of_every_column_is_found(attacked: Attacked, stores: Stores, kind: str) -> None:
+    key, tried = seals.id_of(seals.TABLES[kind]), 0
+    for row in rows_of(stores.now, kind):
+        for column, value in row.items():
+            for other in others(value):
+                statement = f'UPDATE {kind} SET "{column}" = ? WHERE "{key}" = ?'
+                try:
+                    found = attacked.reports((statement, (other, row[key])))
+                except Exception as error:
+                    assert "NOT NULL" in str(error) or "UNIQUE" in str(error), error
+                    continue
+                tried += 1
+                assert row[key] in {fault.id for fault in found.faults}, (column, value, other)
+    assert tried > 20
+    assert attacked.reports().all == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_row_that_is_deleted_copied_or_exchanged_is_found(
+    attacked: Attacked, stores: Stores, kind: str
+) -> None:
+    key = seals.id_of(seals.TABLES[kind])
+    rows = rows_of(stores.now, kind)
+    for row in rows:
+        gone = (f'DELETE FROM {kind} WHERE "{key}" = ?', (row[key],))
+        no_seal = ("DELETE FROM seals WHERE kind = ? AND id = ?", (kind, row[key]))
+        assert attacked.reports(gone).faults
+        assert attacked.reports(gone, no_seal).faults
+        assert attacked.reports(no_seal).faults
+        names = ", ".join(f'"{name}"' for name in row)
+        copied = ", ".join("'copy'" if name == key else f'"{name}"' for name in row)
+        copy = (
+            f'INSERT INTO {kind} ({names}) SELECT {copied} FROM {kind} WHERE "{key}" = ?',
+            (row[key],),
+        )
+        seal = (
+            "INSERT INTO seals SELECT kind, 'copy', version, mac FROM seals "
+            "WHERE kind = ? AND id = ?",
+            (kind, row[key]),
+        )
+        assert attacked.reports(copy).faults
+        assert attacked.reports(copy, seal).faults
+    for one, other in itertools.permutations([row[key] for row in rows], 2):
+        moved = f'UPDATE {kind} SET "{key}" = ? WHERE "{key}" = ?'
+        sealed = "UPDATE seals SET id = ? WHERE kind = ? AND id = ?"
+        steps = ((one, "x"), (other, one), ("x", other))
+        exchanged = [(moved, (to, at)) for at, to in steps]
+        seals_too = [(sealed, (to, kind, at)) for at, to in steps]
+        assert attacked.reports(*exchanged).faults
+        assert attacked.reports(*exchanged, *seals_too).faults
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_older_row_is_found_also_with_its_seal_and_the_state_of_then(
+    attacked: Attacked, stores: Stores, kind: str
+) -> None:
+    key, tried = seals.id_of(seals.TABLES[kind]), 0
+    now = {row[key]: row for row in rows_of(stores.now, kind)}
+    sealed = {row["id"]: row for row in rows_of(stores.older, "seals") if row["kind"] == kind}
+    (state,) = rows_of(stores.older, "seal_state")
+    for row in rows_of(stores.older, kind):
+        if now.get(row[key]) == row:
+            continue
+        tried += 1
+        steps = [
+            replaced(kind, row),
+            replaced("seals", sealed[row[key]]),
+            replaced("seal_state", state),
+        ]
+        for count in (1, 2, 3):
+            assert attacked.reports(*steps[:count]).faults, (row[key], count)
+    assert tried
+
+
+def replaced(table: str, row: dict[str, Any]) -> tuple[str, tuple[object, ...]]:
+    names, marks = ", ".join(f'"{name}"' for name in row), ", ".join("?" for _ in row)
+    return f"INSERT OR REPLACE INTO {table} ({names}) VALUES ({marks})", tuple(row.values())
+
+
+def test_parts_of_an_older_store_never_pass_unless_all_of_it_is_put_back(
+    stores: Stores, tmp_path: Path
+) -> None:
+    """All sets of: each table with its seals, the state, the audit, the file beside the store."""
+    store = copy_of(stores.now, tmp_path / "mixed")
+    parts = (*KINDS, "seal_state", "audit", audit.NAME)
+    in_store, passed = set(parts[:-1]), []
+    attacked = Attacked(store)
+    for count in range(len(parts) + 1):
+        for chosen in map(set, itertools.combinations(parts, count)):
+            steps: list[tuple[str, tuple[object, ...]]] = []
+            for table in chosen & in_store:
+                steps.append((f"DELETE FROM {table}", ()))
+                steps += [replaced(table, row) for row in rows_of(stores.older, table)]
+                if table in KINDS:
+                    steps.append(("DELETE FROM seals WHERE kind = ?", (table,)))
+                    steps += [
+                        replaced("seals", row)
+                        for row in rows_of(stores.older, "seals")
+                        if row["kind"] == table
+                    ]
+            source = stores.older if audit.NAME in chosen else stores.now
+            shutil.copy(source / audit.NAME, store / audit.NAME)
+            if attacked.reports(*steps).sentence is None:
+                passed.append(chosen)
+    attacked.engine.dispose()
+    # The file alone hides nothing. All of it is a store of that moment: the log tells, --head.
+    assert passed == [set(), {audit.NAME}, set(parts)]
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        ["DELETE FROM seals"],
+        ["DELETE FROM seal_state"],
+        ["DELETE FROM seals", "DELETE FROM seal_state"],
+        ["DELETE FROM seals", "DELETE FROM seal_state", "DELETE FROM audit"],
+        ["UPDATE seals SET mac = ''"],
+        ["UPDATE seal_state SET mac = ''"],
+        ["UPDATE seal_state SET changes = 9223372036854775807"],
+        ["UPDATE seals SET version = version + 1"],
+    ],
+)
+def test_seals_that_are_gone_are_not_made_again(
+    stores: Stores, store: Path, statements: list[str]
+) -> None:
+    execute(store, "UPDATE budgets SET most_tokens = 1000000", *statements)
+    (store / audit.NAME).unlink()
+    for _ in range(2):
+        with opened(store) as durable:
+            assert durable.tenancy.num_faults
+            assert durable.tenancy.directory.has_keys
+            with pytest.raises(Unauthorized):
+                durable.tenancy.directory.authenticate(stores.keys["a"].encode())
+    assert any(row["action"] == audit.BROKEN for row in rows_of(store, "audit"))
+    assert act(store, "POST", "/admin/audit/accept")["accepted"]
+    assert report(store).all == []
+    with opened(store) as durable:
+        assert durable.tenancy.directory.authenticate(stores.keys["a"].encode()).tenant == "a"
+
+
+def test_a_change_of_ones_own_hides_nobody_elses(store: Path) -> None:
+    execute(store, "UPDATE budgets SET most_tokens = 1000000 WHERE tenant = 'a'")
+    use(store, 3)
+    assert [(f.kind, f.id) for f in report(store).faults] == [("budgets", "a")]
+    execute(store, "DELETE FROM prices WHERE model = 'n'")
+    act(store, "PUT", "/admin/prices", {"model": "n", "input": 9, "output": 9})
+    assert {(f.kind, f.id) for f in report(store).faults} == {("budgets", "a"), ("prices", "n")}
+
+
+WRONG: dict[str, tuple[str, Callable[[Stores], tuple[str, ...]]]] = {
+    "scopes of a key": (
+        "UPDATE keys SET scopes = '[\"*\"]' WHERE tenant = 'a'",
+        lambda stores: (stores.keys["b"],),
+    ),
+    "a budget": (
+        "UPDATE budgets SET used_tokens = 0 WHERE tenant = 'a'",
+        lambda stores: (stores.keys["b"],),
+    ),
+    "a tenant": (
+        "UPDATE tenants SET concurrency = NULL WHERE id = 'a'",
+        lambda stores: (stores.keys["b"],),
+    ),
+    "all keys": ("DELETE FROM keys", lambda stores: ()),
+    "a price": (
+        "UPDATE prices SET input = 0",
+        lambda stores: (stores.keys["a"], stores.keys["b"]),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_not_as_it_was_sealed_lets_nobody_in_and_others_are_served(
+    stores: Stores, store: Path, name: str
+) -> None:
+    statement, served = WRONG[name]
+    execute(store, statement)
+    with opened(store) as durable:
+        directory = durable.tenancy.directory
+        assert directory.has_keys
+        assert directory.operator.is_free
+        good = set()
+        for key in (stores.keys["a"], stores.keys["b"]):
+            try:
+                directory.authenticate(key.encode())
+            except Unauthorized:
+                continue
+            good.add(key)
+        assert good == set(served(stores))
+
+
+async def test_a_running_daemon_finds_it_within_a_look(stores: Stores, store: Path) -> None:
+    key = stores.keys["a"].encode()
+    with opened(store) as durable:
+        tenancy = durable.tenancy
+        lease = tenancy.directory.authenticate(key).lease
+        execute(store, "UPDATE keys SET scopes = '[\"*\"]' WHERE tenant = 'a'")
+        for _ in range(3):
+            await tenancy.check()
+        assert lease is not None
+        assert lease.is_over
+        with pytest.raises(Unauthorized):
+            tenancy.directory.authenticate(key)
+        tenancy.directory.authenticate(stores.keys["b"].encode())
+    broken = [row for row in rows_of(store, "audit") if row["action"] == audit.BROKEN]
+    assert len(broken) == 1
+
+
+def older_program(folder: Path) -> Secret:
+    """A store with one tenant and no seals."""
+    secret, engine = secret_of(folder, {}), connect(folder / "gatewayd.db")
+    with engine.begin() as connection:
+        records.add_tenant(connection, "a", 1, {"most_tokens": 5})
+        head = audit.append(
+            connection, secret, at=1, actor="me", action="tenant.create", target="a", detail={}
+        )
+    audit.keep(secret, folder / audit.NAME, head, 0)
+    engine.dispose()
+    return secret
+
+
+def begin(folder: Path) -> None:
+    engine = connect(folder / "gatewayd.db")
+    prepared(engine, folder)
+    engine.dispose()
+
+
+def test_a_store_of_an_older_program_is_sealed_once_and_that_is_on_record(
+    fresh_store: Path, tmp_path: Path
+) -> None:
+    folder = copy_of(fresh_store, tmp_path / "store")
+    older_program(folder)
+    for _ in range(2):
+        begin(folder)
+        assert report(folder).all == []
+    assert [row["action"] for row in rows_of(folder, "audit")] == ["tenant.create", audit.SEALED]
+    execute(folder, "DELETE FROM seals", "DELETE FROM seal_state")
+    begin(folder)
+    assert report(folder).faults
+
+
+def test_an_older_store_whose_audit_is_not_whole_is_not_sealed(
+    fresh_store: Path, tmp_path: Path
+) -> None:
+    folder = copy_of(fresh_store, tmp_path / "store")
+    older_program(folder)
+    execute(folder, "UPDATE audit SET target = 'b'")
+    begin(folder)
+    assert report(folder).faults
+
+
+def test_a_fresh_store_has_no_row_of_its_seals(fresh_store: Path, tmp_path: Path) -> None:
+    folder = copy_of(fresh_store, tmp_path / "store")
+    begin(folder)
+    assert rows_of(folder, "audit") == []
+    assert report(folder).all == []
+    execute(folder, "UPDATE tenants SET concurrency = 1")
+    assert [(f.kind, f.id) for f in report(folder).faults] == [("tenants", "default")]
+
+
+def test_a_transaction_that_is_undone_leaves_seals_as_they_were(store: Path) -> None:
+    engine = connect(store / "gatewayd.db")
+    sealing.watch(engine, secret_of(store, {}))
+    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+        records.change_tenant(connection, "a", 1, {"weight": 7.0})
+        raise ZeroDivisionError
+    with engine.begin() as connection:
+        savepoint = connection.begin_nested()
+        records.change_tenant(connection, "a", 1, {"weight": 7.0})
+        savepoint.rollback()
+        records.change_tenant(connection, "b", 1, {"weight": 7.0})
+    engine.dispose()
+    assert report(store).all == []

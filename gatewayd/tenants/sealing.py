@@ -88,13 +88,22 @@ def _seal(connection: Connection, secret: Secret, told: set[tuple[str, str]]) ->
         elif (kind, row_id) not in told:
             told.add((kind, row_id))
             _log.error("%s %s was changed by another program: it is not sealed", kind, row_id)
-    head = audit.head_of(connection)
-    if appended and head != audit.Head(state.audit_seq, state.audit_mac):
-        cut = audit.cut(connection, state, min(appended))
-        # Whoever puts a fault on record has looked.
-        if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
-            _log.error("the audit is not whole: %s", cut)
-            head = audit.note_fault(connection, secret, cut, time.time())
-            raw.execute("DELETE FROM temp.changed")
-        state = state._replace(audit_seq=head.seq, audit_mac=head.mac)
+    if appended:
+        state = _with_end(connection, secret, state, min(appended))
     seals.put_state(connection, secret, state)
+
+
+def _with_end(
+    connection: Connection, secret: Secret, state: seals.State, first: int
+) -> seals.State:
+    """The state with the end of the audit, to which rows have come."""
+    head = audit.head_of(connection)
+    if head == audit.Head(state.audit_seq, state.audit_mac):
+        return state
+    cut = audit.cut(connection, state, first)
+    # Whoever puts a fault on record has looked.
+    if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
+        _log.error("the audit is not whole: %s", cut)
+        head = audit.note_fault(connection, secret, cut, time.time())
+        seals.raw_of(connection).execute("DELETE FROM temp.changed")
+    return state._replace(audit_seq=head.seq, audit_mac=head.mac)

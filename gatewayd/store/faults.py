@@ -25,6 +25,13 @@ _REASONS = {
 }
 
 
+_MORE = {
+    sqlite3.SQLITE_IOERR_SHMSIZE: "the disk is full",
+    sqlite3.SQLITE_IOERR_SHMMAP: "the disk is full, or cannot be written",
+}
+"""Of the memory that readers and the writer share, in a file beside the database."""
+
+
 class StoreError(Exception):
     """The store cannot be used; one sentence for the operator."""
 
@@ -34,6 +41,8 @@ def reason_of(error: BaseException) -> str | None:
     original = error.orig if isinstance(error, DBAPIError) else error
     if isinstance(original, sqlite3.Error):
         code = getattr(original, "sqlite_errorcode", None)
+        if code in _MORE:
+            return _MORE[code]
         if code is not None and code & 0xFF in _REASONS:
             return _REASONS[code & 0xFF]
     if isinstance(error, OSError):

@@ -111,7 +111,7 @@ def _beside_store(
     )
     control.on_promise = metrics.slo.promise
     plugged.metrics(metrics.registry)
-    metrics.registry.register(StoreCollector(durable.room))
+    metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
     metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
     progress = Progress(fleet.troubles, durable.database.move)
     manager = Manager(name, fleet, progress)

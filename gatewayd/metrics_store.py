@@ -9,13 +9,15 @@ from prometheus_client.registry import Collector
 
 from gatewayd.store.room import Room
 from gatewayd.store.shares import Kept
+from gatewayd.tenants.tenancy import Tenancy
 
 
 class StoreCollector(Collector):
     """Reads what is used."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: Room, tenancy: Tenancy) -> None:
         self._room = room
+        self._tenancy = tenancy
 
     def collect(self) -> Iterator[Metric]:
         """Give all figures."""
@@ -51,3 +53,8 @@ class StoreCollector(Collector):
             "gatewayd_store_free_bytes", "What its disk has left.", value=room.used.free
         )
         yield refusals
+        yield GaugeMetricFamily(
+            "gatewayd_audit_faults",
+            "What is not as the daemon left it: the audit, tenants, keys, prices and budgets.",
+            value=self._tenancy.num_faults,
+        )

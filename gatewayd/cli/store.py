@@ -134,27 +134,40 @@ def backup(
 
     The end of the audit before the rest, of which more may come. The database before the files:
     what comes later is not in the copy, and what is deleted meanwhile has no content in it. The
-    secret is in it, without which no key is valid: guard it as the store itself.
+    secret is in it, without which no key is valid: guard it as the store itself. It is called
+    FOLDER.part until it is whole.
     """
+    from gatewayd.store.whole import sync_folder
+
     folder = folder_of(config)
     if not (folder / "gatewayd.db").exists():
         fail(f"there is no store in {folder}")
+    part = to.with_name(f"{to.name}.part")
+    if to.exists():
+        fail(f"the store cannot be copied: {to} exists")
     try:
-        to.mkdir(mode=0o700, parents=True)
+        part.mkdir(mode=0o700, parents=True)
+    except OSError as error:
+        fail(f"the store cannot be copied: {error}")
+    try:
         for name in _BESIDE:
             with suppress(FileNotFoundError):
-                shutil.copy2(folder / name, to / name)
+                shutil.copy2(folder / name, part / name)
         with (
             closing(sqlite3.connect(folder / "gatewayd.db")) as source,
-            closing(sqlite3.connect(to / "gatewayd.db")) as copy,
+            closing(sqlite3.connect(part / "gatewayd.db")) as copy,
         ):
             source.backup(copy)
             names = [name for (name,) in copy.execute("SELECT id FROM files")]
-        (to / "files").mkdir(mode=0o700)
+        (part / "files").mkdir(mode=0o700)
         for name in names:
             with suppress(FileNotFoundError):
-                shutil.copy2(folder / "files" / name, to / "files" / name)
+                shutil.copy2(folder / "files" / name, part / "files" / name)
+        part.rename(to)
+        sync_folder(to.parent)
     except (OSError, sqlite3.Error) as error:
+        # Half of a copy would be taken for one.
+        shutil.rmtree(part, ignore_errors=True)
         fail(f"the store cannot be copied: {error}")
     typer.echo(f"copied {folder} to {to}")
 

@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all, whenever the disk is full or the machine stops."""
+"""Small files that are there whole or not at all, on a full disk as when the machine stops."""
 
 from __future__ import annotations
 

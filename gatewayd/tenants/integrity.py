@@ -90,9 +90,7 @@ def examine(connection: Connection, secret: Secret, file: Path) -> Report:
     return Report(chain, tuple(seals.faults(connection, secret)), changes)
 
 
-def accept(
-    connection: Connection, secret: Secret, file: Path, at: float, actor: str
-) -> list[str]:
+def accept(connection: Connection, secret: Secret, file: Path, at: float, actor: str) -> list[str]:
     """Trust the store as it is from now on; what was wrong is on record.
 
     Returns:
@@ -120,7 +118,7 @@ def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:
     if not faults:
         return everything
     doubted: dict[str, set[str]] = {kind: set() for kind in seals.TABLES}
-    lost = set()
+    lost: set[str] = set()
     for fault in faults:
         if fault.kind == STATE:
             lost.update(seals.TABLES)

@@ -133,7 +133,9 @@ def state_of(connection: Connection, secret: Secret) -> State | None:
     """The sealed state; None if there is none, or it was changed."""
     row = (
         raw_of(connection)
-        .execute("SELECT changes, totals, audit_seq, audit_mac, mac FROM seal_state WHERE number = 1")
+        .execute(
+            "SELECT changes, totals, audit_seq, audit_mac, mac FROM seal_state WHERE number = 1"
+        )
         .fetchone()
     )
     if row is None or not _is(row[-1], _state_mac(secret, row[:-1])):

@@ -151,7 +151,6 @@ class Tenancy:
         Raises:
             GatewayError: the store cannot be used.
         """
-
         async with self._changing:
             await self._database.write(
                 lambda connection: self._desk(connection, actor).note(action, target, **detail)

@@ -89,7 +89,7 @@ async def running(
     control = FakeControl()
     metrics = Metrics(fleet, "nano", version="9.9", max_model_len=2048, control=control)
     if durable is not None:
-        metrics.registry.register(StoreCollector(durable.room))
+        metrics.registry.register(StoreCollector(durable.room, durable.tenancy))
         metrics.registry.register(LedgerCollector(durable.tenancy.ledger))
         metrics.registry.register(ReloadCollector(Counter(applied=0, refused=0)))
     services = Services(

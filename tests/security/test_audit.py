@@ -110,7 +110,11 @@ def test_the_same_fault_once_more_is_on_record_once_more(store: Path) -> None:
     act(store, "POST", "/admin/tenants", {"tenant": "later"})
     rows = act(store, "GET", "/admin/audit")["rows"]
     told = [(row["action"], row["target"]) for row in reversed(rows)][CHANGES:]
-    assert told == [("audit.broken", "audit"), ("audit.broken", "audit"), ("tenant.create", "later")]
+    assert told == [
+        ("audit.broken", "audit"),
+        ("audit.broken", "audit"),
+        ("tenant.create", "later"),
+    ]
     for _ in range(3):  # nothing new: nothing to tell
         with opened(store):
             pass
@@ -141,7 +145,9 @@ def test_an_end_from_the_log_tells_of_a_store_that_was_put_back_as_a_whole(
 
 
 def test_what_is_accepted_is_no_fault_and_what_comes_after_is(store: Path) -> None:
-    execute(store, "UPDATE audit SET actor = 'you' WHERE seq = 3", "DELETE FROM audit WHERE seq = 5")
+    execute(
+        store, "UPDATE audit SET actor = 'you' WHERE seq = 3", "DELETE FROM audit WHERE seq = 5"
+    )
     assert fault(store) == "audit row 3 was changed"
     accepted = act(store, "POST", "/admin/audit/accept")["accepted"]
     assert accepted[0] == "audit row 3 was changed"

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 import pytest
 from sqlalchemy import Engine
+from sqlalchemy.exc import IntegrityError
 
 from gatewayd.errors import Unauthorized
 from gatewayd.store.database import connect
@@ -149,8 +150,7 @@ def test_every_edit_of_every_column_is_found(attacked: Attacked, stores: Stores,
                 statement = f'UPDATE {kind} SET "{column}" = ? WHERE "{key}" = ?'
                 try:
                     found = attacked.reports((statement, (other, row[key])))
-                except Exception as error:
-                    assert "NOT NULL" in str(error) or "UNIQUE" in str(error), error
+                except IntegrityError:  # the table itself takes none of that
                     continue
                 tried += 1
                 assert row[key] in {fault.id for fault in found.faults}, (column, value, other)
@@ -403,9 +403,9 @@ def test_a_fresh_store_has_no_row_of_its_seals(fresh_store: Path, tmp_path: Path
 def test_a_transaction_that_is_undone_leaves_seals_as_they_were(store: Path) -> None:
     engine = connect(store / "gatewayd.db")
     sealing.watch(engine, secret_of(store, {}))
-    with pytest.raises(ZeroDivisionError), engine.begin() as connection:
+    with engine.connect() as connection, connection.begin() as transaction:
         records.change_tenant(connection, "a", 1, {"weight": 7.0})
-        raise ZeroDivisionError
+        transaction.rollback()
     with engine.begin() as connection:
         savepoint = connection.begin_nested()
         records.change_tenant(connection, "a", 1, {"weight": 7.0})

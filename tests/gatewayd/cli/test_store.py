@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 from pathlib import Path
 
@@ -69,6 +71,26 @@ async def test_a_file_that_is_deleted_meanwhile_ends_no_copy(
         copied = run(app, ["backup", str(tmp_path / "copy")])
         assert copied.exit_code == 0, copied.output
     assert [one.name for one in (tmp_path / "copy" / "files").iterdir()] == ["file-2"]
+
+
+async def test_a_copy_that_finds_no_room_leaves_nothing(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(source: Path, to: Path) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with opened(folder):
+        monkeypatch.setattr(shutil, "copy2", full)
+        copied = run(app, ["backup", str(tmp_path / "copy")])
+        assert copied.exit_code == 1
+        assert "No space left on device" in copied.output
+        assert not [name for name in os.listdir(tmp_path) if name.startswith("copy")]
+        monkeypatch.undo()
+        monkeypatch.setenv("GATEWAYD_STORE__PATH", str(folder))
+        assert run(app, ["backup", str(tmp_path / "copy")]).exit_code == 0
+    copied = run(app, ["backup", str(tmp_path / "copy")])
+    assert copied.exit_code == 1
+    assert "exists" in copied.output
 
 
 def test_a_copy_of_nothing_is_one_sentence(folder: Path, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
-"""Every small file that the daemon writes: written in pieces, and on a disk that is full half way."""
+"""Every small file that the daemon writes: written in pieces, and on a disk that gets full."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import json
 import os
@@ -17,7 +18,7 @@ from gatewayd.store import whole
 from gatewayd.store.faults import StoreError
 from gatewayd.store.place import take
 from gatewayd.tenants import audit
-from gatewayd.tenants.marks import Marks, known
+from gatewayd.tenants.marks import Mark, Marks, known
 from gatewayd.tenants.secret import Secret, secret_of
 from gatewayd_tier_disk import store as tier_store
 
@@ -91,10 +92,8 @@ def test_a_disk_that_is_full_leaves_no_half(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, call, full)
-    try:
+    with contextlib.suppress(OSError, StoreError):  # or it goes on without
         FILES[name].write(tmp_path)
-    except (OSError, StoreError) as error:
-        assert "No space left" in str(error)
     assert calls
     monkeypatch.undo()
     assert FILES[name].is_as_before(tmp_path)
@@ -213,8 +212,8 @@ def test_marks_without_room_are_none_and_come_back(
     slots.append(marks.take("use_1024"))
     for number, slot in enumerate(slots):
         assert slot is not None
-        marks.write(slot, number)
-    assert known(file) == {f"use_{number}": number for number in range(1025)}
+        marks.write(slot, number, 2, 1)
+    assert known(file) == {f"use_{number}": Mark(number, 2, 1) for number in range(1025)}
     assert file.stat().st_blocks * 512 >= file.stat().st_size  # no holes
     marks.close()
     size = file.stat().st_size

@@ -398,8 +398,10 @@ async def test_old_usage_goes_and_the_budget_remembers(text: TextModel, folder: 
 def test_marks_outlive_who_made_them_and_there_is_always_room(tmp_path: Path) -> None:
     marks, slots = Marks(tmp_path / NAME), {}
     for number in range(3000):
-        slots[number] = marks.take(f"use_{number}")
-        marks.write(slots[number], number, number + 1, number // 2)
+        slot = marks.take(f"use_{number}")
+        assert slot is not None
+        slots[number] = slot
+        marks.write(slot, number, number + 1, number // 2)
     assert known(tmp_path / NAME) == {f"use_{n}": Mark(n, n + 1, n // 2) for n in range(3000)}
     marks.give_back(slots[7])
     assert marks.take("another") == slots[7]

@@ -61,12 +61,13 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
     Returns:
         Whether it was sealed now.
     """
-    if seals.is_begun(connection) or audit.was_sealed(connection, secret):
-        return False
     head = audit.head_of(connection)
-    if not head.seq and not seals.is_pristine(connection):
-        return False
-    if audit.fault(connection, secret, file) is not None:
+    if not head.seq:
+        # With nothing to seal it may be anew: a command had another secret than the daemon.
+        is_open = seals.is_pristine(connection) and seals.state_of(connection, secret) is None
+    else:
+        is_open = not (seals.is_begun(connection) or audit.was_sealed(connection, secret))
+    if not is_open or audit.fault(connection, secret, file) is not None:
         return False
     if head.seq:
         head = audit.append(

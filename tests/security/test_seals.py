@@ -250,6 +250,35 @@ def test_parts_of_an_older_store_never_pass_unless_all_of_it_is_put_back(
     assert passed == [set(), {audit.NAME}, set(parts)]
 
 
+def test_a_row_of_later_does_not_make_up_for_one_of_before(
+    fresh_store: Path, tmp_path: Path
+) -> None:
+    """Versions that add up: q of change 4 and p of 9, beside the state of p of 5 and q of 8."""
+    store = copy_of(fresh_store, tmp_path / "store")
+    steps: list[tuple[str, tuple[object, ...]]] = []
+    for number, model in enumerate("qqqqpqqqp", 1):
+        act(store, "PUT", "/admin/prices", {"model": model, "input": number, "output": 1})
+        parts = {4: ("q",), 8: ("seal_state",), 9: ("p",)}.get(number, ())
+        for part in parts:
+            if part == "seal_state":
+                steps += [replaced(part, row) for row in rows_of(store, part)]
+                steps.append(("DELETE FROM audit WHERE seq > 8", ()))
+                head = (store / audit.NAME).read_bytes()
+                continue
+            steps += [replaced("prices", r) for r in rows_of(store, "prices") if r["model"] == part]
+            steps += [
+                replaced("seals", row)
+                for row in rows_of(store, "seals")
+                if (row["kind"], row["id"]) == ("prices", part)
+            ]
+    (store / audit.NAME).write_bytes(head)
+    attacked = Attacked(store)
+    found = attacked.reports(*steps)
+    attacked.engine.dispose()
+    assert found.chain is None
+    assert [fault.what for fault in found.faults] == ["is of later than the rest"]
+
+
 @pytest.mark.parametrize(
     "statements",
     [
@@ -398,6 +427,17 @@ def test_a_fresh_store_has_no_row_of_its_seals(fresh_store: Path, tmp_path: Path
     assert report(folder).all == []
     execute(folder, "UPDATE tenants SET concurrency = 1")
     assert [(f.kind, f.id) for f in report(folder).faults] == [("tenants", "default")]
+
+
+def test_a_fresh_store_that_a_command_without_the_credential_saw_first_is_sealed_anew(
+    fresh_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = copy_of(fresh_store, tmp_path / "store")
+    begin(folder)
+    (tmp_path / "gatewayd.secret").write_text("11" * 32)
+    monkeypatch.setenv("CREDENTIALS_DIRECTORY", str(tmp_path))
+    act(folder, "POST", "/admin/tenants", {"tenant": "a"})
+    assert act(folder, "GET", "/admin/audit")["faults"] == []
 
 
 def test_a_transaction_that_is_undone_leaves_seals_as_they_were(store: Path) -> None:

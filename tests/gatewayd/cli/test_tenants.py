@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -169,3 +170,19 @@ def test_a_running_daemon_without_a_socket_keeps_its_store(folder: Path) -> None
 def test_amounts_are_exact(micros: int, text: str) -> None:
     assert money(micros) == text
     assert micros_of(text, "--input") == micros
+
+
+def test_what_somebody_has_changed_is_told_and_accepted(folder: Path) -> None:
+    run("tenant", "create", "acme", "--budget-tokens", "5")
+    head = read("audit")["head"]
+    assert head in run("audit")
+    run("audit", "--head", head)
+    assert "the audit has no row 1:00" in run("audit", "--head", "1:00", status=1)
+    assert "must be NUMBER:SEAL" in run("audit", "--head", "one", status=1)
+    with sqlite3.connect(folder / "gatewayd.db") as connection:
+        connection.execute("UPDATE budgets SET most_tokens = 50 WHERE tenant = 'acme'")
+    connection.close()
+    assert "gatewayd: budgets acme was changed" in run("audit", status=1)
+    assert run("audit", "--accept") == "accepted: budgets acme was changed\n"
+    assert run("audit", "--accept") == "nothing is wrong\n"
+    assert "audit.accept" in run("audit")

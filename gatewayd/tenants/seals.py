@@ -22,6 +22,17 @@ STATE = ""
 """The kind of a fault that leaves no row to be trusted."""
 
 
+_USUAL = {
+    "id": DEFAULT_TENANT,
+    "tenant": DEFAULT_TENANT,
+    "weight": 1.0,
+    "service_class": "realtime",
+    "retention_priority": 100,
+    "retention_seconds": 86400,
+}
+"""Of the tenant of everybody, as migrations make it; the rest is 0 or not there."""
+
+
 class Fault(NamedTuple):
     """What is wrong.
 
@@ -119,13 +130,12 @@ def is_pristine(connection: Connection) -> bool:
         "+ (SELECT count(*) FROM prices) + (SELECT count(*) FROM budgets WHERE tenant <> ?)",
         (DEFAULT_TENANT, DEFAULT_TENANT),
     ).fetchone()
-    usual = {"id": DEFAULT_TENANT, "tenant": DEFAULT_TENANT, "weight": 1.0}
     for table in (tenants, budgets):
         names = [column.name for column in table.c if column.name != "created_at"]
         query = f"SELECT {', '.join(names)} FROM {table.name}"
         for row in raw.execute(query):
             values = dict(zip(names, row, strict=True))
-            others += any(value and value != usual.get(name) for name, value in values.items())
+            others += any(value and value != _USUAL.get(name) for name, value in values.items())
     return not others
 
 

@@ -124,7 +124,8 @@ class Tenancy:
         """
         lost, self._lost = self._lost, ()
         for settlement in lost:
-            self.ledger.settle(*settlement)
+            if settlement.spent is not None:
+                self.ledger.settle(settlement.entry, settlement.spent)
         async with self._changing:
             sentence = (await self._look()).sentence
             if sentence is not None and sentence != self._noted:

@@ -16,7 +16,7 @@ import time
 import uvloop
 from rich.console import Console
 
-from gatewayd import __version__, logs
+from gatewayd import __version__, logs, memory
 from gatewayd.banner import show_loading
 from gatewayd.composition import compose
 from gatewayd.config import Config
@@ -194,6 +194,7 @@ def run(config: Config, options: Options) -> int:
     Raises:
         StartError: it cannot start.
     """
+    memory.settle()
 
     async def main() -> int:
         return await Daemon(config, options).run()

@@ -15,8 +15,9 @@ from gatewayd.http.services import Services
 from gatewayd.http.tools import Offer, offer_of
 from gatewayd.text.model import ChatText
 
-MAX_COUNTED = 1 << 20
-"""Characters: two seconds of one of the threads that encode everybody's prompts."""
+_LEAST_COUNTED, _MOST_COUNTED = 128 << 10, 1 << 20
+_COUNTED_PER_TOKEN = 8
+"""Characters: half a second of the thread that encodes long texts, and 220 MiB, at the most."""
 _NO_LIMIT = 2**63
 _ENTRY = 256
 """Characters that take about as long as a message, a part or a call, which may be empty."""
@@ -124,26 +125,31 @@ async def counted_prompt(services: Services, request: ChatRequest) -> ChatPrompt
     """The same of a conversation that nobody answers: it may be longer than the context.
 
     Raises:
-        GatewayError: it is refused, or longer than ``MAX_COUNTED``.
+        GatewayError: it is refused, or longer than ``most_counted``.
     """
     services.check_model(request.model)
-    await services.loaded_model()
+    most = most_counted((await services.loaded_model()).max_model_len)
     if _is_large(request, services.limits.thread_bytes):
-        await collecting.apart(lambda: check_counted(_length(request), "messages"))
+        await collecting.apart(lambda: check_counted(_length(request), most, "messages"))
     else:
-        check_counted(_length(request), "messages")
+        check_counted(_length(request), most, "messages")
     return await chat_prompt(services, request, limit=_NO_LIMIT)
 
 
-def check_counted(length: int, param: str) -> None:
+def most_counted(max_model_len: int) -> int:
+    """Characters that are encoded only to be counted: what a context can hold, and some more."""
+    return min(_MOST_COUNTED, max(_LEAST_COUNTED, _COUNTED_PER_TOKEN * max_model_len))
+
+
+def check_counted(length: int, most: int, param: str) -> None:
     """Refuse texts that would keep others waiting.
 
     Raises:
         InvalidRequest: there are more characters than the maximum.
     """
-    if length > MAX_COUNTED:
+    if length > most:
         raise InvalidRequest(
-            f"the text has {length} characters; the maximum is {MAX_COUNTED}: send it in parts",
+            f"the text has {length} characters; the maximum is {most}: send it in parts",
             param=param,
         )
 

@@ -13,6 +13,7 @@ from gatewayd.engines.seam import EngineRequest, ReplicaState
 from gatewayd.errors import ContextLengthExceeded, InternalError, InvalidRequest, NumericalError
 from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import Header
+from gatewayd.http.chat_prompt import most_counted
 from gatewayd.http.departure import Departure
 from gatewayd.http.prompts import answered, check_room, options_of
 from gatewayd.http.sampling import check_ids, priority_of, salt_of
@@ -24,8 +25,6 @@ from gatewayd.tenants.principal import Principal
 from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.messages import ModelInfo, SamplingParams
 
-_MAX_CHARACTERS = 1 << 20
-"""Of texts that are cut: two seconds of one of the threads that encode everybody's prompts."""
 _STEPS = 4
 """Of the engine, that a wave of prompts fills: whoever comes meanwhile waits for no more."""
 
@@ -108,10 +107,11 @@ async def _encode(
         )
     cut = most if asked == -1 else asked
     length = sum([len(one.value) for one in given])
-    if length > _MAX_CHARACTERS and (cut or given[-1].limit):
+    longest = most_counted(model.max_model_len)
+    if length > longest and (cut or given[-1].limit):
         raise InvalidRequest(
-            f"the texts have {length} characters; the maximum of what is cut is "
-            f"{_MAX_CHARACTERS}: send them in parts",
+            f"the texts have {length} characters; the maximum of what is cut is {longest}: send "
+            "them in parts",
             param=given[-1].field,
         )
 

@@ -13,7 +13,7 @@ from gatewayd.http.asgi import (
     send_body,
     send_json,
 )
-from gatewayd.http.chat_prompt import check_counted, counted_prompt
+from gatewayd.http.chat_prompt import check_counted, counted_prompt, most_counted
 from gatewayd.http.generate import receive_request
 from gatewayd.http.sampling import check_ids
 from gatewayd.http.schema.chat import ChatRequest
@@ -46,14 +46,16 @@ class Tokenize:
             prompt = await counted_prompt(services, _chat_of(request))
             ids, ignored = prompt.token_ids, [*ignored, *prompt.ignored]
         else:
-            ids = await self._encoded(request.prompt or "", request)
+            ids = await self._encoded(request.prompt or "", model.max_model_len, request)
         tokenizer = services.text.tokenizer
         shown = tokenizer if request.return_token_strs else None
         answer = await tokenizer.apart(len(ids), lambda: _answer(ids, model.max_model_len, shown))
         await send_body(send, answer, headers=[JSON_HEADER, *ignored_header(ignored)])
 
-    async def _encoded(self, prompt: str, request: TokenizeRequest) -> list[int]:
-        check_counted(len(prompt), "prompt")
+    async def _encoded(
+        self, prompt: str, max_model_len: int, request: TokenizeRequest
+    ) -> list[int]:
+        check_counted(len(prompt), most_counted(max_model_len), "prompt")
         return await self._services.text.encode_prompt(
             prompt, limit=_NO_LIMIT, add_special=request.add_special_tokens
         )

@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from tokenizers import Tokenizer as Backend
 
+from gatewayd import memory
 from gatewayd.fair_threads import FairThreads
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.disguise import Disguise
@@ -19,6 +20,9 @@ from gatewayd.text.vocabulary import vocabulary_of
 
 INLINE_SIZE = 512
 """Texts of more characters or tokens go to a thread: 0.1 ms, about what that costs."""
+LONG_SIZE = 32 << 10
+"""Longer ones are encoded one at a time, apart from the others: the library takes up to 250 bytes
+for each token of a text until it is through, 8 MiB at this size."""
 PER_TEXT = 16
 """Characters that take about as long as it takes to encode an empty text."""
 
@@ -50,6 +54,7 @@ class Tokenizer:
             backend.no_truncation()
             backend.no_padding()
         self._threads = FairThreads("gatewayd-tokenize", 2)
+        self._long_thread = FairThreads("gatewayd-tokenize-long", 1)
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}
@@ -122,7 +127,9 @@ class Tokenizer:
         """
         if size <= INLINE_SIZE:
             return work()
-        return await self._threads.run(work)
+        if size <= LONG_SIZE:
+            return await self._threads.run(work)
+        return await self._long_thread.run(lambda: _and_give_back(work))
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = False) -> str:
         """Decode all ids at once; ids without a token have no text."""
@@ -159,3 +166,10 @@ class Tokenizer:
         if not 0 <= token < self.vocab_size:
             return b""
         return self._vocabulary.opening(token) if opens else self._vocabulary.pieces[token]
+
+
+def _and_give_back(work: Callable[[], T]) -> T:
+    try:
+        return work()
+    finally:
+        memory.give_back()

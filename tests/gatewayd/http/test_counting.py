@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd.http.chat_prompt import MAX_COUNTED
+from gatewayd.http.chat_prompt import most_counted
 from gatewayd.text.model import TextModel
 from gatewayd_engine.recipe.chats import LOOKUP
 from gatewayd_proto_anthropic.strategy import Anthropic
@@ -69,11 +69,11 @@ async def test_tools_of_a_conversation_are_counted(gateway: Gateway) -> None:
 
 
 async def test_of_tools_no_more_is_counted_than_of_text(gateway: Gateway) -> None:
-    function = {"name": "f", "parameters": {"description": "x" * MAX_COUNTED}}
+    function = {"name": "f", "parameters": {"description": "x" * most_counted(CONTEXT)}}
     body = {**CHAT, "tools": [{"type": "function", "function": function}]}
     answer = await gateway.http.post("/tokenize", json=body)
     assert answer.status_code == 400
-    assert f"the maximum is {MAX_COUNTED}" in answer.json()["error"]["message"]
+    assert f"the maximum is {most_counted(CONTEXT)}" in answer.json()["error"]["message"]
 
 
 async def test_anthropic_counts_what_is_beyond_the_context(gateway: Gateway) -> None:

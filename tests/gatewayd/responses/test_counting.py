@@ -7,7 +7,7 @@ from typing import Any
 import openai
 import pytest
 
-from gatewayd.http.chat_prompt import MAX_COUNTED
+from gatewayd.http.chat_prompt import most_counted
 from tests.gatewayd.fake_fleet import CONTEXT
 from tests.gatewayd.gateway import Gateway
 from tests.gatewayd.responding import ask
@@ -79,7 +79,7 @@ async def test_more_than_the_context_is_counted_or_cut_as_an_answer_would(
         ({"input": "x", "model": "other"}, "model"),
         ({"input": "x", "conversation": "conv_1"}, "conversation"),
         ({"input": "x", "tool_choice": "required"}, "tool_choice"),
-        ({"input": [{"role": "user", "content": "a" * (MAX_COUNTED + 1)}]}, "input"),
+        ({"input": [{"role": "user", "content": "a" * (most_counted(CONTEXT) + 1)}]}, "input"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
             "input[0].content[0]",

@@ -18,7 +18,7 @@ SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install lock run test test-all check lint types layers format bench gpu wheel pictures clean
+.PHONY: help install lock run test test-all hostile check lint types layers format bench gpu wheel pictures clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
@@ -51,6 +51,9 @@ test: install ## the tests that every change must pass; no GPU, a few minutes
 
 test-all: install ## those and the long campaigns
 	$(BIN)/python -m pytest -m "not gpu and not bench"
+
+hostile: install ## a good tenant beside all bad neighbours, for minutes; on a quiet machine
+	GATEWAYD_HOSTILE_SECONDS=60 $(BIN)/python -m pytest -s tests/security/hostile
 
 check: lint types layers ## style, types and the direction of imports
 

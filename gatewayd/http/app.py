@@ -46,10 +46,6 @@ class Routes:
         """Pass a request on; not a coroutine of its own, which each chunk would pay for."""
         path = scope.get("path", "")
         app = self._fixed.get((scope.get("method", ""), path))
-        if app is None and path.endswith("/") and path != "/":
-            # Many put a slash behind their base URL, or behind all. Keys were checked before.
-            scope["path"] = path = path[:-1]
-            app = self._fixed.get((scope.get("method", ""), path))
         if app is None:
             return self._router(scope, receive, send)
         scope["endpoint"] = app
@@ -57,8 +53,7 @@ class Routes:
 
     def endpoint(self, scope: Scope) -> App | None:
         """Who would answer a request; None for nobody."""
-        path = scope.get("path", "")
-        found = self._fixed.get((scope.get("method", ""), path.rstrip("/") or path))
+        found = self._fixed.get((scope.get("method", ""), scope.get("path", "")))
         if found is not None:
             return found
         for route in self._router.routes:

@@ -124,6 +124,7 @@ class Guard:
         if scope["type"] == "http":
             is_public = scope["path"] in PUBLIC and not wants_details(scope)
             if not is_public:
+                _drop_slash(scope)
                 principal = scope[IN_SCOPE] = self._keys.check(scope)
                 if not principal.is_free:
                     self._rights.check(principal, scope["path"])
@@ -139,6 +140,16 @@ class Guard:
                     f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"
                 )
         return self._app(scope, receive, send)
+
+
+def _drop_slash(scope: Scope) -> None:
+    """Many clients put a slash behind their base URL, or behind every path.
+
+    It goes before rights are looked up, so that they are those of the route that answers.
+    """
+    path = scope["path"]
+    if len(path) > 1 and path.endswith("/"):
+        scope["path"] = path[:-1]
 
 
 def check_origin(scope: Scope) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from starlette.routing import BaseRoute, Route
 
-from gatewayd.errors import PermissionDenied
+from gatewayd.errors import NotFound, PermissionDenied
 from gatewayd.http.protocol_route import ProtocolRoute
 from gatewayd.tenants.principal import (
     BATCHES,
@@ -85,11 +85,14 @@ class Rights:
 
         Raises:
             PermissionDenied: it is not there.
+            NotFound: nor is the path; no right opens what this table does not know.
         """
         right = self._fixed.get(path)
         if right is None:
             found = [right for route, right in self._patterns if route.path_regex.match(path)]
-            right = found[0] if found else MODELS  # there is nothing; 404 tells them so
+            if not found:
+                raise NotFound(f"there is no {path[:128]}; /openapi.json lists the routes")
+            right = found[0]
         if right == EVERYTHING:
             raise PermissionDenied("this path is the operator's")
         principal.check(right)

@@ -25,6 +25,7 @@ from gatewayd.tenants.principal import BATCHES, FILES, INFER, METRICS, MODELS, P
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running
+from tests.gatewayd.tenants.desk import bearer, town
 
 KEY = "an operator's key"
 RIGHTS = {
@@ -210,6 +211,29 @@ def test_a_route_that_nobody_gave_a_right_is_for_no_key() -> None:
     for path in ("/v1/new", "/v1/new/1"):
         with pytest.raises(PermissionDenied, match="operator's"):
             rights.check(Principal(tenant="a", scopes=everything), path)
+
+
+@pytest.mark.parametrize("scope", [INFER, FILES, BATCHES, MODELS, METRICS])
+async def test_a_slash_behind_a_path_asks_for_the_same_right(
+    text: TextModel, folder: Path, scope: str
+) -> None:
+    """``/metrics/`` was served to who may not read ``/metrics``; so were files and responses."""
+    async with town(text, folder, says([300])) as here:
+        await here.tenant("a")
+        key = await here.key("a", scopes=[scope])
+        for one, right in RIGHTS.items():
+            method, path = one.split()
+            if path == "/" or path.startswith(("/api/", "/v1/messages")):
+                continue  # a protocol's, which is not served here
+            path = path.replace("{model:path}", "nano").replace("{", "").replace("}", "")
+            if path in PUBLIC:
+                path += "?verbose=1"
+            plain, slashed = [
+                (await here.gateway.http.request(method, each, headers=bearer(key))).status_code
+                for each in (path, path.replace("?", "/?") if "?" in path else f"{path}/")
+            ]
+            assert plain == slashed, (one, plain, slashed)
+            assert (plain == 403) == (right != scope), (one, plain)
 
 
 async def said(port: int, method: str, path: str) -> int:

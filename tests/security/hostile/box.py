@@ -22,6 +22,7 @@ from tests.daemon.conftest import Running, popen
 
 ROOT = Path(__file__).parents[3]
 MIB = 1 << 20
+_BEGIN_SECONDS = 60
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 USUAL = {"requests_per_minute": 120, "tokens_per_minute": 20_000, "concurrency": 8}
@@ -29,11 +30,12 @@ USUAL = {"requests_per_minute": 120, "tokens_per_minute": 20_000, "concurrency":
 
 TENANTS: Mapping[str, Mapping[str, object]] = {
     "good": {},
-    "leaver": {**USUAL, "tokens_per_minute": 2000, "concurrency": 1, "most_tokens": 3000},
+    "leaver": {**USUAL, "tokens_per_minute": 3000, "concurrency": 1},
     "slow": {"requests_per_minute": 3},
     "single": {"requests_per_minute": 1},
     "reader": USUAL,
     "flood": USUAL,
+    "refused": USUAL,
     "bomber": USUAL,
     "ender": USUAL,
     "filler": {},
@@ -128,15 +130,26 @@ class Box:
     async def beside(
         self,
         groups: Sequence[Sequence[str]],
-        seconds: float,
         scale: float = 1.0,
+        seconds: float = 600.0,
         **other_keys: str,
     ) -> AsyncIterator[list[asyncio.subprocess.Process]]:
-        """Neighbours while the block lasts, a process for each group; at most so many seconds."""
+        """Neighbours while the block lasts, a process for each group; all have attacked already.
+
+        Raises:
+            AssertionError: one of them has not, or has failed.
+        """
         keys = self.keys | other_keys
         processes = [await self._let_loose(names, seconds, scale, keys) for names in groups]
         try:
+            for process in processes:
+                await _attacks(process)
             yield processes
+            for process in processes:
+                if process.returncode is None:
+                    process.terminate()
+                await process.communicate()
+                assert process.returncode == 0, "a neighbour has failed"
         finally:
             for process in processes:
                 if process.returncode is None:
@@ -155,10 +168,12 @@ class Box:
         )
 
 
-async def told(process: asyncio.subprocess.Process) -> dict[str, Counter[str]]:
-    """What neighbours were told until their end: statuses, and how often."""
-    out, _ = await process.communicate()
-    return {name: Counter(counts) for name, counts in json.loads(out).items()}
+async def _attacks(process: asyncio.subprocess.Process) -> None:
+    """Wait until all neighbours of a process have attacked."""
+    assert process.stdout is not None
+    async with asyncio.timeout(_BEGIN_SECONDS):
+        line = await process.stdout.readline()
+    assert line == b"begun\n", "a neighbour has attacked nobody"
 
 
 @contextmanager

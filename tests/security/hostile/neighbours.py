@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import random
+import signal
 import socket
 import string
 import sys
@@ -54,12 +55,19 @@ Neighbour = Callable[[Target, Told], Coroutine[Any, Any, None]]
 """Goes on until it is cancelled; counts the statuses that it is told."""
 
 NEIGHBOURS: dict[str, Neighbour] = {}
+TOLD: dict[str, tuple[str, ...]] = {}
+"""What each is told, one or the other, or it has attacked nobody."""
 
 
-def neighbour(run: Neighbour) -> Neighbour:
-    """List one under its name."""
-    NEIGHBOURS[run.__name__] = run
-    return run
+def neighbour(*told: str) -> Callable[[Neighbour], Neighbour]:
+    """List one under its name, with what it is told where it does its worst, or is refused."""
+
+    def listed(run: Neighbour) -> Neighbour:
+        NEIGHBOURS[run.__name__] = run
+        TOLD[run.__name__] = told
+        return run
+
+    return listed
 
 
 async def connected(port: int, receive_bytes: int = 4096) -> socket.socket:
@@ -71,9 +79,10 @@ async def connected(port: int, receive_bytes: int = 4096) -> socket.socket:
     return link
 
 
-async def write_and_wait(port: int, data: bytes, seconds: float) -> None:
+async def write_and_wait(port: int, data: bytes, seconds: float, told: Told) -> None:
     """Write what is taken within some seconds, read nothing, and leave."""
     link = await connected(port)
+    told["connections"] += 1
     with link, contextlib.suppress(OSError, TimeoutError):
         async with asyncio.timeout(seconds):
             await asyncio.get_running_loop().sock_sendall(link, data)
@@ -95,34 +104,34 @@ async def several(count: int, one: Callable[[], Awaitable[None]]) -> None:
             group.create_task(again())
 
 
-@neighbour
+@neighbour("connections")
 async def pipeliners(target: Target, told: Told) -> None:
     """Without a key: thousands of requests in one write, and no answer is read."""
     requests = GET * 9000
-    await several(int(80 * target.scale), lambda: write_and_wait(target.port, requests, 5.0))
+    await several(int(80 * target.scale), lambda: write_and_wait(target.port, requests, 5.0, told))
 
 
-@neighbour
+@neighbour("connections")
 async def upgraders(target: Target, told: Told) -> None:
     """Without a key: offers of another protocol, hundreds in one write."""
 
     async def offer() -> None:
-        await write_and_wait(target.port, UPGRADE * 900, 0.5)
+        await write_and_wait(target.port, UPGRADE * 900, 0.5, told)
 
     await several(int(10 * target.scale) or 1, offer)
 
 
-@neighbour
+@neighbour("connections")
 async def openers(target: Target, told: Told) -> None:
     """Without a key: connections that come, say half a header, and go."""
 
     async def open_and_go() -> None:
-        await write_and_wait(target.port, b"GET /livez HTTP/1.1\r\nHo", 0.02)
+        await write_and_wait(target.port, b"GET /livez HTTP/1.1\r\nHo", 0.02, told)
 
     await several(20, open_and_go)
 
 
-@neighbour
+@neighbour("401")
 async def guessers(target: Target, told: Told) -> None:
     """Wrong keys with large bodies."""
     body = b'{"prompt": "' + b"x" * int(MIB * target.scale) + b'"}'
@@ -142,7 +151,7 @@ async def guessers(target: Target, told: Told) -> None:
     await several(2, guess)
 
 
-@neighbour
+@neighbour("bytes")
 async def slow_readers(target: Target, told: Told) -> None:
     """Streams of which hardly a byte is read."""
     body = json.dumps(
@@ -165,7 +174,7 @@ async def slow_readers(target: Target, told: Told) -> None:
     await several(8, read_slowly)
 
 
-@neighbour
+@neighbour("left", "429")
 async def leavers(target: Target, told: Told) -> None:
     """Long new prompts whose client has gone within the first step."""
 
@@ -184,7 +193,7 @@ async def leavers(target: Target, told: Told) -> None:
     await several(1, ask_and_go)
 
 
-@neighbour
+@neighbour("200", "429")
 async def tokenizer_flood(target: Target, told: Told) -> None:
     """As long a text to be counted as may be, a token for each letter, two dozen at once."""
     text = " ".join(str(random.random()) for _ in range(10_000))[: 128 << 10]
@@ -198,7 +207,7 @@ async def tokenizer_flood(target: Target, told: Told) -> None:
     await several(24, count)
 
 
-@neighbour
+@neighbour("400", "429")
 async def refused_bodies(target: Target, told: Told) -> None:
     """Large bodies that say nothing right."""
     body = json.dumps(
@@ -206,7 +215,7 @@ async def refused_bodies(target: Target, told: Told) -> None:
     )
 
     async def send() -> None:
-        async with target.http("flood") as http:
+        async with target.http("refused") as http:
             answer = await http.post(
                 "/v1/completions", content=body, headers={"content-type": "application/json"}
             )
@@ -216,7 +225,7 @@ async def refused_bodies(target: Target, told: Told) -> None:
     await several(5, send)
 
 
-@neighbour
+@neighbour("400", "429")
 async def grammar_bombs(target: Target, told: Told) -> None:
     """Grammars that take a checker longer than it may, each a new one."""
 
@@ -256,7 +265,7 @@ async def batch_of(http: httpx.AsyncClient, file: str, told: Told) -> str | None
     return answer.json()["id"] if answer.status_code == 200 else None
 
 
-@neighbour
+@neighbour("200", "429")
 async def line_ends(target: Target, told: Told) -> None:
     """Batches of a file that has one request and millions of empty lines."""
     async with target.http("ender") as http:
@@ -267,7 +276,7 @@ async def line_ends(target: Target, told: Told) -> None:
     await asyncio.Event().wait()
 
 
-@neighbour
+@neighbour("200", "429")
 async def limited_batch(target: Target, told: Told) -> None:
     """A batch of a tenant that may send three requests a minute."""
     async with target.http("slow") as http:
@@ -277,7 +286,7 @@ async def limited_batch(target: Target, told: Told) -> None:
     await asyncio.Event().wait()
 
 
-@neighbour
+@neighbour("200", "507", "429")
 async def store_fillers(target: Target, told: Told) -> None:
     """Files until nothing more is taken, and on."""
     content = batch_line(0) * int(MIB * target.scale // len(batch_line(0)))
@@ -290,7 +299,7 @@ async def store_fillers(target: Target, told: Told) -> None:
     await several(2, fill)
 
 
-@neighbour
+@neighbour("200", "429")
 async def chains(target: Target, told: Told) -> None:
     """Kept responses behind one another, each with megabytes of input; then a hundred bytes."""
     async with target.http("chainer") as http:
@@ -323,20 +332,33 @@ async def chains(target: Target, told: Told) -> None:
 
 
 async def run(names: list[str], target: Target, seconds: float) -> dict[str, Told]:
-    """Let them loose for some seconds; what each was told."""
+    """Let them loose until SIGTERM, or for so long; what each was told."""
     told: dict[str, Told] = {name: Counter() for name in names}
+    enough = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, enough.set)
     tasks = [asyncio.create_task(NEIGHBOURS[name](target, told[name])) for name in names]
-    done, _ = await asyncio.wait(tasks, timeout=seconds, return_when=asyncio.FIRST_EXCEPTION)
-    for task in tasks:
+    stop = asyncio.create_task(enough.wait())
+    begun = asyncio.create_task(_begun(told))
+    done, _ = await asyncio.wait(
+        [*tasks, stop], timeout=seconds, return_when=asyncio.FIRST_COMPLETED
+    )
+    for task in (*tasks, stop, begun):
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.gather(*tasks, stop, begun, return_exceptions=True)
     for task in done:
-        task.result()
+        task.result()  # none of them ends by itself
     return told
 
 
+async def _begun(told: dict[str, Told]) -> None:
+    """Write a line once all of them have attacked."""
+    while not all(any(counts[one] for one in TOLD[name]) for name, counts in told.items()):
+        await asyncio.sleep(0.01)
+    print("begun", flush=True)
+
+
 def main() -> None:
-    """Be bad until standard input ends or the seconds are over; write down what was told."""
+    """Be bad, then write down what was told."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="+", choices=list(NEIGHBOURS))
     parser.add_argument("--port", type=int, required=True)
@@ -344,7 +366,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
     args = parser.parse_args()
-    os.nice(19)
+    os.nice(10)
     target = Target(args.port, json.loads(args.keys), args.scale)
     json.dump(asyncio.run(run(args.names, target, args.seconds)), sys.stdout)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import httpx
 import pytest
@@ -35,6 +35,8 @@ GROUPS = (NO_KEY, ENGINE, TEXT, STORE)
 RSS_BYTES = 64 * MIB
 LOG_BYTES_A_SECOND = 16 << 10
 LIVE_SECONDS = 0.5 if IS_LONG else 1.5
+RATIO = 1.5 if IS_LONG else 4.0
+TRIES = 3
 
 
 @pytest.fixture(scope="module")
@@ -69,54 +71,62 @@ def check_held(fresh: Held, before: Held, now: Held, seconds: float) -> None:
     assert now.log_bytes - before.log_bytes <= LOG_BYTES_A_SECOND * seconds
 
 
-def check_seen(seen: Seen) -> None:
-    """Nothing was refused or lost, and the daemon answered soon."""
-    assert not seen.errors
-    assert max(seen.live) <= LIVE_SECONDS
-    assert seen.firsts
+def is_quick(seen: Seen) -> bool:
+    """Whether the daemon answered soon; a busy machine may be late once."""
+    return max(seen.live) <= LIVE_SECONDS
 
 
 @pytest.mark.parametrize("name", list(neighbours.NEIGHBOURS))
-@pytest.mark.flaky(reruns=2)
 async def test_one_kind_of_neighbour_hurts_nobody(town: Box, fresh: Held, name: str) -> None:
-    before = town.held()
-    async with town.beside([[name]], 60, SCALE):
-        await asyncio.sleep(0.7)  # until it has begun
-        check_seen(await good.behave(town, EACH, 5))
-        check_held(fresh, before, town.held(), EACH)
-    check_held(fresh, before, await settled(town, before), EACH)
+    for _ in range(TRIES):
+        before = town.held()
+        async with town.beside([[name]], SCALE):
+            seen = await good.behave(town, EACH, 5)
+            check_held(fresh, before, town.held(), EACH)
+        check_held(fresh, before, await settled(town, before), EACH)
+        assert seen.firsts
+        assert not seen.errors
+        if is_quick(seen):
+            return
+    raise AssertionError(f"/livez took {max(seen.live):.1f} s")
 
 
-@pytest.mark.flaky(reruns=2)
-async def test_all_neighbours_together_hurt_nobody(
-    town: Box, fresh: Held, record_property: Callable[[str, object], None]
-) -> None:
-    alone = await good.behave(town, TOGETHER, 5)
-    before, charged = town.held(), await _charged(town, "good")
-    async with town.beside(GROUPS, 4 * TOGETHER + 30, SCALE):
-        await asyncio.sleep(2 if IS_LONG else 1)
-        beside = await good.behave(town, TOGETHER, 5)
-        during = town.held()
-    after = await settled(town, before)
-    ratio = beside.p99() / alone.p99()
-    print(
-        f"\nfirst token p50 {1e3 * good.percentile(alone.firsts, 0.5):.1f} ms alone, "
-        f"{1e3 * good.percentile(beside.firsts, 0.5):.1f} beside; p99 {1e3 * alone.p99():.1f}, "
-        f"{1e3 * beside.p99():.1f} ({ratio:.2f} x); {len(beside.firsts)} requests, "
+async def test_all_neighbours_together_hurt_nobody(town: Box, fresh: Held) -> None:
+    for _ in range(TRIES):
+        alone = await good.behave(town, TOGETHER, 5)
+        before, charged = town.held(), await _charged(town, "good")
+        async with town.beside(GROUPS, SCALE):
+            beside = await good.behave(town, TOGETHER, 5)
+            during = town.held()
+        after = await settled(town, before)
+        ratio = beside.p99() / alone.p99()
+        print(figures(alone, beside, before, during, after))
+        assert not beside.errors
+        check_held(fresh, before, during, TOGETHER)
+        check_held(fresh, before, after, TOGETHER)
+        assert await _charged(town, "good") == (
+            charged[0] + beside.prompt_tokens,
+            charged[1] + beside.completion_tokens,
+        )
+        if is_quick(beside) and ratio <= RATIO:
+            return
+    raise AssertionError(f"p99 {ratio:.1f} x, /livez {max(beside.live):.1f} s")
+
+
+def figures(alone: Seen, beside: Seen, before: Held, during: Held, after: Held) -> str:
+    """What docs/benchmarks.md has of a run."""
+    p50, p99 = [
+        [1e3 * good.percentile(seen.firsts, share) for seen in (alone, beside)]
+        for share in (0.5, 0.99)
+    ]
+    return (
+        f"\nfirst token p50 {p50[0]:.1f} ms alone, {p50[1]:.1f} beside; p99 {p99[0]:.1f}, "
+        f"{p99[1]:.1f} ({p99[1] / p99[0]:.2f} x); {len(beside.firsts)} requests, "
         f"{len(beside.errors)} errors; longest /livez {1e3 * max(beside.live):.0f} ms; "
         f"RSS {(during.rss - before.rss) / MIB:+.0f} MiB during, "
         f"{(after.rss - before.rss) / MIB:+.0f} after; descriptors {before.descriptors}, "
         f"{during.descriptors}, {after.descriptors}; log {during.log_bytes - before.log_bytes} "
         f"bytes; daemon {during.cpu_seconds - before.cpu_seconds:.1f} s of a core"
-    )
-    record_property("ratio", ratio)
-    check_seen(beside)
-    check_held(fresh, before, during, TOGETHER)
-    check_held(fresh, before, after, TOGETHER)
-    assert ratio <= (1.5 if IS_LONG else 8)
-    assert await _charged(town, "good") == (
-        charged[0] + beside.prompt_tokens,
-        charged[1] + beside.completion_tokens,
     )
 
 
@@ -134,20 +144,19 @@ async def _charged(town: Box, tenant: str) -> tuple[int, int]:
 
 async def test_engine_time_is_charged_whoever_left(town: Box) -> None:
     """Finding 3: 60 prompts were computed and none was charged."""
-    async with town.beside([["leavers"]], 3, SCALE) as (process,):
+    async with town.beside([["leavers"]], SCALE, seconds=3) as (process,):
         await process.wait()
     await _charged(town, "leaver")
     used = await asyncio.to_thread(town.usage, "leaver")
     assert used["engine_seconds"] > 0
     assert used["prompt_tokens"] >= 1000
-    assert used["prompt_tokens"] + used["completion_tokens"] <= 3000 + 1502
     assert await asyncio.to_thread(town.metric, "gatewayd_uncharged_engine_seconds_total") == 0
 
 
 @pytest.mark.flaky(reruns=2)
 async def test_a_batch_passes_one_that_is_rate_limited(town: Box) -> None:
     """Finding 4: a batch of 20 lines had no answer after 45 s beside one of 500."""
-    async with town.beside([["limited_batch"]], 60), town.client("good") as http:
+    async with town.beside([["limited_batch"]]), town.client("good") as http:
         await asyncio.sleep(1.5)
         told = neighbours.Told()
         file = await uploaded(http, b"".join(map(batch_line, range(20))), told)
@@ -165,7 +174,7 @@ async def test_a_batch_passes_one_that_is_rate_limited(town: Box) -> None:
 @pytest.mark.flaky(reruns=2)
 async def test_line_ends_cost_no_processor(town: Box) -> None:
     """Finding 8: six batches of one file kept the daemon at more than half of a core."""
-    async with town.beside([["line_ends"]], 60, SCALE):
+    async with town.beside([["line_ends"]], SCALE):
         await asyncio.sleep(2.5)  # it is uploaded, and looked through
         before = town.held().cpu_seconds
         await asyncio.sleep(2)
@@ -178,7 +187,7 @@ async def test_a_long_text_waits_for_no_flood_of_texts(town: Box) -> None:
     unlimited = town.keys["unlimited"]
     seconds = []
     async with (
-        town.beside([["tokenizer_flood"]], 60, flood=unlimited),
+        town.beside([["tokenizer_flood"]], flood=unlimited),
         town.client("good") as http,
     ):
         await asyncio.sleep(1.5)
@@ -198,7 +207,7 @@ async def test_a_schema_waits_for_no_bombs(town: Box) -> None:
     """Finding 6: another tenant's schema took 0.6 to 1.6 s beside four that end their checkers."""
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     seconds = []
-    async with town.beside([["grammar_bombs"]], 60), town.client("good") as http:
+    async with town.beside([["grammar_bombs"]]), town.client("good") as http:
         await asyncio.sleep(2)
         for at in range(5):
             fresh = schema | {"title": f"t{at}{time.monotonic()}"}

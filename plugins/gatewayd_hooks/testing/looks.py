@@ -110,6 +110,8 @@ _TENANT = {
     "used_micros": 0,
     "most_micros": None,
     "pages": 34,
+    "kept_bytes": 8192,
+    "store_bytes": None,
 }
 
 

@@ -18,7 +18,7 @@ from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running, until
 from tests.gatewayd.tenants.desk import bearer, town
 
-SIZE = 200_000
+SIZE = 120_000
 
 
 def test_a_tenant_has_as_much_as_is_left_and_all_of_it_comes_back() -> None:

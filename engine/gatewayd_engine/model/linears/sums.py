@@ -78,12 +78,18 @@ class PackedSums:
 
 @functools.cache
 def _is_exact() -> bool:
-    """Whether oneDNN sums without saturating: on processors without VNNI it adds in 16 bits."""
-    codes = torch.full((16, 256), -128, dtype=torch.int8)
-    codes[::2] = 127
-    x = torch.tensor([127.0, -127.0, 1.0]).unsqueeze(-1).repeat(1, 256)
+    """Whether oneDNN's sums are exact on this processor.
+
+    Without VNNI it adds in 16 bits. With AMX it takes the zero point away after it has rounded to
+    float32: sums of unsigned bytes beyond 2^24 are one off then.
+    """
+    drawn = torch.Generator().manual_seed(0)
+    codes = torch.randint(-128, 128, (64, 2048), generator=drawn)
+    codes[:2] = torch.tensor([[127], [-128]])
+    x = torch.randint(-127, 128, (40, 2048), generator=drawn)
+    x[:3] = torch.tensor([[127], [-127], [1]])
     try:
-        made = PackedSums(codes)(x.clone())
+        made = PackedSums(codes.to(torch.int8))(x.float())
     except (AttributeError, RuntimeError):
         return False
-    return torch.equal(made, x @ codes.float().t())
+    return torch.equal(made, (x.double() @ codes.double().t()).float())

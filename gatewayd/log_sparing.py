@@ -1,19 +1,33 @@
 """Keeps what strangers can make the daemon log within bounds.
 
-Whoever finds a request that fails could otherwise fill the journal with its tracebacks. So of the
-loggers that tell of connections and requests, so many warnings are told in a minute; then how many
-were not.
+Whoever finds a request that fails could otherwise fill the journal with its tracebacks. So of each
+logger so many warnings and errors a minute are written; then how many were not. What the operator
+must not miss, and no client can cause at will, is written always.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections.abc import Callable
 from types import TracebackType
 
-LOGGERS = ("asyncio", "uvicorn.error", "gatewayd.http", "gatewayd.http.guard")
-"""That speak of what clients cause: of the event loop's callbacks, too."""
+LIMITED = ("gatewayd.", "asyncio", "uvicorn.error")
+"""Beginnings of the names of loggers that are limited: the event loop's callbacks are clients', too."""
+EXEMPT = frozenset(
+    {
+        "gatewayd.daemon",
+        "gatewayd.tenants.audit",
+        "gatewayd.tenants.audit.head",
+        "gatewayd.tenants.sealing",
+        "gatewayd.tenants.tenancy",
+    }
+)
+"""Never dropped: starts, stops and loss of the daemon's parts, the audit, tampering with the store.
+
+Each tells of a change of state, by an operator or of the machine, and once for each.
+"""
 
 MOST = 20
 SECONDS = 60.0
@@ -21,7 +35,7 @@ _FRAMES = 24
 
 
 class Sparing(logging.Filter):
-    """Lets so many warnings and errors of each of those loggers through in a while; all else, too.
+    """Lets so many warnings and errors of each limited logger through in a while; all else, too.
 
     Args:
         most: records of a logger in that while.
@@ -37,18 +51,19 @@ class Sparing(logging.Filter):
     ) -> None:
         super().__init__()
         self._most, self._seconds, self._clock = most, seconds, clock
-        self._until = dict.fromkeys(LOGGERS, 0.0)
-        self._count = dict.fromkeys(LOGGERS, 0)
+        # Names are those in the code: as many as there are modules.
+        self._until: dict[str, float] = {}
+        self._count: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether to tell this; its traceback is cut to the innermost frames."""
         name = record.name
-        if record.levelno < logging.WARNING or name not in self._until:
+        if record.levelno < logging.WARNING or not name.startswith(LIMITED) or name in EXEMPT:
             return True
         now = self._clock()
         missing = 0
-        if now >= self._until[name]:
-            missing = max(0, self._count[name] - self._most)
+        if now >= self._until.get(name, -math.inf):
+            missing = max(0, self._count.get(name, 0) - self._most)
             self._until[name], self._count[name] = now + self._seconds, 0
         self._count[name] += 1
         if self._count[name] > self._most:

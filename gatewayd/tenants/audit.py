@@ -26,6 +26,8 @@ from gatewayd.tenants import seals
 from gatewayd.tenants.secret import Secret
 
 _log = logging.getLogger(__name__)
+_ends = logging.getLogger("gatewayd.tenants.audit.head")
+_ends.setLevel(logging.INFO)  # whatever [log] level says: evidence that is elsewhere
 
 NAME = "audit.head"
 BROKEN = "audit.broken"
@@ -254,7 +256,7 @@ def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
         return
     if before is None or before.head != head:
         # Whoever changes the store cannot change a log elsewhere: gatewayd audit --head
-        _log.info("the audit ends with %s", head)
+        _ends.info("the audit ends with %s", head)
     content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
     try:
         whole.replace(file, json.dumps(content).encode() + b"\n")

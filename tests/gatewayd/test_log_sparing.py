@@ -5,14 +5,17 @@ from __future__ import annotations
 import asyncio
 import io
 import logging
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import gatewayd
 from gatewayd import logs
 from gatewayd.config import LogTable
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.log_sparing import MOST, Sparing
+from gatewayd.log_sparing import EXEMPT, MOST, Sparing
 from tests.gatewayd.http.wires import Connection
 
 
@@ -87,6 +90,50 @@ def test_how_many_were_not_told_is_told_later() -> None:
     assert told[3:] == ["failed 7 (before it 3 more were not told)", "failed 7"]
 
 
+def loggers_of_the_package() -> set[str]:
+    """The name of every logger that a module asks for, read from the sources."""
+    root = Path(gatewayd.__file__).parent
+    names = set()
+    for file in root.rglob("*.py"):
+        module = ".".join(("gatewayd", *file.relative_to(root).with_suffix("").parts))
+        for asked in re.findall(r"getLogger\(([^)]+)\)", file.read_text()):
+            if asked == "__name__":
+                names.add(module.removesuffix(".__init__"))
+            elif asked.startswith(("'", '"')):
+                names.add(asked.strip("'\""))
+    return names
+
+
+def test_every_logger_of_the_daemon_is_limited_but_for_those_listed() -> None:
+    names = loggers_of_the_package()
+    assert len(names) > 40
+    assert names >= {"gatewayd.http", "gatewayd.store.faults", "gatewayd.engines.job"}
+    sparing, passed = Sparing(clock=lambda: 1.0), {}
+    for name in names | EXEMPT | {"asyncio", "uvicorn.error"}:
+        records = (
+            logging.LogRecord(name, level, "x", 1, "failed", (), None)
+            for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)
+            for _ in range(100)
+        )
+        passed[name] = sum(map(sparing.filter, records))
+    assert passed == {name: 300 if name in EXEMPT else MOST for name in passed}
+
+
+def test_no_logger_is_exempt_that_is_not_there() -> None:
+    assert loggers_of_the_package() >= EXEMPT
+
+
+def test_a_full_disk_that_fails_each_request_does_not_fill_the_journal(
+    lines: io.StringIO,
+) -> None:
+    log = logging.getLogger("gatewayd.store.faults")
+    for number in range(1000):
+        log.error("the store cannot be written: request %d", number)
+    logging.getLogger("gatewayd.store.place").error("another of them")
+    assert lines.getvalue().count("cannot be written") == MOST
+    assert "another of them" in lines.getvalue()
+
+
 def test_one_who_has_many_addresses_is_told_of_once(caplog: pytest.LogCaptureFixture) -> None:
     from gatewayd.errors import TooManyWrongKeys, Unauthorized
     from gatewayd.http.guard import KeyCheck
@@ -98,3 +145,15 @@ def test_one_who_has_many_addresses_is_told_of_once(caplog: pytest.LogCaptureFix
             with pytest.raises((Unauthorized, TooManyWrongKeys)):
                 keys.check({"client": (f"2001:db8::{number:x}", 1), "headers": headers})
     assert len(caplog.records) == 1
+
+
+def test_ends_of_the_audit_are_logged_at_every_level_and_never_dropped(
+    lines: io.StringIO, tmp_path: Path
+) -> None:
+    from gatewayd.tenants import audit
+    from gatewayd.tenants.secret import Secret
+
+    logs.set_level("error")
+    for seq in range(1, 3 * MOST):
+        audit.keep(Secret(b"s" * 32), tmp_path / audit.NAME, audit.Head(seq, "abc"), seq)
+    assert lines.getvalue().count("the audit ends with") == 3 * MOST - 1

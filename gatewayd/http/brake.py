@@ -9,16 +9,15 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Callable
-from ipaddress import IPv6Address, ip_address
 from typing import NamedTuple
+
+from gatewayd.http.subscriber import subscriber
 
 FREE = 10
 """Wrong keys that are just wrong."""
 _LONGEST = 300.0
 _FORGET_SECONDS = 900.0
 _MOST_PEERS = 4096
-_SUBNET = 64
-"""Bits of an IPv6 address that tell subscribers apart."""
 
 
 class _Record(NamedTuple):
@@ -68,16 +67,3 @@ class Brake:
         if len(self._records) > _MOST_PEERS:
             self._records.popitem(last=False)
         return max(0.0, record.until - now)
-
-
-def subscriber(address: str) -> str:
-    """An address, or the network of one who has many."""
-    if ":" not in address:
-        return address
-    try:
-        found = ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if not isinstance(found, IPv6Address) or found.ipv4_mapped is not None:
-        return str(getattr(found, "ipv4_mapped", None) or found)
-    return f"{int(found) >> (128 - _SUBNET):x}"

@@ -29,6 +29,7 @@ from gatewayd.http.edge_reading import BODY_READ_BYTES, Flow, Reader
 from gatewayd.http.edge_turns import Turns
 from gatewayd.http.intake import Intake
 from gatewayd.http.refusal import REFUSED, Answered, refusal
+from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.principal import IN_SCOPE
 
 _PIECES = 64
@@ -70,7 +71,7 @@ class EdgeProtocol(ParsingProtocol):
         }
         transport.set_write_buffer_limits(high=self.limits.stranger_buffer_bytes)
         set_options(transport, 2 * self.limits.stranger_buffer_bytes)
-        self._peer = self.client[0] if self.client else ""
+        self._peer = subscriber(self.client[0]) if self.client else ""
         self.peers[self._peer] += 1
         if (
             len(self.connections) > self.limits.connections

@@ -20,7 +20,7 @@ class EdgeLimits:
         num_headers: of a request.
         num_chunks: of a chunked body.
         connections: open at once.
-        peer_connections: open at once from one address.
+        peer_connections: open at once from one address, or one IPv6 network of 64 bits.
         unparsed_bytes: of requests behind the one that is answered; then nothing is read.
         write_buffer_bytes: waiting for a client before its stream is held.
         stranger_buffer_bytes: as that, before the client has shown a key.

@@ -15,8 +15,9 @@ from hmac import compare_digest
 
 from gatewayd.errors import HostNotAllowed, InvalidRequest, TooManyWrongKeys, Unauthorized
 from gatewayd.http.asgi import App, Receive, Scope, Send, header
-from gatewayd.http.brake import FREE, Brake, subscriber
+from gatewayd.http.brake import FREE, Brake
 from gatewayd.http.rights import Rights
+from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.directory import Directory
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal
 from gatewayd_engine.logs import Rarely

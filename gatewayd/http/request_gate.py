@@ -13,6 +13,7 @@ from gatewayd.fair_queue import work_on_behalf_of
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.bodies import Bodies, has_bodies
 from gatewayd.http.loop_turns import LoopTurns
+from gatewayd.http.subscriber import queue_name
 from gatewayd.tenants.limits import Slot, work_in
 from gatewayd.tenants.principal import IN_SCOPE, Principal, work_for
 
@@ -50,9 +51,9 @@ class RequestGate:
         has_bodies(scope, self._bodies)
         account, slot = principal.account, None
         if account is None:
-            # Everybody is one tenant: take turns by addresses.
+            # Everybody is one tenant: take turns by subscribers.
             client = scope.get("client")
-            whose = client[0] if client else principal.tenant
+            whose = queue_name(client[0]) if client else principal.tenant
         else:
             whose = principal.tenant
             if account.counts_requests:

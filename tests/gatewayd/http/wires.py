@@ -18,8 +18,8 @@ from gatewayd.server import server_config
 class Wire(asyncio.Transport):
     """A transport that keeps what is written; nothing is read while reading is paused."""
 
-    def __init__(self) -> None:
-        super().__init__({"peername": ("192.0.2.1", 1), "sockname": ("192.0.2.2", 80)})
+    def __init__(self, address: str = "192.0.2.1") -> None:
+        super().__init__({"peername": (address, 1), "sockname": ("192.0.2.2", 80)})
         self.written = b""
         self.is_paused = self.is_ended = False
         self.num_pauses = 0

@@ -52,6 +52,7 @@ class _Seen(NamedTuple):
 
     Attributes:
         owner: whose it would be.
+        kept: by its tenant, as rows count it.
         has: bytes of its tenant, what is coming too.
         may: bytes that its tenant may have.
         total: bytes that the store has, what is coming too.
@@ -60,6 +61,7 @@ class _Seen(NamedTuple):
     """
 
     owner: Owner
+    kept: Kept
     has: int
     may: int
     total: int
@@ -164,9 +166,8 @@ class Room:
         Raises:
             StoreUnavailable: the store cannot be read.
         """
-        kept = await self._database.read(lambda c: standing_of(c, owner.tenant, self.limit).kept)
         seen = await self._seen(owner)
-        return {**kept._asdict(), "bytes": seen.has, "limit": seen.may}
+        return {**seen.kept._asdict(), "bytes": seen.has, "limit": seen.may}
 
     async def _seen(self, owner: Owner) -> _Seen:
         standing, pages = await self._database.read(
@@ -176,7 +177,7 @@ class Room:
         has = standing.kept.total + self.coming.of(owner.tenant)
         total = used.total + self.coming.num_unseen
         may, is_set = _limit_of(owner, standing, has, self.limit - total)
-        return _Seen(owner, has, may, total, used.free, is_set)
+        return _Seen(owner, standing.kept, has, may, total, used.free, is_set)
 
     def _check_tenant(self, seen: _Seen, num_bytes: int) -> None:
         if seen.has + num_bytes <= seen.may:

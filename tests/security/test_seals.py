@@ -359,6 +359,27 @@ def test_what_is_not_as_it_was_sealed_lets_nobody_in_and_others_are_served(
         assert good == set(served(stores))
 
 
+def test_a_database_of_before_a_change_of_budgets_alone_is_found(
+    stores: Stores, store: Path, tmp_path: Path
+) -> None:
+    """No row of the audit tells of it: only the number of changes in the newer file does."""
+    before = tmp_path / "before.db"
+    with opened(store):
+        """Takes the database's log into its file."""
+    shutil.copy(store / "gatewayd.db", before)
+    num_rows = len(rows_of(store, "audit"))
+    use(store, 7)
+    with opened(store):
+        """Its start writes how many changes there were."""
+    assert len(rows_of(store, "audit")) == num_rows
+    assert report(store).all == []
+    for log in store.glob("gatewayd.db-*"):
+        log.unlink()
+    shutil.copy(before, store / "gatewayd.db")
+    (found,) = report(store).all
+    assert found.startswith(f"the store is older than {audit.NAME}, which tells of ")
+
+
 async def test_a_running_daemon_finds_it_within_a_look(stores: Stores, store: Path) -> None:
     key = stores.keys["a"].encode()
     with opened(store) as durable:

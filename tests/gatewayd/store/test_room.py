@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -13,11 +15,14 @@ import pytest
 from openai.types.responses import Response
 
 from gatewayd.durable import Durable
+from gatewayd.files.vault import Draft
+from gatewayd.store import room as rooms
+from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, until_status
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.fake_fleet import FakeFleet, says
-from tests.gatewayd.gateway import CHAT, Gateway, running
+from tests.gatewayd.gateway import CHAT, Gateway, running, until
 
 MIB = 1 << 20
 
@@ -83,6 +88,49 @@ async def test_a_file_beyond_the_limit_is_refused_and_leaves_nothing(
         await upload(gateway, 5 * MIB)
     with opened(folder) as durable:
         assert durable.vault.bytes == 5 * MIB
+
+
+async def test_what_is_being_written_counts_before_it_is_on_the_disk(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two uploads are stopped between the check of the room and the write; the third has none."""
+    write, go_on, waiting = Draft.write, threading.Event(), []
+
+    def slowly(self: Draft, data: bytes) -> None:
+        waiting.append(len(data))
+        go_on.wait(30)
+        write(self, data)
+
+    monkeypatch.setattr(Draft, "write", slowly)
+    async with serving(text, folder) as (durable, gateway):
+        two = [asyncio.create_task(upload(gateway, 50_000)) for _ in range(2)]
+        await until(lambda: len(waiting) == 2)
+        seen = (await durable.room.look()).total
+        assert durable.vault.bytes == 0
+        assert durable.room.coming.num_unseen == sum(waiting)
+        durable.room.limit = seen + sum(waiting) + 10_000
+        with pytest.raises(openai.InternalServerError, match=r"\[store\] bytes: delete") as caught:
+            await upload(gateway, 50_000)
+        assert code(caught.value) == FULL
+        durable.room.limit = 64 * MIB
+        go_on.set()
+        await asyncio.gather(*two)
+        assert durable.vault.bytes == 100_000
+        assert durable.room.coming.num_unseen == 0
+
+
+async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = []
+    look = rooms.standing_of
+    monkeypatch.setattr(
+        rooms, "standing_of", lambda *given: (looks.append(given), look(*given))[1]
+    )
+    with opened(folder) as durable:
+        told = await durable.room.standing(OPERATOR)
+    assert len(looks) == 1
+    assert (told["files"], told["responses"], told["batches"], told["bytes"]) == (0, 0, 0, 0)
 
 
 async def test_on_a_disk_with_little_left_the_new_is_refused_and_the_old_goes_on(

@@ -82,6 +82,18 @@ class Kept(NamedTuple):
     changes: int
 
 
+class Verified(NamedTuple):
+    """Rows that were found whole.
+
+    Attributes:
+        head: the last of them.
+        digest: SHA-256 over all of them, to go on from a copy.
+    """
+
+    head: Head
+    digest: hashlib._Hash
+
+
 def append(
     connection: Connection,
     secret: Secret,
@@ -167,10 +179,33 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
     Returns:
         What is wrong first, in a sentence; None if nothing is, or it was accepted.
     """
-    kept, before = read(secret, file), Head(0, _FIRST)
+    return verify(connection, secret, file, None)[0]
+
+
+def verify(
+    connection: Connection, secret: Secret, file: Path, since: Verified | None
+) -> tuple[str | None, Verified | None]:
+    """Look through what follows rows that were found whole, or through all of it.
+
+    Of the rows before, only the number and the last seal are looked at again; if those are not as
+    they were, all rows are.
+
+    Args:
+        connection: to read with.
+        secret: the server's.
+        file: with the end of the chain.
+        since: what was verified before; None to look through all of it.
+
+    Returns:
+        What is wrong first, as ``fault``; and what is verified now, None unless all rows are whole.
+    """
+    kept = read(secret, file)
+    if since is None or not _holds(connection, since, kept):
+        since = Verified(Head(0, _FIRST), hashlib.sha256())
+    before, so_far = since.head, since.digest.copy()
     found: str | None = None
-    so_far = hashlib.sha256()
-    for row in map(Row._make, connection.execute(select(audit).order_by(audit.c.seq))):
+    query = select(audit).where(audit.c.seq > before.seq) if before.seq else select(audit)
+    for row in map(Row._make, connection.execute(query.order_by(audit.c.seq))):
         is_sealed = _is_sealed(secret, before.mac, row) or (
             not before.seq and _is_sealed(secret, _FIRST_SEALED, row)
         )
@@ -180,7 +215,19 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
             found = _fault_of(row, before, kept, file.name, is_sealed=is_sealed)
         before = Head(row.seq, row.mac)
         so_far.update(_said(*row))
-    return found or _fault_of_end(connection, secret, file.name, kept, before)
+    verified = Verified(before, so_far) if found is None else None
+    return found or _fault_of_end(connection, secret, file.name, kept, before), verified
+
+
+def _holds(connection: Connection, since: Verified, kept: Kept | None) -> bool:
+    """Whether what was verified is still there, by its number, its end and the file's."""
+    head = since.head
+    query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
+    if connection.execute(query).scalar_one() != head.seq:
+        return False
+    if kept is not None and 0 < kept.head.seq <= head.seq and not has(connection, kept.head):
+        return False
+    return not head.seq or has(connection, head)
 
 
 def _fault_of(

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
 from sqlalchemy import Row
 
@@ -27,6 +27,20 @@ from gatewayd_engine.messages import TenantQuota
 
 _LOOK_SECONDS = 10.0
 """The wall clock may be set while a timer runs that is not."""
+
+
+class Decisive(NamedTuple):
+    """What of the store decides who may do what: not what was used, which changes all the time."""
+
+    terms: dict[str, Terms]
+    keys: Sequence[Row[Any]]
+    prices: Sequence[Row[Any]]
+
+
+def decisive(everything: Everything) -> Decisive:
+    """Find it; equal ones need no second ``load``."""
+    terms = {row.id: _terms(row) for row in everything.tenants}
+    return Decisive(terms, everything.keys, everything.prices)
 
 
 class Directory:
@@ -69,10 +83,10 @@ class Directory:
         if self._quotas:
             tell(self._quotas)
 
-    def load(self, everything: Everything) -> None:
+    def load(self, found: Decisive) -> None:
         """Take in what the store has now; whatever runs with a key that is gone ends."""
-        prices = {row.model: Price(row.input, row.cached, row.output) for row in everything.prices}
-        terms = {row.id: _terms(row) for row in everything.tenants}
+        prices = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}
+        terms = found.terms
         for name, promised in terms.items():
             account = self._accounts.get(name)
             if account is None:
@@ -83,10 +97,10 @@ class Directory:
             account.change(promised, prices)
         live = {
             row.id: self._made(row)
-            for row in everything.keys
+            for row in found.keys
             if row.revoked_at is None and row.tenant in terms
         }
-        before, self._keys, self.has_keys = self._keys, live, bool(everything.keys)
+        before, self._keys, self.has_keys = self._keys, live, bool(found.keys)
         # Nobody counts what everybody uses, unless something was promised.
         counts = not terms[DEFAULT_TENANT].are_usual
         counted = Principal(

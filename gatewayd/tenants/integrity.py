@@ -28,11 +28,13 @@ class Report(NamedTuple):
         chain: with the audit, first; None for nothing.
         faults: with rows.
         changes: number of the last change of a row; 0 without a sealed state.
+        verified: rows of the audit that need no second look; None for none.
     """
 
     chain: str | None
     faults: tuple[Fault, ...]
     changes: int
+    verified: audit.Verified | None = None
 
     @property
     def all(self) -> list[str]:
@@ -83,12 +85,21 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
     return True
 
 
-def examine(connection: Connection, secret: Secret, file: Path) -> Report:
-    """Look through the audit and all sealed rows, in one transaction."""
-    chain = audit.fault(connection, secret, file)
+def examine(
+    connection: Connection, secret: Secret, file: Path, since: audit.Verified | None = None
+) -> Report:
+    """Look through the audit and all sealed rows, in one transaction.
+
+    Args:
+        connection: to read with.
+        secret: the server's.
+        file: with the end of the audit.
+        since: rows of the audit that were verified before; None to look through all of them.
+    """
+    chain, verified = audit.verify(connection, secret, file, since)
     state = seals.state_of(connection, secret)
     changes = 0 if state is None else state.changes
-    return Report(chain, tuple(seals.faults(connection, secret)), changes)
+    return Report(chain, tuple(seals.faults(connection, secret)), changes, verified)
 
 
 def accept(connection: Connection, secret: Secret, file: Path, at: float, actor: str) -> list[str]:

@@ -28,7 +28,7 @@ from gatewayd.tenants import (
 from gatewayd.tenants.actions import Action
 from gatewayd.tenants.changes import Desk
 from gatewayd.tenants.costs import Settlement
-from gatewayd.tenants.directory import Directory
+from gatewayd.tenants.directory import Decisive, Directory, decisive
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.marks import Marks
 from gatewayd.tenants.secret import Secret, secret_of
@@ -36,6 +36,8 @@ from gatewayd.tenants.secret import Secret, secret_of
 _log = logging.getLogger(__name__)
 
 _PRUNED_AT_ONCE = 1000
+_WHOLE_SECONDS = 3600.0
+"""Between looks at all rows of the audit; every other look is at those that have come."""
 
 
 class Begun(NamedTuple):
@@ -44,10 +46,26 @@ class Begun(NamedTuple):
     Attributes:
         secret: the server's.
         lost: what ran when the last process died, where the disk had no room to settle it.
+        verified: rows of the audit that were found whole.
     """
 
     secret: Secret
     lost: Sequence[Settlement] = ()
+    verified: audit.Verified | None = None
+
+
+class _Seen(NamedTuple):
+    """What a look has found.
+
+    Attributes:
+        report: of what is wrong.
+        found: what may be trusted; None if it is what was loaded before.
+        head: of the audit.
+    """
+
+    report: integrity.Report
+    found: Decisive | None
+    head: audit.Head
 
 
 class Tenancy:
@@ -83,21 +101,34 @@ class Tenancy:
         self._lost = begun.lost
         self._told: str | None = None
         self._noted: str | None = None
+        self._verified = begun.verified
+        self._whole_at = time.monotonic()
+        self._loaded: Decisive | None = None
         self._head = folder / audit.NAME
         self._believed = believed
         self._changing = asyncio.Lock()
 
     def load(self, connection: Connection) -> None:
         """Take in what the store has."""
-        report = integrity.examine(connection, self._secret, self._head)
-        self._take_in(records.everything(connection), report)
+        self._take_in(self._seen(connection, self._verified))
 
-    def _take_in(self, everything: records.Everything, report: integrity.Report) -> None:
+    def _seen(self, connection: Connection, since: audit.Verified | None) -> _Seen:
+        """Look through the store; what takes long is done here, in a thread."""
+        report = integrity.examine(connection, self._secret, self._head, since)
+        found = decisive(integrity.trusted(records.everything(connection), report.faults))
+        is_new = self._loaded is None or found != self._loaded
+        return _Seen(report, found if is_new else None, audit.head_of(connection))
+
+    def _take_in(self, seen: _Seen) -> None:
+        report = seen.report
+        self._verified = report.verified
         self.num_faults, sentence = len(report.all), report.sentence
         if sentence is not None and sentence != self._told:
             _log.error("the store is not as it was left, see gatewayd audit: %s", sentence)
         self._told = sentence
-        self.directory.load(integrity.trusted(everything, report.faults))
+        if seen.found is not None:
+            self.directory.load(seen.found)
+            self._loaded = seen.found
 
     async def act(self, action: Action, params: Mapping[str, str], body: object, actor: str) -> Any:  # noqa: ANN401 - JSON
         """Do something; a change is on the disk and in force when this returns.
@@ -136,15 +167,16 @@ class Tenancy:
 
     async def _look(self) -> integrity.Report:
         """Take in what the store has now."""
-
-        def read(connection: Connection) -> tuple[integrity.Report, records.Everything, audit.Head]:
-            report = integrity.examine(connection, self._secret, self._head)
-            return report, records.everything(connection), audit.head_of(connection)
-
-        report, everything, head = await self._database.read(read)
-        self._take_in(everything, report)
-        await asyncio.to_thread(audit.keep, self._secret, self._head, head, report.changes)
-        return report
+        now, since = time.monotonic(), self._verified
+        if now - self._whole_at >= _WHOLE_SECONDS:
+            since = None
+        seen = await self._database.read(lambda connection: self._seen(connection, since))
+        if since is None:
+            self._whole_at = now
+        self._take_in(seen)
+        changes = seen.report.changes
+        await asyncio.to_thread(audit.keep, self._secret, self._head, seen.head, changes)
+        return seen.report
 
     async def note(self, actor: str, action: str, target: str, detail: dict[str, Any]) -> None:
         """Put a change on record that was made outside of the store; it is on the disk then.
@@ -215,7 +247,7 @@ def prepared(engine: Engine, folder: Path) -> Begun:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
     audit.keep(secret, file, head, report.changes)
-    return Begun(secret, lost)
+    return Begun(secret, lost, report.verified)
 
 
 def _note(engine: Engine, secret: Secret, fault: str | None) -> None:

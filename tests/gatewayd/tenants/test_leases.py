@@ -17,7 +17,7 @@ import pytest
 from gatewayd.errors import Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT, budgets, tenants
 from gatewayd.tenants import directory as directories
-from gatewayd.tenants.directory import Directory
+from gatewayd.tenants.directory import Directory, decisive
 from gatewayd.tenants.principal import Lease
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.secret import Secret
@@ -95,7 +95,7 @@ class Model:
             )
             found.append(row)
         two = [tenant_row(DEFAULT_TENANT), tenant_row("a")]
-        self.directory.load(Everything(two, found, []))  # type: ignore[arg-type]
+        self.directory.load(decisive(Everything(two, found, [])))  # type: ignore[arg-type]
 
     def change(self) -> None:
         """Something that an operator does, or the clock."""

@@ -32,7 +32,10 @@ VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["versi
 ADRS = sorted(n for n in NAMES if n.startswith("docs/adr/"))
 HEADINGS = ["Context", "Decision", "Consequences", "Rejected"]
 # A path that only an installed wheel has.
-ELSEWHERE = {"share/gatewayd/gatewayd.toml"}
+ELSEWHERE = {
+    "share/gatewayd/gatewayd.toml",
+    "gatewayd/guides/line.py",  # ADR 0020 is not edited; ADR 0047 supersedes that part
+}
 # A prompt, variables and a folder may stand before the command.
 COMMAND = re.compile(r"(?:\$ )?(?:\w+=\S+ )*(?:\S*/)?gatewayd ([a-z][^|&`]*)")
 

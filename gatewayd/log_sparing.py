@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 LIMITED = ("gatewayd.", "asyncio", "uvicorn.error")
-"""Beginnings of the names of loggers that are limited: the event loop's callbacks are clients', too."""
+"""Beginnings of names of loggers that are limited; callbacks of the event loop are clients', too."""
 EXEMPT = frozenset(
     {
         "gatewayd.daemon",

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 import openai
 import pytest
 from openai.types.responses import Response
+from sqlalchemy import Connection
 
 from gatewayd.durable import Durable
 from gatewayd.files.vault import Draft
-from gatewayd.store import room as rooms
+from gatewayd.store import shares
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from tests.gatewayd.batching import create, jsonl, line, until_status
@@ -122,11 +123,13 @@ async def test_what_is_being_written_counts_before_it_is_on_the_disk(
 async def test_the_standing_of_a_tenant_is_one_look_at_all_of_them(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looks = []
-    look = rooms.standing_of
-    monkeypatch.setattr(
-        rooms, "standing_of", lambda *given: (looks.append(given), look(*given))[1]
-    )
+    looks: list[str] = []
+
+    def counted(connection: Connection, tenant: str, limit: int) -> shares.Standing:
+        looks.append(tenant)
+        return shares.standing_of(connection, tenant, limit)
+
+    monkeypatch.setattr("gatewayd.store.room.standing_of", counted)
     with opened(folder) as durable:
         told = await durable.room.standing(OPERATOR)
     assert len(looks) == 1

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 from gatewayd.store.database import connect
 from gatewayd.tenants import audit, sealing, tenancy
 from gatewayd.tenants.actions import action_of, body_of
-from gatewayd.tenants.directory import Directory
+from gatewayd.tenants.directory import Decisive, Directory
 from gatewayd.tenants.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
 from tests.gatewayd.tenants.test_audit import act, execute, fault
@@ -50,7 +50,7 @@ def store(long: Path, tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The thread of each seal of an audit row that is computed to be compared."""
     threads: list[str] = []
     is_sealed = audit._is_sealed
@@ -60,7 +60,7 @@ def checked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         return is_sealed(*given)
 
     monkeypatch.setattr(audit, "_is_sealed", counted)
-    yield threads
+    return threads
 
 
 async def change(it: tenancy.Tenancy, number: int) -> None:
@@ -142,9 +142,12 @@ async def test_keys_are_taken_in_where_something_that_decides_has_changed(
 ) -> None:
     loads: list[object] = []
     load = Directory.load
-    monkeypatch.setattr(
-        Directory, "load", lambda self, found: (loads.append(found), load(self, found))[1]
-    )
+
+    def counted(self: Directory, found: Decisive) -> None:
+        loads.append(found)
+        load(self, found)
+
+    monkeypatch.setattr(Directory, "load", counted)
     with opened(store) as durable:
         it = durable.tenancy
         assert len(loads) == 1

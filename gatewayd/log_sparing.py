@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 LIMITED = ("gatewayd.", "asyncio", "uvicorn.error")
-"""Beginnings of names of loggers that are limited; callbacks of the event loop are clients', too."""
+"""Beginnings of names of limited loggers; callbacks of the event loop are clients', too."""
 EXEMPT = frozenset(
     {
         "gatewayd.daemon",

@@ -1,11 +1,7 @@
-"""Start-time fair queueing: the tenants that want a shared resource get equal time of it.
+"""Queues at what tenants share: each has a FIFO of its own, and the slots go round by fair shares.
 
-Each tenant has a FIFO of its own, and a virtual time: the service that it has had. The waiting
-tenant with the least virtual time is next; one that comes back from idleness starts at the virtual
-time of now, so that nobody saves service up (Goyal, Vin and Cheng, SIGCOMM 1996; service is charged
-when it ends, for nobody knows before it what it takes). The waiting room is shared by dynamic
-thresholds (Choudhury and Hahne, 1998): a tenant may have as many waiting as there is room left, so
-one alone gets half of it and a newcomer always finds some.
+The waiting room is shared by dynamic thresholds (Choudhury and Hahne, 1998): a tenant may have as
+many waiting as there is room left, so one alone gets half of it and a newcomer always finds some.
 """
 
 from __future__ import annotations
@@ -13,19 +9,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
+from gatewayd_engine.fair_share import FairShare
 
-_ACTIVE_SECONDS = 60.0
-"""After its last use a tenant counts as active, and a slot is kept free for it."""
 _RETRY_SECONDS = 1.0
-_MOST_IDLE = 1024
-"""Tenants that are remembered without having anything here."""
 
 _behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
 
@@ -40,68 +32,78 @@ def on_behalf_of() -> str:
     return _behalf.get()
 
 
+class HeldSlot:
+    """A slot, from when it was granted: what it is held for is charged to its tenant."""
+
+    __slots__ = ("_began", "_is_held", "_queue", "_tenant")
+
+    def __init__(self, queue: FairQueue, tenant: str, began: float) -> None:
+        self._queue = queue
+        self._tenant = tenant
+        self._began = began
+        self._is_held = True
+
+    def release(self, _: object = None) -> None:
+        """Give it back; once more does nothing."""
+        if self._is_held:
+            self._is_held = False
+            self._queue.end(self._tenant, self._began)
+
+    def __enter__(self) -> Self:
+        """Hold it for a block."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give it back, if the block has not."""
+        self.release()
+
+
 class _Turn(NamedTuple):
     """A request that waits.
 
     Attributes:
         size: what it takes of the waiting room.
-        granted: done once it has a slot.
+        granted: its slot, once it has one.
     """
 
     size: float
-    granted: asyncio.Future[None]
+    granted: asyncio.Future[HeldSlot]
 
 
 @dataclass(slots=True, eq=False)
-class _Tenant:
-    """One tenant's queue.
+class _Line:
+    """One tenant's requests that wait.
 
     Attributes:
-        served: its virtual time, in seconds of service.
-        running: slots that it holds.
-        waiting: its requests, the oldest first.
+        turns: the oldest first.
         size: of these together.
-        last_used: by the clock.
-        restrained_until: up to then it leaves a slot free, by the clock.
-        is_smallest_next: whether its next turn is the smallest one's, and not the oldest one's.
+        is_smallest_next: whether the next turn is the smallest one's, and not the oldest one's.
     """
 
-    served: float
-    last_used: float
-    running: int = 0
-    waiting: deque[_Turn] = field(default_factory=deque)
+    turns: deque[_Turn] = field(default_factory=deque)
     size: float = 0.0
-    restrained_until: float = 0.0
     is_smallest_next: bool = True
 
     def next(self) -> _Turn:
-        """The one that is to run next, which waits no more."""
+        """The one that is to run next."""
         at = 0
         # Where all are of the size 1 nobody looks.
-        if self.is_smallest_next and self.size != len(self.waiting):
-            at = min(range(len(self.waiting)), key=lambda i: self.waiting[i].size)
+        if self.is_smallest_next and self.size != len(self.turns):
+            at = min(range(len(self.turns)), key=lambda i: self.turns[i].size)
         self.is_smallest_next = not self.is_smallest_next
-        turn = self.waiting[at]
-        self.leave(turn)
-        return turn
-
-    def leave(self, turn: _Turn) -> None:
-        """One waits no more."""
-        self.waiting.remove(turn)
-        self.size -= turn.size
+        return self.turns[at]
 
 
 class FairQueue:
-    """Gives slots of a resource to tenants in turn.
+    """Gives slots of a resource to tenants in turn; see ``FairShare``.
 
-    While several tenants are active none of them holds the last slot: there is one for the tenant
-    that comes next. Within a tenant the oldest request and the smallest have every other turn.
+    Within a tenant the oldest request and the smallest have every other turn.
 
     Args:
         what: the resource, for errors, such as "tokenizer".
-        slots: how many there are, as the configuration of now says.
-        most_waiting: the sizes of all tenants' waiting requests together; each is 1 unless it says
-            otherwise.
+        slots: how many there are, as the configuration of now says; ``wake`` when there are more.
+        most_waiting: the sizes of all tenants' waiting requests together, each 1 unless it says
+            otherwise; None where what comes is bounded elsewhere.
         clock: seconds; monotonic.
     """
 
@@ -110,20 +112,16 @@ class FairQueue:
         what: str,
         slots: Callable[[], int],
         *,
-        most_waiting: int,
+        most_waiting: int | None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
-        self._slots = slots
         self._most_waiting = most_waiting
         self._clock = clock
-        self._tenants: dict[str, _Tenant] = {}  # the one that was used last is last
-        self._busy: dict[_Tenant, None] = {}  # that run or wait
-        self._queued: dict[_Tenant, None] = {}  # that wait
-        self._running = 0
+        self._share = FairShare(slots, clock)
+        self._lines: dict[str, _Line] = {}  # of tenants with any
         self._num_waiting = 0
         self._size_waiting = 0.0
-        self._virtual_time = 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -133,140 +131,79 @@ class FairQueue:
     @property
     def num_running(self) -> int:
         """Slots that are held."""
-        return self._running
+        return self._share.num_running
 
-    @asynccontextmanager
-    async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Hold a slot; the time that it is held is charged.
-
-        Raises:
-            TenantNotAdmitted: the tenant's share of the waiting room is full.
-            NotAdmitted: all of it is.
-        """
-        await self.acquire(tenant)
-        began = self._clock()
-        try:
-            yield
-        finally:
-            self.release(tenant, self._clock() - began)
-
-    async def acquire(self, tenant: str, size: float = 1.0) -> None:
+    async def acquire(self, tenant: str, size: float = 1.0) -> HeldSlot:
         """Wait for a slot; cancelling gives the turn up.
 
         Args:
             tenant: who wants it.
             size: what it takes of the waiting room meanwhile.
 
+        Returns:
+            The slot, for the caller to release, best by ``with``.
+
         Raises:
             TenantNotAdmitted: the tenant's share of the waiting room is full.
             NotAdmitted: all of it is.
         """
-        account = self._account(tenant)
-        if not account.waiting and self._may_run(account):
-            self._start(account)
-            return
-        self._check_room(account, size)
+        share, line = self._share, self._lines.get(tenant)
+        share.arrive(tenant)
+        if line is None:
+            if share.may_run(tenant):
+                return self._start(tenant)
+            line = _Line()
+        self._check_room(line, size)
         turn = _Turn(size, asyncio.get_running_loop().create_future())
-        account.waiting.append(turn)
-        account.size += size
+        self._lines[tenant] = line
+        line.turns.append(turn)
+        line.size += size
         self._num_waiting += 1
         self._size_waiting += size
-        self._busy[account] = self._queued[account] = None
+        share.wait(tenant)
         try:
-            await turn.granted
+            return await turn.granted
         except asyncio.CancelledError:
             if not turn.granted.cancelled():
-                self.release(tenant, 0.0)  # it was given a slot meanwhile
-            elif turn in account.waiting:
-                account.leave(turn)
-                self._left(account, turn)
+                turn.granted.result().release()  # it was given a slot meanwhile
+            elif turn in line.turns:
+                self._leave(tenant, turn)
             raise
 
-    def release(self, tenant: str, service: float) -> None:
-        """Give a slot back.
-
-        Args:
-            tenant: who held it.
-            service: that it got, in seconds or another unit that is the same for all.
-        """
-        account = self._tenants.pop(tenant)
-        self._tenants[tenant] = account
-        account.running -= 1
-        account.served += service
-        account.last_used = self._clock()
-        self._running -= 1
-        self._rest(account)
+    def end(self, tenant: str, began: float) -> None:
+        """A slot is free that was held since then; ``HeldSlot`` says so."""
+        self._share.end(tenant, self._clock() - began)
         self.wake()
 
     def wake(self) -> None:
         """Fill free slots; to be called when there are more of them."""
-        while account := self._next():
-            turn = account.next()
-            self._left(account, turn)
+        while (tenant := self._share.next()) is not None:
+            turn = self._lines[tenant].next()
+            self._leave(tenant, turn)
             if not turn.granted.cancelled():  # else whoever waited has left, and is about to say so
-                self._start(account)
-                turn.granted.set_result(None)
+                turn.granted.set_result(self._start(tenant))
 
     def restrain(self, tenant: str, seconds: float) -> None:
         """Let a tenant leave one slot free for so long, whether another is active or not."""
-        self._account(tenant).restrained_until = self._clock() + seconds
+        self._share.restrain(tenant, seconds)
 
-    def _left(self, account: _Tenant, turn: _Turn) -> None:
+    def _start(self, tenant: str) -> HeldSlot:
+        self._share.start(tenant)
+        return HeldSlot(self, tenant, self._clock())
+
+    def _leave(self, tenant: str, turn: _Turn) -> None:
+        line = self._lines[tenant]
+        line.turns.remove(turn)
+        line.size -= turn.size
         self._num_waiting -= 1
         self._size_waiting -= turn.size
-        if not account.waiting:
-            del self._queued[account]
-            self._rest(account)
+        self._share.leave(tenant)
+        if not line.turns:
+            del self._lines[tenant]
 
-    def _account(self, tenant: str) -> _Tenant:
-        now, account = self._clock(), self._tenants.pop(tenant, None)
-        if account is None:
-            if len(self._tenants) >= _MOST_IDLE:
-                self._forget()
-            account = _Tenant(self._virtual_time, now)
-        elif account not in self._busy:
-            account.served = max(account.served, self._virtual_time)
-        account.last_used = now
-        self._tenants[tenant] = account
-        return account
-
-    def _forget(self) -> None:
-        """The one that was used longest ago, of those that have nothing here."""
-        now = self._clock()
-        for name, one in self._tenants.items():
-            if one not in self._busy and one.restrained_until <= now:
-                del self._tenants[name]
-                return
-
-    def _rest(self, account: _Tenant) -> None:
-        if not (account.running or account.waiting):
-            self._busy.pop(account, None)
-
-    def _next(self) -> _Tenant | None:
-        if self._running >= self._slots():
-            return None
-        candidates = [one for one in self._queued if self._may_run(one)]
-        return min(candidates, key=lambda one: one.served, default=None)
-
-    def _start(self, account: _Tenant) -> None:
-        self._virtual_time = max(self._virtual_time, account.served)
-        account.running += 1
-        self._running += 1
-        self._busy[account] = None
-
-    def _may_run(self, account: _Tenant) -> bool:
-        slots = self._slots()
-        if self._running >= slots:
-            return False
-        if account.running < slots - 1 or slots == 1:
-            return True
-        if account.restrained_until > self._clock() or len(self._busy) > (account in self._busy):
-            return False
-        since = self._clock() - _ACTIVE_SECONDS
-        latest = next((one for one in reversed(self._tenants.values()) if one is not account), None)
-        return latest is None or latest.last_used <= since
-
-    def _check_room(self, account: _Tenant, size: float) -> None:
+    def _check_room(self, line: _Line, size: float) -> None:
+        if self._most_waiting is None:
+            return
         left = self._most_waiting - self._size_waiting
         if left <= 0:
             raise NotAdmitted(
@@ -275,9 +212,9 @@ class FairQueue:
                 reason="full",
                 retry_after=_RETRY_SECONDS,
             )
-        if account.waiting and account.size + size > left:
+        if line.turns and line.size + size > left:
             raise TenantNotAdmitted(
-                f"{len(account.waiting)} of this tenant's requests wait for the {self._what}, "
+                f"{len(line.turns)} of this tenant's requests wait for the {self._what}, "
                 f"which is its share of the {self._most_waiting} that may; try again later",
                 reason="tenant_share",
                 retry_after=_RETRY_SECONDS,

@@ -8,13 +8,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from gatewayd.fair_queue import FairQueue, on_behalf_of
 
 T = TypeVar("T")
-
-_NO_LIMIT = 1 << 62
-"""Of jobs that wait: what is at the gateway at once is bounded where it comes in."""
 
 
 class FairThreads:
@@ -33,32 +31,35 @@ class FairThreads:
     def __init__(self, name: str, count: int, *, rests: bool = False) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
         self._name, self._count, self._rests = name, count, rests
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._queue = self._fresh()
+        self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
+
+    @property
+    def queue(self) -> FairQueue:
+        """Of the event loop that runs; its futures are of no use to another."""
+        loop = asyncio.get_running_loop()
+        queue = self._queues.get(loop)
+        if queue is None:
+            # What is at the gateway at once is bounded where it comes in.
+            queue = FairQueue(self._name, lambda: self._count, most_waiting=None)
+            self._queues[loop] = queue
+        return queue
 
     async def run(self, work: Callable[[], T]) -> T:
         """Work in a thread, when it is the tenant's turn; what it raises is raised here."""
-        loop, tenant = asyncio.get_running_loop(), on_behalf_of()
-        if loop is not self._loop:  # tests have one each; what ran in the last one never ends
-            self._loop, self._queue = loop, self._fresh()
-        queue = self._queue
-        await queue.acquire(tenant)
+        loop = asyncio.get_running_loop()
+        slot = await self.queue.acquire(on_behalf_of())
         began = time.monotonic()
 
         def over(_: object) -> None:
-            seconds = time.monotonic() - began
             if self._rests:
-                loop.call_later(seconds, queue.release, tenant, 2 * seconds)
+                loop.call_later(time.monotonic() - began, slot.release)
             else:
-                queue.release(tenant, seconds)
+                slot.release()
 
         try:
             job = loop.run_in_executor(self._pool, copy_context().run, work)
         except BaseException:
-            queue.release(tenant, 0.0)
+            slot.release()
             raise
         job.add_done_callback(over)
         return await asyncio.shield(job)
-
-    def _fresh(self) -> FairQueue:
-        return FairQueue(self._name, lambda: self._count, most_waiting=_NO_LIMIT)

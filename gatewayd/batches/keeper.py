@@ -58,7 +58,6 @@ class Batches:
             app: answers lines.
             directory: says with whose rights.
         """
-        most = 1 << 31  # each tenant waits for as many as it may have open
         self._shared = Shared(
             app,
             directory,
@@ -68,8 +67,9 @@ class Batches:
             self.room,
             self.clock,
             Lanes(lambda: self.limits.concurrency),
-            FairQueue("inputs of batches", lambda: 1, most_waiting=most),
-            FairQueue("ends of batches", lambda: 1, most_waiting=most),
+            # Each tenant waits for as many as it may have open.
+            FairQueue("inputs of batches", lambda: 1, most_waiting=None),
+            FairQueue("ends of batches", lambda: 1, most_waiting=None),
         )
         for batch_id, tenant in await self.database.read(records.unfinished):
             _log.info("going on with the batch %s", batch_id)

@@ -12,18 +12,18 @@ import time
 from collections.abc import Callable
 
 from gatewayd.batches.pace import Pace
-from gatewayd.fair_queue import FairQueue
+from gatewayd.fair_queue import FairQueue, HeldSlot
 
 
 class Permit:
     """A slot for one line; to be closed, once more does nothing."""
 
-    __slots__ = ("_began", "_era", "_is_open", "_lane")
+    __slots__ = ("_era", "_is_open", "_lane", "_slot")
 
-    def __init__(self, lane: Lane) -> None:
+    def __init__(self, lane: Lane, slot: HeldSlot) -> None:
         self._lane = lane
+        self._slot = slot
         self._era = lane.pace.begin()
-        self._began = lane.clock()
         self._is_open = True
 
     def answered(self) -> None:
@@ -41,7 +41,8 @@ class Permit:
         if self._is_open:
             self._is_open = False
             self._lane.pace.end()
-            self._lane.give_back(self._lane.clock() - self._began)
+            self._slot.release()
+            self._lane.look()
 
 
 class Lane:
@@ -53,7 +54,6 @@ class Lane:
 
     Attributes:
         pace: how many lines run.
-        clock: seconds; monotonic.
         checking: held while an input of the tenant's is looked through.
 
     Args:
@@ -64,7 +64,6 @@ class Lane:
 
     def __init__(self, tenant: str, slots: FairQueue, clock: Callable[[], float]) -> None:
         self.pace = Pace(clock)
-        self.clock = clock
         self.checking = asyncio.Lock()
         self._tenant = tenant
         self._slots = slots
@@ -95,11 +94,6 @@ class Lane:
         """A batch is over."""
         self._num_turns.pop(batch_id, None)
 
-    def give_back(self, seconds: float) -> None:
-        """A slot is free that was held so long."""
-        self._slots.release(self._tenant, seconds)
-        self.look()
-
     def look(self) -> None:
         """Something has changed: more may run, or less."""
         self._changed.set()
@@ -119,12 +113,12 @@ class Lane:
                         async with asyncio.timeout(delay):
                             await self._changed.wait()
                     continue
-                await self._slots.acquire(self._tenant)
+                slot = await self._slots.acquire(self._tenant)
                 future = self._next() if self._waiting and self.pace.delay == 0 else None
                 if future is None or future.cancelled():  # whoever waited is about to leave
-                    self._slots.release(self._tenant, 0.0)
+                    slot.release()
                 else:
-                    future.set_result(Permit(self))
+                    future.set_result(Permit(self, slot))
         finally:
             self._task = None
 
@@ -142,6 +136,9 @@ class Lane:
 class Lanes:
     """Of all tenants.
 
+    Attributes:
+        slots: that they share.
+
     Args:
         num_slots: lines that run at once.
         clock: seconds; monotonic.
@@ -151,20 +148,15 @@ class Lanes:
         self, num_slots: Callable[[], int], clock: Callable[[], float] = time.monotonic
     ) -> None:
         # Each tenant waits for one slot at a time.
-        self._slots = FairQueue("batches", num_slots, most_waiting=1 << 31)
+        self.slots = FairQueue("batches", num_slots, most_waiting=None, clock=clock)
         self._clock = clock
         self._lanes: dict[str, Lane] = {}
 
     def of(self, tenant: str) -> Lane:
         """A tenant's."""
         if tenant not in self._lanes:
-            self._lanes[tenant] = Lane(tenant, self._slots, self._clock)
+            self._lanes[tenant] = Lane(tenant, self.slots, self._clock)
         return self._lanes[tenant]
-
-    @property
-    def num_running(self) -> int:
-        """Slots that are held."""
-        return self._slots.num_running
 
     async def stop(self) -> None:
         """End what waits for slots."""

@@ -141,7 +141,7 @@ class BatchRun:
         while True:
             if self._cancelled.is_set():
                 return Checked(0, None, [])
-            async with self._shared.reading.slot(row.tenant):
+            with await self._shared.reading.acquire(row.tenant):
                 checked = await asyncio.to_thread(checking.go_on, _PIECE_SECONDS)
             if checked is not None:
                 return checked
@@ -200,7 +200,7 @@ class BatchRun:
             lane.forget(self._id)
 
     async def _lines_done(self, row: BatchRow) -> LineSet:
-        async with self._shared.reading.slot(row.tenant):
+        with await self._shared.reading.acquire(row.tenant):
             return await self._shared.database.read(
                 lambda connection: records.lines_done(connection, self._id)
             )
@@ -254,7 +254,7 @@ class BatchRun:
 
     async def _files_written(self, row: BatchRow) -> Ending:
         vault, now = self._shared.vault, self._shared.clock.stamp()
-        async with self._shared.ending.slot(row.tenant):
+        with await self._shared.ending.acquire(row.tenant):
             return await self._shared.database.read(
                 lambda connection: write_files(connection, row, vault, now)
             )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -192,9 +191,9 @@ class GuideChecks:
         tenant, spec, encoded = key
         answer = asked.answer
         try:
-            await self._queue.acquire(turn, min(max(len(spec.text), _LEAST_CHARS), _MOST_CHARS))
-            asked.has_begun, began = True, time.monotonic()
-            try:
+            size = min(max(len(spec.text), _LEAST_CHARS), _MOST_CHARS)
+            with await self._queue.acquire(turn, size):
+                asked.has_begun = True
                 found = await self._ask(spec, config)
                 if found.is_sure:
                     self._known.put(tenant, (spec, encoded), found)
@@ -204,8 +203,6 @@ class GuideChecks:
                     self._losses.note(tenant)
                     self._queue.restrain(turn, SECONDS)
                     await self._replace(config)
-            finally:
-                self._queue.release(turn, time.monotonic() - began)
         except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
             if not answer.done():
                 answer.set_exception(error)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -77,17 +76,11 @@ class Conversations:
         if not needs_store(request):
             yield await self._gather(tenant, request)
             return
-        await self._queue.acquire(tenant)
-        began, is_held = time.monotonic(), True
-        try:
+        with await self._queue.acquire(tenant) as slot:
             asked = await self._gather(tenant, request)
             if asked.before.num_bytes <= _SHORT:
-                is_held = False
-                self._queue.release(tenant, time.monotonic() - began)
+                slot.release()
             yield asked
-        finally:
-            if is_held:
-                self._queue.release(tenant, time.monotonic() - began)
 
     async def _gather(self, tenant: str, request: InputTable) -> Asked:
         named: dict[str, Said] = {}

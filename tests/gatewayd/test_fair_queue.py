@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.fair_queue import FairQueue
+from gatewayd.fair_queue import FairQueue, HeldSlot
 
 
 class Clock:
@@ -31,25 +31,25 @@ async def served(costs: dict[str, float], slots: int, total: float) -> Counter[s
     """The service that tenants get which always have ten requests waiting."""
     clock, got = Clock(), Counter[str]()
     queue = FairQueue("thing", lambda: slots, most_waiting=1000, clock=clock)
-    running: list[tuple[float, int, str]] = []
+    running: list[tuple[float, int, str, HeldSlot]] = []
     held = 0
 
     async def ask(tenant: str) -> None:
         nonlocal held
-        await queue.acquire(tenant)
+        slot = await queue.acquire(tenant)
         held += 1
         assert held <= slots
-        running.append((clock.now + costs[tenant], held, tenant))
+        running.append((clock.now + costs[tenant], held, tenant, slot))
 
     tasks = [asyncio.create_task(ask(tenant)) for tenant in costs for _ in range(10)]
     await settled()
     while sum(got.values()) < total:
-        running.sort()
-        end, _, tenant = running.pop(0)
+        running.sort(key=lambda one: one[:3])
+        end, _, tenant, slot = running.pop(0)
         clock.now = end
         got[tenant] += round(costs[tenant])
         held -= 1
-        queue.release(tenant, costs[tenant])
+        slot.release()
         tasks.append(asyncio.create_task(ask(tenant)))
         await settled()
     for task in tasks:
@@ -66,16 +66,17 @@ async def test_tenants_get_the_same_service_whatever_each_request_costs(slots: i
 
 async def test_a_newcomer_waits_for_one_request_at_most_whatever_waits() -> None:
     queue, order = FairQueue("thing", lambda: 1, most_waiting=1000), list[str]()
+    slots: list[HeldSlot] = []
 
     async def ask(tenant: str) -> None:
-        await queue.acquire(tenant)
+        slots.append(await queue.acquire(tenant))
         order.append(tenant)
 
     tasks = [asyncio.create_task(ask("flood")) for _ in range(100)]
     await settled()
     tasks.append(asyncio.create_task(ask("good")))
     await settled()
-    queue.release("flood", 1.0)
+    slots.pop().release()
     await settled()
     assert order == ["flood", "good"]
     for task in tasks:
@@ -87,19 +88,20 @@ async def test_idleness_saves_nothing_up() -> None:
     clock = Clock()
     queue = FairQueue("thing", lambda: 1, most_waiting=100, clock=clock)
     for tenant, service in (("idle", 1.0), ("busy", 500.0)):
-        await queue.acquire(tenant)
-        queue.release(tenant, service)
-    await queue.acquire("busy")
+        with await queue.acquire(tenant):
+            clock.now += service
+    held = await queue.acquire("busy")
     order: list[str] = []
 
     async def ask(tenant: str) -> None:
-        await queue.acquire(tenant)
-        order.append(tenant)
-        queue.release(tenant, 1.0)
+        with await queue.acquire(tenant):
+            order.append(tenant)
+            clock.now += 1
 
     tasks = [asyncio.create_task(ask(t)) for t in ("idle",) * 6 + ("busy",) * 6]
     await settled()
-    queue.release("busy", 1.0)
+    clock.now += 1
+    held.release()
     await asyncio.gather(*tasks)
     assert 2 <= order[:6].count("idle") <= 4, order
 
@@ -107,13 +109,11 @@ async def test_idleness_saves_nothing_up() -> None:
 async def test_one_slot_stays_free_for_another_active_tenant() -> None:
     clock = Clock()
     queue = FairQueue("thing", lambda: 3, most_waiting=100, clock=clock)
-    await queue.acquire("good")
-    queue.release("good", 0.1)
+    (await queue.acquire("good")).release()
     tasks = [asyncio.create_task(queue.acquire("flood")) for _ in range(5)]
     await settled()
     assert queue.num_running == 2
-    await asyncio.wait_for(queue.acquire("good"), 1)
-    queue.release("good", 0.1)
+    (await asyncio.wait_for(queue.acquire("good"), 1)).release()
     clock.now += 120  # nobody else any more
     queue.wake()
     await settled()
@@ -149,19 +149,20 @@ def test_no_slot_is_lost_or_given_twice_whoever_leaves_when(seed: int, slots: in
 
 async def _leavers(rng: random.Random, slots: int) -> None:
     queue = FairQueue("thing", lambda: slots, most_waiting=30)
-    holding: list[str] = []
+    holding: list[HeldSlot] = []
     tasks: list[asyncio.Task[None]] = []
 
     async def ask(tenant: str) -> None:
-        await queue.acquire(tenant)
-        holding.append(tenant)
+        holding.append(await queue.acquire(tenant))
 
     for _ in range(60):
         match rng.randrange(4):
             case 0 | 1:
                 tasks.append(asyncio.create_task(ask(rng.choice("abc"))))
             case 2 if holding:
-                queue.release(holding.pop(rng.randrange(len(holding))), rng.random())
+                slot = holding.pop(rng.randrange(len(holding)))
+                slot.release()
+                slot.release()  # does nothing
             case _ if tasks:
                 rng.choice(tasks).cancel()
         for _ in range(rng.randrange(3)):
@@ -174,30 +175,29 @@ async def _leavers(rng: random.Random, slots: int) -> None:
     for task in waiting:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    for tenant in holding:
-        queue.release(tenant, 0.0)
+    for slot in holding:
+        slot.release()
     assert (queue.num_running, queue.num_waiting) == (0, 0)
 
 
 async def test_within_a_tenant_the_smallest_and_the_oldest_have_every_other_turn() -> None:
     queue, order = FairQueue("thing", lambda: 1, most_waiting=10_000), list[int]()
-    await queue.acquire("one")
+    held = await queue.acquire("one")
 
     async def ask(size: int) -> None:
-        await queue.acquire("one", size)
-        order.append(size)
-        queue.release("one", 1.0)
+        with await queue.acquire("one", size):
+            order.append(size)
 
     tasks = [asyncio.create_task(ask(size)) for size in (900, 800, 30, 700, 20, 10)]
     await settled()
-    queue.release("one", 1.0)
+    held.release()
     await asyncio.gather(*tasks)
     assert order == [10, 900, 20, 800, 30, 700]
 
 
 async def test_what_is_large_takes_more_of_the_waiting_room() -> None:
     queue = FairQueue("thing", lambda: 1, most_waiting=100)
-    await queue.acquire("flood")
+    held = await queue.acquire("flood")
     tasks = [asyncio.create_task(queue.acquire("flood", 20)) for _ in range(2)]
     await settled()
     with pytest.raises(TenantNotAdmitted):
@@ -211,12 +211,8 @@ async def test_what_is_large_takes_more_of_the_waiting_room() -> None:
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
-    await asyncio.wait_for(_through(queue), 1)
-
-
-async def _through(queue: FairQueue) -> None:
-    queue.release("flood", 1.0)
-    await queue.acquire("third", 100)
+    held.release()
+    await asyncio.wait_for(queue.acquire("third", 100), 1)
 
 
 async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_there() -> None:
@@ -227,7 +223,7 @@ async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_t
     await settled()
     assert queue.num_running == 2
     clock.now += 61
-    queue.release("bad", 1.0)
+    tasks[0].result().release()
     await settled()
     assert queue.num_running == 3
     for task in tasks:
@@ -235,17 +231,27 @@ async def test_one_that_is_restrained_leaves_a_slot_free_though_nobody_else_is_t
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_what_is_remembered_of_tenants_is_bounded_whoever_comes() -> None:
-    queue = FairQueue("thing", lambda: 1, most_waiting=10)
-    await queue.acquire("holder")
-    waiting = asyncio.create_task(queue.acquire("waiter"))
+async def test_a_slot_that_is_granted_to_one_who_leaves_is_free_again() -> None:
+    queue = FairQueue("thing", lambda: 1, most_waiting=None)
+    held = await queue.acquire("one")
+    waiting = asyncio.create_task(queue.acquire("two"))
     await settled()
-    queue.release("holder", 1.0)
+    held.release()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert (queue.num_running, queue.num_waiting) == (0, 0)
+    await asyncio.wait_for(queue.acquire("three"), 1)
+
+
+async def test_where_the_room_has_no_limit_all_wait() -> None:
+    queue = FairQueue("thing", lambda: 1, most_waiting=None)
+    held = await queue.acquire("one")
+    tasks = [asyncio.create_task(queue.acquire("one", 1e9)) for _ in range(2000)]
     await settled()
-    assert waiting.done()
-    for number in range(5000):
-        queue._account(f"tenant{number}")
-    assert len(queue._tenants) <= 1100
-    assert "waiter" in queue._tenants, "it holds a slot"
-    queue.release("waiter", 1.0)
-    assert queue.num_running == 0
+    assert queue.num_waiting == 2000
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    held.release()
+    assert (queue.num_running, queue.num_waiting) == (0, 0)

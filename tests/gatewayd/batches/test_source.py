@@ -139,12 +139,12 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
         now += rng.random()
         for _ in range(rng.randrange(4)):
             await asyncio.sleep(0)
-        assert lanes.num_running <= num_slots
+        assert lanes.slots.num_running <= num_slots
     for task in tasks.values():
         task.cancel()
     await asyncio.gather(*tasks.values(), return_exceptions=True)
     await asyncio.sleep(0)
-    assert lanes.num_running == len(held)
+    assert lanes.slots.num_running == len(held)
     for permit in held:
         permit.close()
     # Whatever was refused, everybody has a turn again.
@@ -154,5 +154,5 @@ async def _turns(rng: random.Random, num_slots: int) -> None:
         (await lanes.of(tenant).turn(tenant)).close()
 
     await asyncio.wait_for(asyncio.gather(*map(turn_of, "abc")), 5)
-    assert lanes.num_running == 0
+    assert lanes.slots.num_running == 0
     await lanes.stop()

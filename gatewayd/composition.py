@@ -119,6 +119,7 @@ def _beside_store(
     metrics.registry.register(ReloadCollector(reloading.outcomes))
     folder = str(launch.model_folder(config))
     guides = GuideChecks(lambda: control.config.guide, folder, fleet)
+    control.on_reload = guides.wake
     key = config.server.api_key
     secret = None if key is None else key.get_secret_value()
     services = Services(

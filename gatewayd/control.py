@@ -62,6 +62,7 @@ class Control:
         detector: finds the mark that answers carry from now on; None where they carry none.
         swaps: how many were made, by kind.
         on_promise: told what classes are promised from now on.
+        on_reload: called once another configuration is in effect.
     """
 
     def __init__(
@@ -78,6 +79,7 @@ class Control:
             (kind, name): table.settings(name) for kind, name, table in configured(config)
         }
         self.on_promise: Callable[[SloTable], None] = lambda table: None
+        self.on_reload: Callable[[], None] = lambda: None
         self.swaps: Counter[str] = Counter({kind.value: 0 for kind in SWAPPABLE})
 
     async def swap(
@@ -187,6 +189,7 @@ class Control:
         self.config = self.config.model_copy(
             update={"log": self.config.log.model_copy(update={"level": new.log.level})}
         )
+        self.on_reload()
 
     def slots(self) -> list[dict[str, Any]]:
         """What is chosen for every kind; secrets are hidden."""

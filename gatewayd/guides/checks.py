@@ -137,6 +137,10 @@ class GuideChecks:
             raise InvalidRequest(f"{param}: {answer.refusal}", param=param, code="invalid_grammar")
         return spec
 
+    def wake(self) -> None:
+        """Look at what waits, for there may be more processes by now."""
+        self._queue.wake()
+
     async def close(self) -> None:
         """End the processes."""
         tasks = tuple(self._tasks)

@@ -14,13 +14,14 @@ from typing import Any
 
 import pytest
 
-from gatewayd.config import GuideTable
+from gatewayd.config import Config, GuideTable
 from gatewayd.errors import InvalidRequest, NotAdmitted, TenantNotAdmitted
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.guides.losses import MOST, SECONDS, Losses
 from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine.guide_check import Verdict
 from gatewayd_hooks.guiding import GuideSpec
+from tests.gatewayd.test_control import control_of
 
 BOMB_SECONDS, START_SECONDS = 0.2, 0.1
 
@@ -193,3 +194,22 @@ def test_losses_are_forgotten_after_a_minute() -> None:
     now += SECONDS
     losses.note("b")
     assert list(losses._lost) == ["b"]
+
+
+async def test_more_processes_after_a_reload_take_what_waits_at_once(fakes: Fakes) -> None:
+    control, _ = control_of(Config(guide={"processes": 1}))
+    fleet: Any = SimpleNamespace(model=SimpleNamespace(vocab_size=9, eos_token_ids=[0]))
+    checks = GuideChecks(lambda: control.config.guide, "", fleet)
+    control.on_reload = checks.wake
+    fakes.seconds = 30.0
+    tasks = [
+        asyncio.create_task(checks.check(spec(name), "regex", name)) for name in ("one", "two")
+    ]
+    await asyncio.sleep(2 * START_SECONDS)
+    assert fakes.asked == ["one"]
+    await control.reload(Config(guide={"processes": 3}), "SIGHUP")
+    await asyncio.sleep(2 * START_SECONDS)
+    assert fakes.asked == ["one", "two"]
+    for task in tasks:
+        task.cancel()
+    await checks.close()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Coroutine, Sequence
 
 from gatewayd.batches import records
 from gatewayd.batches.lanes import Lanes
 from gatewayd.batches.run import BatchLimits, BatchRun, Shared, forget_results
-from gatewayd.errors import TenantNotAdmitted
 from gatewayd.fair_queue import FairQueue
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.clock import Clock
 from gatewayd.store.database import Database
 from gatewayd.store.room import Room
+from gatewayd.tenant_cap import TenantCap
 from gatewayd.tenants.directory import Directory
 
 _log = logging.getLogger(__name__)
@@ -29,6 +28,9 @@ _RETRY_SECONDS = 30.0
 
 class Batches:
     """Runs batches in tasks of its own; between ``start`` and ``stop``.
+
+    Attributes:
+        cap: of those that are not over; ``begin`` needs one that is reserved there.
 
     Args:
         database: with their rows.
@@ -49,7 +51,13 @@ class Batches:
         self._shared: Shared | None = None
         self._runs: dict[str, BatchRun] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._num_open = Counter[str]()
+        self.cap = TenantCap(
+            limits.open,
+            "{held} batches are not over; {most} may be, [batches] open: wait until one is, cancel "
+            "one, or put more lines into each",
+            reason="open_batches",
+            retry_after=_RETRY_SECONDS,
+        )
 
     async def start(self, app: App, directory: Directory) -> None:
         """Go on where the last process ended.
@@ -73,7 +81,7 @@ class Batches:
         )
         for batch_id, tenant in await self.database.read(records.unfinished):
             _log.info("going on with the batch %s", batch_id)
-            self._num_open[tenant] += 1
+            self.cap.count(tenant)
             self.begin(tenant, batch_id)
         if left_behind := await self.database.read(records.left_behind):
             self._go_on(self._forget(left_behind), "results of batches")
@@ -87,32 +95,6 @@ class Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
         if shared is not None:
             await shared.lanes.stop()
-
-    def reserve(self, tenant: str) -> None:
-        """Count a batch that is about to be made, for ``begin`` or ``give_up``.
-
-        Raises:
-            TenantNotAdmitted: it has as many as it may have.
-        """
-        num_open, most = self._num_open[tenant], self.limits.open
-        if num_open >= most:
-            raise TenantNotAdmitted(
-                f"{num_open} batches are not over; {most} may be, [batches] open: wait until one "
-                "is, cancel one, or put more lines into each",
-                reason="open_batches",
-                retry_after=_RETRY_SECONDS,
-            )
-        self._num_open[tenant] += 1
-
-    def num_open(self, tenant: str) -> int:
-        """Batches of a tenant that are not over."""
-        return self._num_open[tenant]
-
-    def give_up(self, tenant: str) -> None:
-        """What was reserved is not made, or is over."""
-        self._num_open[tenant] -= 1
-        if not self._num_open[tenant]:
-            del self._num_open[tenant]
 
     def begin(self, tenant: str, batch_id: str) -> None:
         """Work on a batch that was reserved; a daemon that stops leaves it to the next one."""
@@ -146,4 +128,4 @@ class Batches:
                     await asyncio.sleep(_AGAIN_SECONDS)
         finally:
             del self._runs[batch_id]
-            self.give_up(tenant)
+            self.cap.give_up(tenant)

@@ -50,11 +50,11 @@ class BatchCreate:
             _check_input(connection, principal.tenant, request.input_file_id)
             return records.add(connection, values)
 
-        self._batches.reserve(principal.tenant)
+        self._batches.cap.reserve(principal.tenant)
         try:
             row = await self._batches.database.write(add)
         except BaseException:
-            self._batches.give_up(principal.tenant)
+            self._batches.cap.give_up(principal.tenant)
             raise
         self._batches.begin(principal.tenant, row.id)
         await send_json(send, records.shown(row), headers=ignored_header(ignored))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
 from typing import Any
 
 from sqlalchemy import Connection
@@ -15,7 +14,6 @@ from gatewayd.errors import (
     InternalError,
     InvalidRequest,
     StoreUnavailable,
-    TenantNotAdmitted,
 )
 from gatewayd.http.answer import Answer
 from gatewayd.responses import records
@@ -25,6 +23,7 @@ from gatewayd.responses.log import Log
 from gatewayd.responses.run import Progress
 from gatewayd.store.again import until_done
 from gatewayd.store.database import Database
+from gatewayd.tenant_cap import TenantCap
 from gatewayd_hooks.protocols import Refusal
 
 _logger = logging.getLogger(__name__)
@@ -59,6 +58,9 @@ class _Run:
 class Background:
     """Runs them, in tasks of its own.
 
+    Attributes:
+        cap: of those that run; ``begin`` needs one that is reserved there.
+
     Args:
         database: where they are kept.
         most: of a tenant at once.
@@ -66,9 +68,14 @@ class Background:
 
     def __init__(self, database: Database, *, most: int) -> None:
         self._database = database
-        self._most = most
         self._running: dict[str, _Run] = {}
-        self._num_running = Counter[str]()
+        self.cap = TenantCap(
+            most,
+            "{held} responses run in the background; {most} may, [responses] background: wait "
+            "until one has ended, or cancel one",
+            reason="background",
+            retry_after=_RETRY_SECONDS,
+        )
 
     async def start(self) -> None:
         """What ran when the last process ended has failed."""
@@ -81,28 +88,6 @@ class Background:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def reserve(self, tenant: str) -> None:
-        """Count a response that is about to be made, for ``begin`` or ``give_up``.
-
-        Raises:
-            TenantNotAdmitted: as many as may run at once.
-        """
-        num_running = self._num_running[tenant]
-        if num_running >= self._most:
-            raise TenantNotAdmitted(
-                f"{num_running} responses run in the background; {self._most} may, [responses] "
-                "background: wait until one has ended, or cancel one",
-                reason="background",
-                retry_after=_RETRY_SECONDS,
-            )
-        self._num_running[tenant] += 1
-
-    def give_up(self, tenant: str) -> None:
-        """What was reserved is not made, or has ended."""
-        self._num_running[tenant] -= 1
-        if not self._num_running[tenant]:
-            del self._num_running[tenant]
 
     def begin(
         self, tenant: str, answer: Answer, body: dict[str, Any], chain_cut: Cut | None
@@ -167,7 +152,7 @@ class Background:
     def _over(self, response_id: str) -> None:
         run = self._running.pop(response_id)
         run.log.close()
-        self.give_up(run.tenant)
+        self.cap.give_up(run.tenant)
 
     async def _run(self, answer: Answer, run: _Run) -> None:
         progress = run.progress

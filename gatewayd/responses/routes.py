@@ -148,7 +148,7 @@ class ResponseCreate:
         begin_it: Callable[[], Awaitable[Begun]],
     ) -> tuple[Log, dict[str, Any]]:
         """Begin one in the background."""
-        self._background.reserve(tenant)
+        self._background.cap.reserve(tenant)
         try:
             answer, items, cut = await begin_it()
             try:
@@ -158,7 +158,7 @@ class ResponseCreate:
                 answer.close()
                 raise
         except BaseException:
-            self._background.give_up(tenant)
+            self._background.cap.give_up(tenant)
             raise
         return self._background.begin(tenant, answer, body, cut), body
 

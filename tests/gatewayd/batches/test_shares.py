@@ -144,7 +144,7 @@ async def test_no_tenant_has_more_batches_open_than_it_may(text: TextModel, fold
         path = f"/v1/batches/{made[0]['id']}/cancel"
         assert (await here.post(path, many, {})).status_code == 200
         await over(here, many, made[0]["id"])
-        await until(lambda: here.durable.batches.num_open("many") == 1)
+        await until(lambda: here.durable.batches.cap._held["many"] == 1)
         await batch(here, many, file_id)
     # What goes on after a start counts, too.
     async with housed(text, folder, hangs, open=2) as here:

@@ -22,7 +22,7 @@ _RETRY_SECONDS = 1.0
 _behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
 
 
-def work_on_behalf_of(tenant: str) -> None:
+def set_current_tenant(tenant: str) -> None:
     """Whatever this task, and those that it begins, want of what is shared is this tenant's."""
     _behalf.set(tenant)
 

@@ -92,7 +92,7 @@ class _Claim:
         self._num_bytes = 0
 
 
-def has_bodies(scope: Scope, bodies: Bodies) -> None:
+def attach_body_budget(scope: Scope, bodies: Bodies) -> None:
     """What the request of a scope receives is counted there."""
     scope[_IN_SCOPE] = bodies
 

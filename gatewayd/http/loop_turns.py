@@ -24,11 +24,6 @@ class LoopTurns:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._until: float | None = None
 
-    @property
-    def num_waiting(self) -> int:
-        """Requests that have not begun."""
-        return sum([len(turns) for turns in self._waiting.values()])
-
     def is_now(self) -> bool:
         """Whether a request may begin in this turn; else it has to ``wait``."""
         if self._waiting:

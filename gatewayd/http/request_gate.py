@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from gatewayd.errors import RateLimited
-from gatewayd.fair_queue import work_on_behalf_of
+from gatewayd.fair_queue import set_current_tenant
 from gatewayd.http.asgi import App, Receive, Scope, Send
-from gatewayd.http.bodies import Bodies, has_bodies
+from gatewayd.http.bodies import Bodies, attach_body_budget
 from gatewayd.http.loop_turns import LoopTurns
 from gatewayd.http.subscriber import queue_name
-from gatewayd.tenants.limits import Slot, work_in
-from gatewayd.tenants.principal import IN_SCOPE, Principal, work_for
+from gatewayd.tenants.limits import Slot, set_current_slot
+from gatewayd.tenants.principal import IN_SCOPE, Principal, set_current_principal
 
 _CANCELS = "/cancel"
 """Ends the paths of those POST that are as cheap as a read, and must work at any limit."""
@@ -47,8 +47,8 @@ class RequestGate:
         principal: Principal | None = scope.get(IN_SCOPE)
         if principal is None:  # a health check
             return self._routes(scope, receive, send)
-        work_for(principal)
-        has_bodies(scope, self._bodies)
+        set_current_principal(principal)
+        attach_body_budget(scope, self._bodies)
         account, slot = principal.account, None
         if account is None:
             # Everybody is one tenant: take turns by subscribers.
@@ -62,8 +62,8 @@ class RequestGate:
                 except RateLimited:
                     scope["endpoint"] = self._endpoint(scope)
                     raise
-        work_in(slot)
-        work_on_behalf_of(whose)
+        set_current_slot(slot)
+        set_current_tenant(whose)
         is_now = self._turns.is_now()
         if is_now and slot is None:
             return self._routes(scope, receive, send)

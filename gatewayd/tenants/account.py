@@ -110,17 +110,17 @@ class Account:
         is_reserved = terms.has_token_budget or terms.has_money_budget
         entry = Entry(new_id("use_"), asked, price or FREE, int(self._believed()), is_reserved)
         taken = self._gate.enter(asked)
-        slot = None
+        mark_slot = None
         if is_reserved:
             try:
-                slot = await ledger.reserve(entry)
+                mark_slot = await ledger.reserve(entry)
             except BaseException:
                 self._gate.leave(taken, 0)
                 raise
         held = current_slot()
         if held is not None:
             held.hold()
-        return Ticket(self._gate, ledger, entry, taken, slot, held)
+        return Ticket(self._gate, ledger, entry, taken, mark_slot, held)
 
 
 class Ticket:
@@ -129,7 +129,7 @@ class Ticket:
     Until then it is inside: it holds its slot, its tokens and its reservation.
     """
 
-    __slots__ = ("_gate", "_held", "_is_inside", "_ledger", "_slot", "_taken", "entry")
+    __slots__ = ("_gate", "_held", "_is_inside", "_ledger", "_mark_slot", "_taken", "entry")
 
     def __init__(
         self,
@@ -137,13 +137,13 @@ class Ticket:
         ledger: Ledger,
         entry: Entry,
         taken: int,
-        slot: int | None,
+        mark_slot: int | None,
         held: Slot | None,
     ) -> None:
         self._gate = gate
         self._ledger = ledger
         self._taken = taken
-        self._slot = slot
+        self._mark_slot = mark_slot
         self._is_inside = True
         self._held = held
         self.entry = entry
@@ -151,12 +151,12 @@ class Ticket:
     @property
     def is_marked(self) -> bool:
         """Whether ``mark`` writes anything."""
-        return self._slot is not None
+        return self._mark_slot is not None
 
     def mark(self, generated: int, prompt: int, cached: int) -> None:
         """It has come so far, which nobody was told yet; see ``Mark``."""
-        if self._slot is not None:
-            self._ledger.marks.write(self._slot, generated, prompt, cached)
+        if self._mark_slot is not None:
+            self._ledger.marks.write(self._mark_slot, generated, prompt, cached)
 
     def room(self, queue: Room) -> Room:
         """What may come yet, for the answer's headers."""

@@ -102,7 +102,7 @@ def current_slot() -> Slot | None:
     return _current.get()
 
 
-def work_in(slot: Slot | None) -> None:
+def set_current_slot(slot: Slot | None) -> None:
     """This task works on a request that has this slot, or whose tenant has no limits."""
     _current.set(slot)
 

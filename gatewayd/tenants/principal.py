@@ -156,7 +156,7 @@ def current_principal() -> Principal:
     return _current.get()
 
 
-def work_for(principal: Principal) -> None:
+def set_current_principal(principal: Principal) -> None:
     """This task works on a request of theirs from now on."""
     _current.set(principal)
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd.fair_queue import on_behalf_of, work_on_behalf_of
+from gatewayd.fair_queue import on_behalf_of, set_current_tenant
 from gatewayd.fair_threads import FairThreads
 
 
@@ -24,7 +24,7 @@ class Jobs:
 
     def ask(self, tenant: str) -> asyncio.Task[str]:
         async def run() -> str:
-            work_on_behalf_of(tenant)
+            set_current_tenant(tenant)
             return await self.threads.run(self.job(tenant))
 
         return asyncio.create_task(run())

@@ -36,7 +36,7 @@ async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_
     assert order.index("good") < 20, "tenants come one after the other"
     assert len(gaps) > 10, "100 in one turn would be one gap"
     await asyncio.sleep(0)
-    assert turns.num_waiting == 0
+    assert not turns._waiting
     assert turns.is_now()
     assert _MOST_RESUMED < 20
 
@@ -51,7 +51,7 @@ async def test_who_is_cancelled_while_it_waits_takes_nobodys_turn() -> None:
         await asyncio.gather(*tasks, return_exceptions=True)
     assert [task.cancelled() for task in tasks[-10:]] == [False] * 10
     await asyncio.sleep(0)
-    assert turns.num_waiting == 0
+    assert not turns._waiting
 
 
 async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_stays() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 MOST = 8
@@ -26,9 +27,14 @@ class Waiting(Protocol):
 
 
 class Turns:
-    """First come, first served; each is in the queue once at most, which it sees to itself."""
+    """First come, first served; each is in the queue once at most, which it sees to itself.
 
-    def __init__(self) -> None:
+    Args:
+        clock: seconds; monotonic.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock = clock
         self._queue: deque[Waiting] = deque()
         self._is_due = False
 
@@ -44,11 +50,11 @@ class Turns:
 
     def _run(self) -> None:
         self._is_due = False
-        end = time.perf_counter() + SECONDS
+        end = self._clock() + SECONDS
         try:
             for _ in range(min(MOST, len(self._queue))):
                 self._queue.popleft().go_on()
-                if time.perf_counter() > end:
+                if self._clock() > end:
                     break
         finally:
             self._call()

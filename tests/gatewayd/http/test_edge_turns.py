@@ -1,0 +1,72 @@
+"""How much of a turn of the event loop connections have whose next request has come early."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from gatewayd.http.edge_turns import MOST, Turns
+
+
+class Connections:
+    """They note in which turn of the loop they go on; each takes so long of it."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now = 0.0
+        self.turns = Turns(lambda: self.now)
+        self.turn = 0
+        self.went_on: list[tuple[int, int]] = []
+        self._seconds = seconds
+
+    def ask(self, number: int) -> None:
+        self.turns.ask(_Connection(self, number))
+
+    def goes_on(self, number: int) -> None:
+        self.went_on.append((self.turn, number))
+        self.now += self._seconds
+        if number == 13:
+            raise LookupError(number)
+
+    async def until(self, count: int) -> None:
+        for self.turn in range(1000):
+            if len(self.went_on) == count:
+                return
+            await asyncio.sleep(0)
+        raise AssertionError(self.went_on)
+
+
+class _Connection:
+    def __init__(self, all_of_them: Connections, number: int) -> None:
+        self._all, self._number = all_of_them, number
+
+    def go_on(self) -> None:
+        self._all.goes_on(self._number)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "in_a_turn"),
+    [(0.0, MOST), (0.0015, 2), (0.0007, 3), (0.1, 1)],
+    ids=["quick", "slow", "less slow", "chunks of a byte"],
+)
+async def test_a_turn_of_the_loop_has_so_many_or_so_much_time(
+    seconds: float, in_a_turn: int
+) -> None:
+    connections = Connections(seconds)
+    for number in range(100, 140):
+        connections.ask(number)
+    await connections.until(40)
+    turns = [turn for turn, _ in connections.went_on]
+    assert [number for _, number in connections.went_on] == list(range(100, 140))
+    assert max(turns.count(turn) for turn in turns) == in_a_turn
+    assert len(set(turns)) == -(-40 // in_a_turn)
+
+
+async def test_the_others_go_on_behind_one_that_fails() -> None:
+    connections, faults = Connections(0.0), list[BaseException]()
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: faults.append(context["exception"]))
+    for number in range(30):
+        connections.ask(number)
+    await connections.until(30)
+    assert [str(fault) for fault in faults] == ["13"]

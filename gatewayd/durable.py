@@ -15,6 +15,7 @@ from gatewayd.config import Config
 from gatewayd.errors import StoreUnavailable
 from gatewayd.expiry import Expiry
 from gatewayd.explain.archive import Archive
+from gatewayd.fair_queue import Standing
 from gatewayd.files import records as file_records
 from gatewayd.files.routes import (
     FileContent,
@@ -138,6 +139,19 @@ class Durable:
             route(f"{one}/cancel", POST=ResponseCancel(background)),
             route(f"{one}/input_items", GET=ResponseInput(database)),
         ]
+
+    @property
+    def queues(self) -> dict[str, Standing]:
+        """How the queues of batches and of stored conversations stand."""
+        return {**self.batches.queues, "conversations": self._conversations.queue.standing}
+
+    @property
+    def refusals(self) -> dict[str, int]:
+        """How many batches and background responses were too many of a tenant's."""
+        return {
+            "open_batches": self.batches.cap.num_refused,
+            "background": self._background.cap.num_refused,
+        }
 
     def answer_with(self, app: App) -> None:
         """Take what answers the lines of batches: the routes, without anybody's key."""

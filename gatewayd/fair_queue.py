@@ -32,6 +32,22 @@ def on_behalf_of() -> str:
     return _behalf.get()
 
 
+class Standing(NamedTuple):
+    """How a queue stands.
+
+    Attributes:
+        running: slots that are held.
+        waiting: requests without one.
+        refused: requests that found no room to wait, since the start.
+        is_bounded: whether any may be refused.
+    """
+
+    running: int = 0
+    waiting: int = 0
+    refused: int = 0
+    is_bounded: bool = False
+
+
 class HeldSlot:
     """A slot, from when it was granted: what it is held for is charged to its tenant."""
 
@@ -120,7 +136,7 @@ class FairQueue:
         self._clock = clock
         self._share = FairShare(slots, clock)
         self._lines: dict[str, _Line] = {}  # of tenants with any
-        self._num_waiting = 0
+        self._num_waiting = self._num_refused = 0
         self._size_waiting = 0.0
 
     @property
@@ -132,6 +148,12 @@ class FairQueue:
     def num_running(self) -> int:
         """Slots that are held."""
         return self._share.num_running
+
+    @property
+    def standing(self) -> Standing:
+        """How it stands now."""
+        is_bounded = self._most_waiting is not None
+        return Standing(self.num_running, self._num_waiting, self._num_refused, is_bounded)
 
     async def acquire(self, tenant: str, size: float = 1.0) -> HeldSlot:
         """Wait for a slot; cancelling gives the turn up.
@@ -206,6 +228,7 @@ class FairQueue:
             return
         left = self._most_waiting - self._size_waiting
         if left <= 0:
+            self._num_refused += 1
             raise NotAdmitted(
                 f"{self._num_waiting} requests wait for the {self._what}, which is the limit; try "
                 "again later",
@@ -213,6 +236,7 @@ class FairQueue:
                 retry_after=_RETRY_SECONDS,
             )
         if line.turns and line.size + size > left:
+            self._num_refused += 1
             raise TenantNotAdmitted(
                 f"{len(line.turns)} of this tenant's requests wait for the {self._what}, "
                 f"which is its share of the {self._most_waiting} that may; try again later",

@@ -10,7 +10,7 @@ from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from gatewayd.fair_queue import FairQueue, on_behalf_of
+from gatewayd.fair_queue import FairQueue, Standing, on_behalf_of
 
 T = TypeVar("T")
 
@@ -43,6 +43,12 @@ class FairThreads:
             queue = FairQueue(self._name, lambda: self._count, most_waiting=None)
             self._queues[loop] = queue
         return queue
+
+    @property
+    def standing(self) -> Standing:
+        """How its queues stand now, together."""
+        each = [queue.standing for queue in self._queues.values()]
+        return Standing(sum(one.running for one in each), sum(one.waiting for one in each))
 
     async def run(self, work: Callable[[], T]) -> T:
         """Work in a thread, when it is the tenant's turn; what it raises is raised here."""

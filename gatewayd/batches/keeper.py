@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from gatewayd.batches import records
 from gatewayd.batches.lanes import Lanes
 from gatewayd.batches.run import BatchLimits, BatchRun, Shared, forget_results
-from gatewayd.fair_queue import FairQueue
+from gatewayd.fair_queue import FairQueue, Standing
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.clock import Clock
@@ -95,6 +95,18 @@ class Batches:
         await asyncio.gather(*tasks, return_exceptions=True)
         if shared is not None:
             await shared.lanes.stop()
+
+    @property
+    def queues(self) -> dict[str, Standing]:
+        """How lines, inputs and ends stand; all empty before the start."""
+        shared = self._shared
+        if shared is None:
+            return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), Standing())
+        return {
+            "batches": shared.lanes.slots.standing,
+            "batch_inputs": shared.reading.standing,
+            "batch_ends": shared.ending.standing,
+        }
 
     def begin(self, tenant: str, batch_id: str) -> None:
         """Work on a batch that was reserved; a daemon that stops leaves it to the next one."""

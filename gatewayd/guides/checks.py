@@ -78,6 +78,10 @@ class _Asked:
 class GuideChecks:
     """Asks a few processes, which are started when they are needed.
 
+    Attributes:
+        queue: for them.
+        losses: of them.
+
     Args:
         table: the configuration of now; a process that was started by another is replaced.
         folder: of the checkpoint.
@@ -89,10 +93,10 @@ class GuideChecks:
         self._folder = folder
         self._fleet = fleet
         self._pool = CheckPool()
-        self._queue = FairQueue(
+        self.queue = FairQueue(
             "grammar checkers", lambda: self._table().processes, most_waiting=_ROOM_CHARS
         )
-        self._losses = Losses()
+        self.losses = Losses()
         self._asked: dict[_Key, _Asked] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: TenantCache[tuple[GuideSpec, bytes], _Answer] = TenantCache(
@@ -139,7 +143,7 @@ class GuideChecks:
 
     def wake(self) -> None:
         """Look at what waits, for there may be more processes by now."""
-        self._queue.wake()
+        self.queue.wake()
 
     async def close(self) -> None:
         """End the processes."""
@@ -171,7 +175,7 @@ class GuideChecks:
         asked = self._asked.get(key)
         if asked is None:
             if key[0] != DEFAULT_TENANT:  # there one client would close it for all the others
-                self._losses.check(key[0])
+                self.losses.check(key[0])
             asked = self._asked[key] = _Asked()
             asked.task = asyncio.create_task(self._find_out(asked, key, config, turn))
             self._tasks.add(asked.task)
@@ -196,7 +200,7 @@ class GuideChecks:
         answer = asked.answer
         try:
             size = min(max(len(spec.text), _LEAST_CHARS), _MOST_CHARS)
-            with await self._queue.acquire(turn, size):
+            with await self.queue.acquire(turn, size):
                 asked.has_begun = True
                 found = await self._ask(spec, config)
                 if found.is_sure:
@@ -204,8 +208,8 @@ class GuideChecks:
                 self._drop(key, asked)
                 answer.set_result(found)
                 if found.is_lost:
-                    self._losses.note(tenant)
-                    self._queue.restrain(turn, SECONDS)
+                    self.losses.note(tenant)
+                    self.queue.restrain(turn, SECONDS)
                     await self._replace(config)
         except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
             if not answer.done():
@@ -218,7 +222,7 @@ class GuideChecks:
             answer.cancel()
 
     async def _replace(self, config: CheckConfig) -> None:
-        others = self._queue.num_running - 1
+        others = self.queue.num_running - 1
         await self._pool.refill(config, min(_SPARE, self._table().processes - others))
 
     async def _ask(self, spec: GuideSpec, config: CheckConfig) -> _Answer:

@@ -21,6 +21,8 @@ class Losses:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
+        self.num_refused = 0
+        """Since the start."""
         self._lost: dict[str, deque[float]] = {}
 
     def note(self, tenant: str) -> None:
@@ -41,6 +43,7 @@ class Losses:
             return
         left = times[0] + SECONDS - self._clock()
         if left > 0:
+            self.num_refused += 1
             raise TenantNotAdmitted(
                 f"{MOST} grammars of this tenant took more time or memory to compile than the "
                 f"limit within {SECONDS:g} s; those that were compiled before are served; make "

@@ -26,6 +26,7 @@ from gatewayd.http.schema.compat import compatibility
 from gatewayd.http.schema.durable import DURABLE
 from gatewayd.http.schema.openapi import document
 from gatewayd.http.services import Services
+from gatewayd.http.sharing import sharing
 from gatewayd.http.tokenize import Detokenize, Tokenize
 from gatewayd.http.watermark import Detect
 
@@ -67,7 +68,9 @@ def build_app(services: Services) -> App:
     protocols = Protocols(services)
     router = build_router(services, protocols)
     routes = Routes(router)
-    gate = RequestGate(routes, routes.endpoint, Bodies(services.limits.bodies_bytes))
+    bodies = Bodies(services.limits.bodies_bytes)
+    gate = RequestGate(routes, routes.endpoint, bodies)
+    services.metrics.registry.register(sharing(services, bodies, gate))
     directory = None
     if services.durable is not None:
         services.durable.answer_with(Front(gate, services.metrics))

@@ -32,6 +32,8 @@ class Bodies:
         self._most = most
         self._held: Counter[str] = Counter()
         self._total = 0
+        self.num_refused = 0
+        """Since the start."""
 
     @property
     def total(self) -> int:
@@ -47,6 +49,7 @@ class Bodies:
         """
         left, held = self._most - self._total, self._held[tenant]
         if held + num_bytes > left:
+            self.num_refused += 1
             if held:
                 raise TenantNotAdmitted(
                     f"{held} bytes of this tenant's bodies are here, and this one has {num_bytes}: "

@@ -19,7 +19,7 @@ _MANY = 100_000
 
 # Parsers hold the interpreter, so more threads would parse no faster. Half of the time at least is
 # for everybody else, however many bodies come.
-_threads = FairThreads("gatewayd-body", 1, rests=True)
+threads = FairThreads("gatewayd-body", 1, rests=True)
 
 _lock = threading.Lock()
 _num_holding = 0
@@ -67,4 +67,4 @@ async def apart(work: Callable[[], T]) -> T:
                     gc.freeze()
                     gc.unfreeze()
 
-    return await _threads.run(held_work)
+    return await threads.run(held_work)

@@ -13,7 +13,7 @@ _INLINE_LOGPROBS = 4096
 
 # Few, and none of those that encode prompts: each takes a turn at the interpreter before the
 # event loop gets its own.
-_threads = FairThreads("gatewayd-answer", 2)
+threads = FairThreads("gatewayd-answer", 2)
 
 T = TypeVar("T")
 
@@ -31,4 +31,4 @@ def is_large(generation: Generation) -> bool:
 
 async def apart(work: Callable[[], T]) -> T:
     """Write outside the event loop."""
-    return await _threads.run(work)
+    return await threads.run(work)

@@ -37,6 +37,8 @@ class RequestGate:
         self._endpoint = endpoint
         self._bodies = bodies
         self._turns = LoopTurns()
+        self.num_refused = 0
+        """Since the start."""
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Let a request through or refuse it, before anything is awaited.
@@ -60,6 +62,7 @@ class RequestGate:
                 try:
                     slot = account.arrive(is_read=_is_read(scope))
                 except RateLimited:
+                    self.num_refused += 1
                     scope["endpoint"] = self._endpoint(scope)
                     raise
         set_current_slot(slot)

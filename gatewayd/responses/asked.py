@@ -52,6 +52,9 @@ class Asked(NamedTuple):
 class Conversations:
     """Gathers them, of what tenants have; long ones are in memory in turn, by tenant.
 
+    Attributes:
+        queue: for these.
+
     Args:
         database: where they are kept.
         most_bytes: that may be brought from there, as they are stored.
@@ -60,7 +63,7 @@ class Conversations:
     def __init__(self, database: Database, most_bytes: int) -> None:
         self._database = database
         self._most_bytes = most_bytes
-        self._queue = FairQueue("stored conversations", lambda: _SLOTS, most_waiting=_MOST_WAITING)
+        self.queue = FairQueue("stored conversations", lambda: _SLOTS, most_waiting=_MOST_WAITING)
 
     @asynccontextmanager
     async def asked(self, tenant: str, request: InputTable) -> AsyncIterator[Asked]:
@@ -76,7 +79,7 @@ class Conversations:
         if not needs_store(request):
             yield await self._gather(tenant, request)
             return
-        with await self._queue.acquire(tenant) as slot:
+        with await self.queue.acquire(tenant) as slot:
             asked = await self._gather(tenant, request)
             if asked.before.num_bytes <= _SHORT:
                 slot.release()

@@ -13,6 +13,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer as Backend
 
 from gatewayd import memory
+from gatewayd.fair_queue import Standing
 from gatewayd.fair_threads import FairThreads
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.disguise import Disguise
@@ -77,6 +78,14 @@ class Tokenizer:
             ValueError: it cannot be read as one.
         """
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"))
+
+    @property
+    def queues(self) -> dict[str, Standing]:
+        """How many of its jobs run and wait."""
+        return {
+            "tokenizer": self._threads.standing,
+            "tokenizer_long": self._long_thread.standing,
+        }
 
     @cached_property
     def special_pattern(self) -> re.Pattern[str] | None:

@@ -137,11 +137,11 @@ async def test_who_loses_a_process_pays_for_the_next_one(checks: GuideChecks, fa
     """It is there before anybody else asks, and its start is time of the one who needs it."""
     with pytest.raises(InvalidRequest, match="longer to compile"):
         await checks.check(spec("bomb"), "regex", "bomber")
-    assert checks._queue.num_running == 1, "its slot is taken until there is another process"
-    while checks._queue.num_running:
+    assert checks.queue.num_running == 1, "its slot is taken until there is another process"
+    while checks.queue.num_running:
         await asyncio.sleep(0.01)
     assert fakes.started == 3
-    served = checks._queue._share._tenants["bomber"].served
+    served = checks.queue._share._tenants["bomber"].served
     assert served >= BOMB_SECONDS + 3 * START_SECONDS - 0.01
     began = time.monotonic()
     await checks.check(spec("small"), "regex", "quiet")

@@ -1,0 +1,37 @@
+"""Where the metrics of what tenants share are read."""
+
+from __future__ import annotations
+
+from gatewayd.fair_queue import Standing
+from gatewayd.http import collecting, large
+from gatewayd.http.bodies import Bodies
+from gatewayd.http.request_gate import RequestGate
+from gatewayd.http.services import Services
+from gatewayd.metrics_sharing import SharingCollector
+
+
+def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCollector:
+    """What shows the queues of a gateway, its bodies, and what it has refused."""
+    durable, guides = services.durable, services.guides
+
+    def queues() -> dict[str, Standing]:
+        found = {
+            **services.text.tokenizer.queues,
+            "parsing": collecting.threads.standing,
+            "large_answers": large.threads.standing,
+        }
+        if guides is not None:
+            found["grammars"] = guides.queue.standing
+        if durable is not None:
+            found.update(durable.queues)
+        return found
+
+    def refusals() -> dict[str, int]:
+        found = {"bodies": bodies.num_refused, "requests": gate.num_refused}
+        if guides is not None:
+            found["lost_checkers"] = guides.losses.num_refused
+        if durable is not None:
+            found.update(durable.refusals)
+        return found
+
+    return SharingCollector(queues, lambda: bodies.total, refusals)

@@ -1,0 +1,57 @@
+"""What ``/metrics`` shows of what tenants share: queues, bodies, and who was refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gatewayd.fair_queue import Standing
+
+
+class SharingCollector(Collector):
+    """Reads them at each scrape; tenants are never named.
+
+    Args:
+        queues: gives how each stands now, by its name.
+        body_bytes: that are held.
+        refusals: gives how many were refused since the start, by what else refuses.
+    """
+
+    def __init__(
+        self,
+        queues: Callable[[], Mapping[str, Standing]],
+        body_bytes: Callable[[], int],
+        refusals: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._queues = queues
+        self._body_bytes = body_bytes
+        self._refusals = refusals
+
+    def collect(self) -> Iterator[Metric]:
+        """Give all figures."""
+        running = GaugeMetricFamily(
+            "gatewayd_queue_running", "Slots of a queue that are held.", labels=["queue"]
+        )
+        waiting = GaugeMetricFamily(
+            "gatewayd_queue_waiting", "Requests that wait for a slot of it.", labels=["queue"]
+        )
+        refusals = CounterMetricFamily(
+            "gatewayd_sharing_refusals",
+            "Requests refused for what tenants share, before any engine.",
+            labels=["kind"],
+        )
+        for name, standing in self._queues().items():
+            running.add_metric([name], standing.running)
+            waiting.add_metric([name], standing.waiting)
+            if standing.is_bounded:
+                refusals.add_metric([name], standing.refused)
+        for kind, count in self._refusals().items():
+            refusals.add_metric([kind], count)
+        yield running
+        yield waiting
+        yield GaugeMetricFamily(
+            "gatewayd_body_bytes", "Bytes of bodies that are counted.", value=self._body_bytes()
+        )
+        yield refusals

@@ -197,7 +197,7 @@ def test_losses_are_forgotten_after_a_minute() -> None:
 
 
 async def test_more_processes_after_a_reload_take_what_waits_at_once(fakes: Fakes) -> None:
-    control, _ = control_of(Config(guide={"processes": 1}))
+    control, _ = control_of(Config(guide=GuideTable(processes=1)))
     fleet: Any = SimpleNamespace(model=SimpleNamespace(vocab_size=9, eos_token_ids=[0]))
     checks = GuideChecks(lambda: control.config.guide, "", fleet)
     control.on_reload = checks.wake
@@ -207,7 +207,7 @@ async def test_more_processes_after_a_reload_take_what_waits_at_once(fakes: Fake
     ]
     await asyncio.sleep(2 * START_SECONDS)
     assert fakes.asked == ["one"]
-    await control.reload(Config(guide={"processes": 3}), "SIGHUP")
+    await control.reload(Config(guide=GuideTable(processes=3)), "SIGHUP")
     await asyncio.sleep(2 * START_SECONDS)
     assert fakes.asked == ["one", "two"]
     for task in tasks:

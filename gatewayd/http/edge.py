@@ -60,7 +60,7 @@ class EdgeProtocol(ParsingProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Count the connection or turn it away."""
         super().connection_made(transport)
-        self.transport = EdgeTransport(transport, self.limits.stall_seconds, self._is_fed)
+        self.transport = EdgeTransport(transport, self.limits.stall_seconds, self._end_input)
         self.flow = Flow(self.transport)  # type: ignore[arg-type]
         self._intake = Intake()
         transport.set_protocol(Reader(self, self.read_buffer))
@@ -99,6 +99,8 @@ class EdgeProtocol(ParsingProtocol):
 
     def read_size(self) -> int:
         """What may be read next: the rest of a body of known length, and a little more."""
+        if self.transport.is_over:
+            return BODY_READ_BYTES  # it is thrown away: the fewer reads the better
         room = self.limits.unparsed_bytes - self._intake.size
         if self._phase == BODY:
             room += self._body_left
@@ -107,6 +109,7 @@ class EdgeProtocol(ParsingProtocol):
     def data_received(self, data: bytes) -> None:
         """Parse, or keep it for its turn."""
         if self.transport.is_over:
+            self.transport.throw_away(len(data))
             return
         self._has_come = True
         self._intake.add(data)
@@ -118,9 +121,11 @@ class EdgeProtocol(ParsingProtocol):
         else:
             self._parse()
 
-    def _is_fed(self) -> bool:
-        """Whether the client has sent, or is about to send, what nobody will look at."""
-        return self._has_come and (self._phase != IDLE or self._intake.size > 0)
+    def _end_input(self) -> bool:
+        """Drop what has come; whether more that nobody looks at may follow or be in the kernel."""
+        is_fed = self._has_come and (self._phase != IDLE or self._intake.size > 0)
+        self._intake.clear()
+        return is_fed
 
     def _parse(self) -> None:
         """Feed the parser, to the end of a request at most; time what is incomplete."""

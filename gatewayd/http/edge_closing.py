@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 _LINGER_SECONDS = 2.0
 """For which what still comes is read and thrown away, after the last answer."""
+_LINGER_BYTES = 4 * 1024 * 1024
+"""Of it; a client that has sent them without looking at its answer is not going to."""
 
 
 class EdgeTransport:
@@ -19,21 +21,23 @@ class EdgeTransport:
     Args:
         transport: asyncio's.
         stall_seconds: in which the client reads what is written.
-        is_sending: whether the client may be sending, or has sent what is not read.
+        end_input: drops what has come; whether the client may be sending, or has sent what is
+            not read.
 
     Attributes:
         is_over: what ``is_closing`` says, for those who ask often.
     """
 
     def __init__(
-        self, transport: asyncio.Transport, stall_seconds: float, is_sending: Callable[[], bool]
+        self, transport: asyncio.Transport, stall_seconds: float, end_input: Callable[[], bool]
     ) -> None:
         self._transport = transport
         self._stall_seconds = stall_seconds
-        self._is_sending = is_sending
+        self._end_input = end_input
         self._loop = asyncio.get_running_loop()
         self.is_over = False
         self._end: asyncio.TimerHandle | None = None
+        self._left = _LINGER_BYTES
         self.write: Callable[[bytes], None] = transport.write
         self.abort = transport.abort
         self.pause_reading = transport.pause_reading
@@ -52,7 +56,7 @@ class EdgeTransport:
             return
         self.is_over = True
         self.write = _drop  # an app may still be at it; after the end of a stream that is an error
-        if at_once or not self._is_sending():
+        if not self._end_input() or at_once:
             self._transport.close()
         else:
             self._transport.write_eof()
@@ -61,6 +65,12 @@ class EdgeTransport:
             self._end = self._loop.call_later(self._stall_seconds, self.abort)
         elif not self._transport.is_closing():
             self._end = self._loop.call_later(_LINGER_SECONDS, self._transport.close)
+
+    def throw_away(self, num_bytes: int) -> None:
+        """So much has come after the last answer; beyond a limit nothing more is read."""
+        self._left -= num_bytes
+        if self._left <= 0:
+            self._transport.close()
 
     def ended(self) -> None:
         """The connection is lost."""

@@ -103,3 +103,45 @@ async def test_one_too_many_is_not_kept_for_its_end() -> None:
 
 async def _never(scope: Scope, receive: Receive, send: Send) -> None:
     raise AssertionError("it is not asked")
+
+
+async def answered(scope: Scope, receive: Receive, send: Send) -> None:
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+LAST = b"GET /a HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+
+
+async def closed_with_much_behind() -> Connection:
+    """One whose last request has as much behind it as is kept; it is answered and closed."""
+    connection = Connection(answered)
+    while not connection.wire.is_paused:
+        connection.read(LAST + b"x" * 20_000)
+    await connection.answers()
+    assert connection.edge.transport.is_closing()
+    assert not connection.wire.is_ended
+    assert not connection.wire.is_paused
+    return connection
+
+
+async def test_what_comes_after_the_last_answer_is_read_in_large_pieces() -> None:
+    connection = await closed_with_much_behind()
+    num_reads, taken = 0, 0
+    while taken < 1_000_000:
+        taken += connection.read(b"x" * 1_000_000)
+        num_reads += 1
+        assert num_reads <= 20
+    assert connection.edge._intake.size == 0
+    await connection.close()
+
+
+async def test_what_comes_after_the_last_answer_has_an_end() -> None:
+    connection = await closed_with_much_behind()
+    taken, num_reads = 0, 0
+    while not connection.wire.is_ended:
+        taken += connection.read(b"x" * 1_000_000)
+        num_reads += 1
+        assert num_reads <= 80
+    assert 4_000_000 <= taken <= 5_000_000  # who sends a usual body gets to read why it is refused
+    await connection.close()

@@ -12,6 +12,7 @@ import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gatewayd.errors import GatewayError, HeadersTooLarge, InvalidRequest, PayloadTooLarge
+from gatewayd.http.edge_chunks import ChunkLines
 from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.upgrade import without_upgrade
 
@@ -30,7 +31,8 @@ class ParsingProtocol(HttpToolsProtocol):
     _refusal: GatewayError | None = None
     _header_bytes = 0
     _seen_header_bytes = 0
-    _body_left = 0
+    _body_left = 0  # of a body, or of a chunk, whose length is known
+    _chunk_lines: ChunkLines | None = None  # of a chunked body
     _num_chunks = 0
 
     def _feed(self, piece: bytes) -> None:
@@ -67,6 +69,7 @@ class ParsingProtocol(HttpToolsProtocol):
         self._phase = HEADERS
         self._header_bytes = 0
         self._body_left = 0
+        self._chunk_lines = None
         self._num_chunks = 0
         self._seen_header_bytes = 0
 
@@ -92,6 +95,8 @@ class ParsingProtocol(HttpToolsProtocol):
         for name, value in self.headers:
             if name == b"content-length":
                 self._body_left = int(value)  # the parser refuses two, and one that is no number
+            elif name == b"transfer-encoding":
+                self._chunk_lines = ChunkLines()  # the parser refuses any other than chunked
 
     def on_chunk_header(self) -> None:
         """Count a chunk: tiny ones cost far more than their bytes."""

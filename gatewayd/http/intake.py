@@ -2,7 +2,7 @@
 
 A cut decides when bytes are parsed, never what they mean: the parser takes any pieces. It is
 strict, so a head ends with an empty line and nothing else does; a piece that ends there, or where
-a body of known length ends, holds the end of one request at most and the beginning of none.
+data of known length ends, holds the end of one request at most and the beginning of none.
 """
 
 from __future__ import annotations
@@ -48,6 +48,13 @@ class Intake:
             self._last = b""
             return self._cut(end)
         piece = self._cut(limit)
+        self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
+        return piece
+
+    def through_line(self, most: int) -> bytes:
+        """Up to the end of the first line; ``most`` bytes or all, if it is not in them."""
+        limit = self._at + most
+        piece = self._cut(self._bytes.find(b"\n", self._at, limit) + 1 or limit)
         self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
         return piece
 

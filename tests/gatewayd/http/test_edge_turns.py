@@ -20,7 +20,7 @@ class Connections:
         self._seconds = seconds
 
     def ask(self, number: int) -> None:
-        self.turns.ask(_Connection(self, number))
+        self.turns.ask(_Connection(self, number), "192.0.2.1", None)
 
     def goes_on(self, number: int) -> None:
         self.went_on.append((self.turn, number))

@@ -39,6 +39,30 @@ def test_pieces_end_with_empty_lines_however_they_have_come(
     assert pieces[1:] == cut(stream)
 
 
+@given(LINES, st.lists(st.integers(0, 9), max_size=12), st.integers(1, 60))
+def test_pieces_end_with_lines_too(words: list[bytes], sizes: list[int], most: int) -> None:
+    stream, intake, pieces, left = b"".join(words), Intake(), [b""], b"".join(words)
+    for size in [*sizes, len(stream)]:
+        intake.add(left[:size])
+        left = left[size:]
+        while intake.size:
+            piece = intake.through_line(most)
+            assert 0 < len(piece) <= most
+            if pieces[-1].endswith(b"\n") or not pieces[-1]:
+                pieces.append(piece)
+            else:
+                pieces[-1] += piece
+    assert b"".join(pieces) == stream
+    assert all(piece.find(b"\n") in (-1, len(piece) - 1) for piece in pieces)
+
+
+def test_an_empty_line_may_begin_with_the_end_of_a_line() -> None:
+    intake = Intake()
+    intake.add(b"0\r\n\r\nGET")
+    assert intake.through_line(99) == b"0\r\n"
+    assert intake.through_empty_line(99) == b"\r\n"
+
+
 @given(st.binary(max_size=30), st.lists(st.integers(1, 9), max_size=9))
 def test_what_is_taken_is_all_in_its_order(stream: bytes, sizes: list[int]) -> None:
     intake, taken = Intake(), b""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, MutableMapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -13,6 +14,8 @@ from gatewayd.store.tables import DEFAULT_TENANT
 if TYPE_CHECKING:
     from gatewayd.tenants.account import Account
     from gatewayd.tenants.grants import Grant
+
+_log = logging.getLogger(__name__)
 
 IN_SCOPE = "gatewayd.principal"
 
@@ -74,7 +77,11 @@ class Lease:
         self.is_over, self.why = True, why
         ends, self._ends = self._ends, set()
         for end in ends:
-            end()
+            try:
+                end()
+            except Exception:  # noqa: BLE001 - whatever a callback raises
+                # The others have to end whatever becomes of this one.
+                _log.exception("what runs with a key that ended could not be told to end")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -64,7 +64,7 @@ class CheckProcess:
             OSError: it cannot be started.
         """
         try:
-            process, verdict = await cls._start(config, (*CONFINED, config.folder))
+            process, verdict = await cls._start_confined(config)
         except CheckLost as lost:
             if lost.was_slow:
                 raise
@@ -80,6 +80,21 @@ class CheckProcess:
         if not verdict.refusal:
             _tell(f"the guide {config.guide.name} needs more than its own files: {why}")
         return process, verdict
+
+    @classmethod
+    async def _start_confined(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
+        """One that dies at once is tried again: it may have been killed for the memory of others.
+
+        Raises:
+            CheckLost: neither comes up.
+        """
+        command = (*CONFINED, config.folder)
+        try:
+            return await cls._start(config, command)
+        except CheckLost as lost:
+            if lost.was_slow:
+                raise
+        return await cls._start(config, command)
 
     @classmethod
     async def _start(

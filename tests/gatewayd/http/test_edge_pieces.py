@@ -235,6 +235,28 @@ async def test_the_data_of_a_chunk_is_not_cut_at_its_empty_lines() -> None:
     assert turns <= 20
 
 
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 50, 100_000])
+@pytest.mark.parametrize("line", [b"%x", b"%X", b"000%x", b"%x;a=b", b"%x;" + b"a" * 90, b"%020x"])
+async def test_chunks_are_what_they_say_however_they_are_written(line: bytes, size: int) -> None:
+    parts = [
+        b"a",
+        b"\r\n\r\n" * 30,
+        b"GET /inner HTTP/1.1\r\nhost: x\r\n\r\n",
+        b"0\r\n\r\n",
+        b"x" * 171,
+    ]
+    body = b"".join(parts)
+    sent = b"".join(line % len(part) + b"\r\n" + part + b"\r\n" for part in parts)
+    head = b"POST /a HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n"
+    stream = 2 * (head + sent + b"0\r\na: b\r\n\r\n") + GET
+    connection = Connection(echo)
+    await connection.send([stream[at : at + size] for at in range(0, len(stream), size)])
+    said = b"POST /a %d %d\n" % (len(body), zlib.crc32(body))
+    written = await connection.answers()
+    assert re.findall(rb"(?:POST|GET) .*\n", written) == [said, said, b"GET /a 0 0\n"]
+    await connection.close()
+
+
 async def turns_and_pieces(sent: bytes) -> tuple[int, int]:
     """The loop's turns while a chunked body is read, and the pieces that it is cut into."""
     connection = Connection(echo)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from sqlalchemy import Connection, func, insert, select
 
+from gatewayd.errors import StoreUnavailable
 from gatewayd.store import whole
 from gatewayd.store.tables import DEFAULT_TENANT, audit, keys, tenants
 from gatewayd.tenants import seals
@@ -104,14 +105,19 @@ def append(
     target: str,
     detail: dict[str, Any],
 ) -> Head:
-    """Add a row, in the transaction of the change that it tells of."""
+    """Add a row, in the transaction of the change that it tells of.
+
+    Raises:
+        StoreUnavailable: the store drops it.
+    """
     last = head_of(connection)
     before = last.mac
     if not last.seq and seals.is_begun(connection):
         before = _FIRST_SEALED
     row = Row(last.seq + 1, int(at), actor, action, target, _text(detail), "")
     row = row._replace(mac=_seal(secret, before, row))
-    connection.execute(insert(audit).values(row._asdict()))
+    if connection.execute(insert(audit).values(row._asdict())).rowcount != 1:
+        raise StoreUnavailable("the store takes no row of the audit: see gatewayd audit")
     return Head(row.seq, row.mac)
 
 

@@ -12,6 +12,8 @@ from typing import Any, NamedTuple, cast
 
 from sqlalchemy import Connection
 
+from gatewayd.errors import Conflict
+from gatewayd.store import shape
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd.tenants import audit, seals
 from gatewayd.tenants.records import Everything
@@ -63,6 +65,8 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
     Returns:
         Whether it was sealed now.
     """
+    if shape.faults(connection):
+        return False
     head = audit.head_of(connection)
     if not head.seq:
         # With nothing to seal it may be anew: a command had another secret than the daemon.
@@ -88,7 +92,7 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
 def examine(
     connection: Connection, secret: Secret, file: Path, since: audit.Verified | None = None
 ) -> Report:
-    """Look through the audit and all sealed rows, in one transaction.
+    """Look through the audit, all sealed rows and what acts on them, in one transaction.
 
     Args:
         connection: to read with.
@@ -99,7 +103,9 @@ def examine(
     chain, verified = audit.verify(connection, secret, file, since)
     state = seals.state_of(connection, secret)
     changes = 0 if state is None else state.changes
-    return Report(chain, tuple(seals.faults(connection, secret)), changes, verified)
+    planted = [Fault(STATE, "", sentence) for sentence in shape.faults(connection)]
+    found = (*planted, *seals.faults(connection, secret))
+    return Report(chain, found, changes, verified)
 
 
 def accept(connection: Connection, secret: Secret, file: Path, at: float, actor: str) -> list[str]:
@@ -107,7 +113,13 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
 
     Returns:
         What was wrong.
+
+    Raises:
+        Conflict: the database has a trigger or the like of somebody's, which would act here, too.
     """
+    planted = shape.faults(connection)
+    if planted:
+        raise Conflict(f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}")
     report = examine(connection, secret, file)
     if not report.all:
         return []

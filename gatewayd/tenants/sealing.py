@@ -2,7 +2,8 @@
 
 Temporary triggers, which only connections of this process have, note what a row was before its
 first change in a transaction; right before the commit each such row is sealed anew. What was not
-as it had been sealed stays so, or a change of one's own would hide somebody else's.
+as it had been sealed stays so, or a change of one's own would hide somebody else's. Where somebody
+has put in what acts within the transactions of this process, a trigger say, nothing is sealed.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, event
 
+from gatewayd.store import shape
 from gatewayd.store.tables import audit as audit_table
 from gatewayd.tenants import audit, seals
 from gatewayd.tenants.secret import Secret
@@ -50,7 +52,7 @@ _TRIGGERS = _triggers()
 
 def watch(engine: Engine, secret: Secret) -> None:
     """Seal from now on what connections of an engine change; its tables must be there."""
-    told: set[tuple[str, str]] = set()
+    seen = _Seen()
 
     def note_changes(connection: sqlite3.Connection, _: object) -> None:
         # In memory: a disk may be full.
@@ -60,14 +62,42 @@ def watch(engine: Engine, secret: Secret) -> None:
 
     def seal(connection: Connection) -> None:
         if not connection.get_execution_options().get("readonly"):
-            _seal(connection, secret, told)
+            _seal(connection, secret, seen)
 
     engine.dispose()  # connections without triggers
     event.listen(engine, "connect", note_changes)
     event.listen(engine, "commit", seal)
 
 
-def _seal(connection: Connection, secret: Secret, told: set[tuple[str, str]]) -> None:
+class _Seen:
+    """What was looked at already.
+
+    Attributes:
+        version: of the database's shape when it was found good.
+        told: rows of which the log tells that they were changed.
+    """
+
+    def __init__(self) -> None:
+        self.version: int | None = None
+        self.told: set[tuple[str, str]] = set()
+
+    def is_ours(self, connection: Connection) -> bool:
+        """Whether nothing else acts in this transaction; looks again where that may have changed.
+
+        Vacuuming and the like change the version, and nothing that matters.
+        """
+        version = shape.version_of(connection)
+        if version == self.version:
+            return True
+        found = shape.faults(connection)
+        if found:
+            _log.error("what is written now is not sealed: %s", "; ".join(found[:3]))
+            return False
+        self.version = version
+        return True
+
+
+def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
     raw = seals.raw_of(connection)
     changed: list[tuple[str, Any, str | None]] = raw.execute(
         "SELECT kind, id, old FROM temp.changed"
@@ -75,6 +105,8 @@ def _seal(connection: Connection, secret: Secret, told: set[tuple[str, str]]) ->
     if not changed:
         return
     raw.execute("DELETE FROM temp.changed")
+    if not seen.is_ours(connection):
+        return
     state = seals.state_of(connection, secret)
     if state is None:  # looked for at the start, and now and then
         return
@@ -85,8 +117,8 @@ def _seal(connection: Connection, secret: Secret, told: set[tuple[str, str]]) ->
         after = seals.reseal(connection, secret, state, kind, row_id, old)
         if after is not None:
             state = after
-        elif (kind, row_id) not in told:
-            told.add((kind, row_id))
+        elif (kind, row_id) not in seen.told:
+            seen.told.add((kind, row_id))
             _log.error("%s %s was changed by another program: it is not sealed", kind, row_id)
     if appended:
         state = _with_end(connection, secret, state, min(appended))

@@ -1,0 +1,90 @@
+"""What of a database SQLite itself executes, beside what the migrations made.
+
+A trigger acts in the program's own transactions, with its rights. So do views in the place of
+tables, indexes over expressions, foreign keys, defaults and clauses of a table. Tables are compared
+by what SQLite understands of them: their text is another where a column was added later.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+from sqlalchemy import Connection
+
+from gatewayd_migrations.shape import SHAPE
+
+_NAME_CHARACTERS = 64
+_OF_SQLITE = re.compile(r"sqlite_(stat[134]|sequence)")
+"""Made by ANALYZE and the like; SQLite takes no such name from anybody else."""
+_CLAUSES = re.compile(
+    r"\b(AS|CHECK|COLLATE|CONFLICT|DEFERRABLE|GENERATED|STRICT|VIRTUAL|WITHOUT)\b", re.IGNORECASE
+)
+"""Of a table, which no PRAGMA tells."""
+
+
+def version_of(connection: Connection) -> int:
+    """A number that SQLite changes with each statement that changes the shape."""
+    (found,) = _raw(connection).execute("PRAGMA schema_version").fetchone()
+    return int(found)
+
+
+def digests(connection: Connection) -> dict[str, str]:
+    """What there is, by kind and name; a name that is there twice has no digest."""
+    raw, found = _raw(connection), dict[str, str]()
+    query = "SELECT type, name, tbl_name, sql FROM main.sqlite_master"
+    for kind, name, table, sql in raw.execute(query).fetchall():
+        if kind == "index" and sql is None and f"table {table}" in SHAPE:
+            continue  # of a constraint, which is told with its table
+        if kind == "table" and _OF_SQLITE.fullmatch(str(name)):
+            continue
+        key, text = f"{kind} {name}", _normal(str(sql))
+        if kind == "table" and key in SHAPE:
+            text = _of_table(raw, name, text)
+        said = repr((kind, name, table, text))
+        digest = hashlib.sha256(said.encode(errors="replace")).hexdigest()[:32]
+        found[key] = "" if key in found else digest
+    return found
+
+
+def faults(connection: Connection) -> list[str]:
+    """What is not as the migrations made it, a sentence for each."""
+    found, told = digests(connection), []
+    for key in sorted(found.keys() | SHAPE.keys()):
+        name = key[:_NAME_CHARACTERS]
+        if key not in SHAPE:
+            told.append(f"the store has the {name}, which gatewayd did not make: drop it")
+        elif key not in found:
+            told.append(f"the store lacks the {name}")
+        elif found[key] != SHAPE[key]:
+            told.append(f"the {name} of the store is not as gatewayd made it")
+    return told
+
+
+def _of_table(raw: Any, name: str, text: str) -> str:  # noqa: ANN401 - sqlite3's connection
+    """Columns, defaults, foreign keys with their actions, constraints, clauses."""
+
+    def pragma(what: str, of: str) -> list[tuple[Any, ...]]:
+        quoted = of.replace('"', '""')
+        return [tuple(row) for row in raw.execute(f'PRAGMA main.{what}("{quoted}")')]
+
+    constraints = [row[1:] for row in pragma("index_list", name) if row[3] != "c"]
+    return repr(
+        (
+            text.partition("(")[0].strip(),
+            pragma("table_xinfo", name),
+            pragma("foreign_key_list", name),
+            [(row, pragma("index_xinfo", row[0])) for row in sorted(constraints)],
+            sorted(found.upper() for found in _CLAUSES.findall(text)),
+        )
+    )
+
+
+def _normal(sql: str) -> str:
+    """SQLite quotes a name where it renames a table."""
+    return " ".join(sql.replace('"', "").split())
+
+
+def _raw(connection: Connection) -> Any:  # noqa: ANN401 - sqlite3's connection
+    return connection.connection.driver_connection

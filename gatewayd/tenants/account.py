@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gatewayd.engines.seam import Room
@@ -13,7 +13,7 @@ from gatewayd.tenants.costs import Asked, Entry, Spent
 from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Gate, Limits, Slot, current_slot
-from gatewayd.tenants.prices import FREE, OTHERS, Price
+from gatewayd.tenants.prices import FREE, Prices
 from gatewayd_engine.messages import TenantQuota
 
 
@@ -65,10 +65,10 @@ class Account:
         self.terms = terms
         self._ledger = ledger
         self._believed = believed
-        self._prices: Mapping[str, Price] = {}
+        self._prices = Prices()
         self._gate = Gate(terms.limits, clock)
 
-    def change(self, terms: Terms, prices: Mapping[str, Price]) -> None:
+    def change(self, terms: Terms, prices: Prices) -> None:
         """From now on; what runs goes on as it began."""
         self._prices = prices
         if terms.limits != self._gate.limits:
@@ -98,7 +98,7 @@ class Account:
             StoreUnavailable: it could not be counted.
         """
         terms, ledger = self.terms, self._ledger
-        price = self._prices.get(asked.model) or self._prices.get(OTHERS)
+        price = self._prices.of(asked.model)
         if price is None and terms.has_money_budget:
             raise PermissionDenied(
                 f"the model {asked.model} has no price, and the tenant's budget is in money: ask "

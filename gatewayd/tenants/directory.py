@@ -18,7 +18,7 @@ from gatewayd.tenants.keys import parsed, place_among
 from gatewayd.tenants.ledger import Ledger
 from gatewayd.tenants.limits import Limits
 from gatewayd.tenants.live_key import LiveKey
-from gatewayd.tenants.prices import Price
+from gatewayd.tenants.prices import Price, Prices
 from gatewayd.tenants.principal import OPERATOR, Principal, revoked
 from gatewayd.tenants.quotas import quota_of
 from gatewayd.tenants.records import Everything
@@ -35,12 +35,13 @@ class Decisive(NamedTuple):
     terms: dict[str, Terms]
     keys: Sequence[Row[Any]]
     prices: Sequence[Row[Any]]
+    doubted_prices: frozenset[str] = frozenset()
 
 
 def decisive(everything: Everything) -> Decisive:
     """Find it; equal ones need no second ``load``."""
     terms = {row.id: _terms(row) for row in everything.tenants}
-    return Decisive(terms, everything.keys, everything.prices)
+    return Decisive(terms, everything.keys, everything.prices, everything.doubted_prices)
 
 
 class Directory:
@@ -85,7 +86,8 @@ class Directory:
 
     def load(self, found: Decisive) -> None:
         """Take in what the store has now; whatever runs with a key that is gone ends."""
-        prices = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}
+        known = {row.model: Price(row.input, row.cached, row.output) for row in found.prices}
+        prices = Prices(known, found.doubted_prices)
         terms = found.terms
         for name, promised in terms.items():
             account = self._accounts.get(name)

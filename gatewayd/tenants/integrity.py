@@ -164,4 +164,4 @@ def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:
     if "keys" in lost or doubted["keys"]:
         keys.append(_Refused(""))
     prices = [row for row in everything.prices if is_trusted("prices", row.model)]
-    return Everything(tenants, cast("Any", keys), prices)
+    return Everything(tenants, cast("Any", keys), prices, frozenset(doubted["prices"]))

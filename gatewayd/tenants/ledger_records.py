@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
 from sqlalchemy.dialects import sqlite
 
 from gatewayd.errors import InsufficientQuota
@@ -45,7 +45,7 @@ _RESERVE = (
 _RELEASE = (
     delete(reservations)
     .where(reservations.c.id == bindparam("which"))
-    .returning(reservations.c.tokens, reservations.c.micros, reservations.c.period_begin)
+    .returning(reservations.c.period_begin)
 )
 _MOVE = (
     update(budgets)
@@ -53,8 +53,8 @@ _MOVE = (
     .values(
         used_tokens=budgets.c.used_tokens + bindparam("tokens"),
         used_micros=budgets.c.used_micros + bindparam("micros"),
-        reserved_tokens=budgets.c.reserved_tokens - bindparam("released_tokens"),
-        reserved_micros=budgets.c.reserved_micros - bindparam("released_micros"),
+        reserved_tokens=func.max(0, budgets.c.reserved_tokens - bindparam("released_tokens")),
+        reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
     )
 )
 _USE = sqlite.insert(usage).on_conflict_do_nothing()
@@ -94,7 +94,8 @@ def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
             row = connection.execute(_RELEASE, {"which": entry.id}).one_or_none()
             if row is None:
                 continue  # it is settled
-            released = (row.tokens, row.micros)
+            # As it was reserved: the row is not sealed, and the budget is.
+            released = (entry.asked.tokens, entry.micros)
             counts = row.period_begin == period_of(connection, entry.asked.tenant)
         else:
             # Nothing was reserved: it counts in the period in which it came.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 _MILLION = 1_000_000
@@ -51,3 +52,22 @@ class Price(NamedTuple):
 FREE = Price()
 OTHERS = "*"
 """The model whose price others have that have none of their own."""
+
+
+class Prices(NamedTuple):
+    """Of all models.
+
+    Attributes:
+        known: those that are trusted, by model.
+        doubted: models whose own price somebody has changed or taken out: they have none, also
+            where others have one. That may be cheaper.
+    """
+
+    known: Mapping[str, Price] = {}
+    doubted: Set[str] = frozenset()
+
+    def of(self, model: str) -> Price | None:
+        """Of a model; None for none."""
+        if model in self.doubted:
+            return None
+        return self.known.get(model) or self.known.get(OTHERS)

@@ -33,11 +33,16 @@ _OVER = ("failed", "completed", "expired", "cancelled")
 
 
 class Everything(NamedTuple):
-    """All that must be known to let a request in."""
+    """All that must be known to let a request in.
+
+    Attributes:
+        doubted_prices: models whose price is not as it was left, or is gone.
+    """
 
     tenants: Sequence[Row[Any]]
     keys: Sequence[Row[Any]]
     prices: Sequence[Row[Any]]
+    doubted_prices: frozenset[str] = frozenset()
 
 
 def everything(connection: Connection) -> Everything:

@@ -248,17 +248,22 @@ def _faults_of(
     for row_id, content in raw.execute(_ALL[kind]):
         version, mac = seals.pop(row_id, (0, None))
         if mac is None:
-            found.append(Fault(kind, str(row_id), "has no seal: it was put in"))
+            found.append(Fault(kind, _told(row_id), "has no seal: it was put in"))
         elif not _is(mac, _mac(secret, kind, row_id, version, content)):
-            found.append(Fault(kind, row_id, "was changed"))
+            found.append(Fault(kind, _told(row_id), "was changed"))
         elif version > state.changes:
-            found.append(Fault(kind, row_id, "is of later than the rest"))
+            found.append(Fault(kind, _told(row_id), "is of later than the rest"))
     for row_id, (version, mac) in seals.items():
         if not _is(mac, _mac(secret, kind, row_id, version, None)):
-            found.append(Fault(kind, str(row_id), "is missing"))
+            found.append(Fault(kind, _told(row_id), "is missing"))
     if total != state.totals.get(kind):
         found.append(Fault(kind, "", "as a whole are not of one moment: an older row was put back"))
     return found
+
+
+def _told(row_id: object) -> str:
+    """The id of a row; empty, which is the whole table, for one of a type that none of ours has."""
+    return row_id if isinstance(row_id, str) else ""
 
 
 def _mac(secret: Secret, kind: str, row_id: object, version: object, content: str | None) -> str:

@@ -2,7 +2,9 @@
 
 Landlock leaves a process the files that it is told and takes all others, reading them and writing
 anything; where the kernel is new enough also signals to processes outside and the memory and the
-environment of those. A filter of system calls takes sockets. Both hold for all threads that begin
+environment of those. A filter of system calls takes sockets, what changes files that cannot be
+opened (their modes, times, attributes), limits and priorities of other processes, and what Landlock
+of an older kernel leaves. Both hold for all threads that begin
 later and for all children, and nothing gives them back: call it before a library starts a thread.
 """
 
@@ -15,7 +17,7 @@ import stat
 import struct
 import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same number on every architecture
@@ -32,13 +34,51 @@ _SYSTEM = (
 )
 _AUDIT_ARCH: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _REFUSED: Final = {
-    # socket, connect, ptrace, process_vm_readv, process_vm_writev
-    "x86_64": (41, 42, 101, 310, 311),
-    "aarch64": (198, 203, 117, 270, 271),
+    "x86_64": (
+        *(41, 42, 101, 310, 311),  # socket, connect, ptrace, process_vm_readv, process_vm_writev
+        *(142, 144, 203, 314, 251),  # sched_set{param,scheduler,affinity,attr}, ioprio_set
+        *(90, 91, 268, 92, 93, 94, 260),  # chmod, fchmod, fchmodat, chown, fchown, lchown, fchownat
+        *(132, 235, 261, 280),  # utime, utimes, futimesat, utimensat
+        *(188, 189, 190, 197, 198, 199),  # setxattr, removexattr, with l and f before
+        *(256, 279),  # migrate_pages, move_pages
+    ),
+    "aarch64": (
+        *(198, 203, 117, 270, 271),
+        *(118, 119, 122, 274, 30),
+        *(52, 53, 54, 55),  # fchmod, fchmodat, fchownat, fchown
+        88,  # utimensat
+        *(5, 6, 7, 14, 15, 16),
+        *(238, 239),
+    ),
 }
-_EVERYWHERE: Final = (425, 438)
-"""io_uring_setup, which does without system calls, and pidfd_getfd."""
+_EVERYWHERE: Final = (425, 438, 452, 463, 466, 469)
+"""io_uring_setup, which does without system calls, pidfd_getfd, fchmodat2, setxattrat,
+removexattrat, file_setattr."""
+_ON_ITSELF: Final = {
+    # prlimit64; setpriority of a process (not a group or user), and which
+    "x86_64": ((302, (0,)), (141, (0, 0))),
+    "aarch64": ((261, (0,)), (140, (0, 0))),
+}
+"""Allowed where the first arguments are these."""
+_SIGNALS: Final = {
+    # kill, tgkill, rt_tgsigqueueinfo; tkill, rt_sigqueueinfo; fcntl
+    "x86_64": ((62, 234, 297), (200, 129), 72),
+    "aarch64": ((129, 131, 240), (130, 138), 25),
+}
+_PIDFD_SEND_SIGNAL: Final = 424
+_F_SETOWN, _F_SETOWN_EX = 8, 15
+_TRUNCATE: Final = {"x86_64": 76, "aarch64": 45}
+_SIGNALS_SINCE, _TRUNCATE_SINCE = 6, 3
+"""Versions of Landlock that take these."""
 _X32 = 0x40000000
+
+
+class _Argument(NamedTuple):
+    """Of a system call: with one value it is allowed, or with several it is not."""
+
+    place: int
+    values: tuple[int, ...]
+    is_allowed: bool
 
 
 class CannotConfine(Exception):
@@ -49,13 +89,40 @@ def readable(folder: str) -> list[str]:
     """What a Python of this environment reads to import things, and a checkpoint.
 
     Args:
-        folder: of the checkpoint; where its files are links, what they lead to.
+        folder: of the checkpoint. Where its files are links, also what they lead to, if that is a
+            file of a Hugging Face cache that has the folder, or one that anybody may read: a
+            checkpoint may name any file of this user's.
     """
     found = [*_SYSTEM, sys.prefix, sys.base_prefix, *sys.path, folder]
     found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
     if os.path.isdir(folder):
-        found += [os.path.realpath(entry.path) for entry in os.scandir(folder)]
+        targets = [os.path.realpath(entry.path) for entry in os.scandir(folder)]
+        blobs = _blobs_of(os.path.realpath(folder))
+        found += [
+            path
+            for path in targets
+            if os.path.isfile(path) and (os.path.dirname(path) == blobs or _is_public(path))
+        ]
     return [path for path in dict.fromkeys(found) if path.strip("/") and os.path.isabs(path)]
+
+
+def _blobs_of(folder: str) -> str | None:
+    """Where a Hugging Face cache has the files of ``MODEL/snapshots/REVISION``."""
+    snapshots = os.path.dirname(folder)
+    if os.path.basename(snapshots) != "snapshots":
+        return None
+    return os.path.join(os.path.dirname(snapshots), "blobs")
+
+
+def _is_public(path: str) -> bool:
+    """Whether every user may read a file, and come to it."""
+    if not os.stat(path).st_mode & stat.S_IROTH:
+        return False
+    while (folder := os.path.dirname(path)) != path:
+        path = folder
+        if not os.stat(path).st_mode & stat.S_IXOTH:
+            return False
+    return True
 
 
 def confine(paths: Iterable[str]) -> None:
@@ -72,13 +139,13 @@ def confine(paths: Iterable[str]) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise CannotConfine("the kernel refuses PR_SET_NO_NEW_PRIVS")
-    _refuse_sockets(libc)
-    _keep(libc, paths)
-
-
-def _keep(libc: ctypes.CDLL, paths: Iterable[str]) -> None:
-    """Landlock."""
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
+    _filter_calls(libc, version)
+    _keep(libc, version, paths)
+
+
+def _keep(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
+    """Landlock."""
     if version < 1:
         raise CannotConfine("the kernel has no Landlock")
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
@@ -116,21 +183,53 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
         os.close(opened)
 
 
-def _refuse_sockets(libc: ctypes.CDLL) -> None:
+def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
     """Seccomp: EPERM for some system calls, for all of another architecture, and for x32's."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise CannotConfine(f"the numbers of system calls on {machine} are not known here")
-    load, equal, at_least, done = 0x20, 0x15, 0x35, 0x06
-    allow, refuse = 0x7FFF0000, 0x00050000 | 1
-    refused = (*_REFUSED[machine], *_EVERYWHERE)
-    steps = [(load, 0, 0, 4), (equal, 0, len(refused) + 3, _AUDIT_ARCH[machine]), (load, 0, 0, 0)]
-    steps.append((at_least, len(refused) + 1, 0, _X32))
-    for place, number in enumerate(refused):
-        steps.append((equal, len(refused) - place, 0, number))
-    steps += [(done, 0, 0, allow), (done, 0, 0, refuse)]
-    # From the second step to the last: over the rest of the table and the one that allows.
-    code = ctypes.create_string_buffer(b"".join(struct.pack("=HBBI", *step) for step in steps))
-    program = struct.pack("@HP", len(steps), ctypes.addressof(code))
+    code = _program(machine, landlock, os.getpid())
+    held = ctypes.create_string_buffer(code)
+    program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
     if libc.prctl(_PR_SET_SECCOMP, 2, program, 0, 0):
         raise CannotConfine(f"seccomp: {os.strerror(ctypes.get_errno())}")
+
+
+def _program(machine: str, landlock: int, pid: int) -> bytes:
+    """The filter; of arguments it sees the low half, as the kernel does where they are ``int``."""
+    refused = [*_REFUSED[machine], *_EVERYWHERE]
+    judged = [
+        (number, [_Argument(place, (value,), True) for place, value in enumerate(values)])
+        for number, values in _ON_ITSELF[machine]
+    ]
+    if landlock < _SIGNALS_SINCE:
+        to_a_process, to_any, fcntl = _SIGNALS[machine]
+        refused += [*to_any, _PIDFD_SEND_SIGNAL]
+        judged += [(number, [_Argument(0, (pid,), True)]) for number in to_a_process]
+        judged.append((fcntl, [_Argument(1, (_F_SETOWN, _F_SETOWN_EX), False)]))
+    if landlock < _TRUNCATE_SINCE:
+        refused.append(_TRUNCATE[machine])
+    load, equal, at_least, done = 0x20, 0x15, 0x35, 0x06
+    allow, refuse = 0x7FFF0000, 0x00050000 | 1
+    # What is done, where to go if so and if not: so many steps on, or to the last one.
+    steps: list[tuple[int, int | None, int | None, int]] = [
+        (load, 0, 0, 4),
+        (equal, 0, None, _AUDIT_ARCH[machine]),
+        (load, 0, 0, 0),
+        (at_least, None, 0, _X32),
+        *((equal, None, 0, number) for number in refused),
+    ]
+    for number, arguments in judged:
+        looks: list[tuple[int, int | None, int | None, int]] = []
+        for place, values, is_allowed in arguments:
+            yes, no = (0, None) if is_allowed else (None, 0)
+            looks.append((load, 0, 0, 16 + 8 * place))
+            looks += [(equal, yes, no, value) for value in values]
+        looks.append((done, 0, 0, allow))
+        steps += [(equal, 0, len(looks), number), *looks]
+    steps += [(done, 0, 0, allow), (done, 0, 0, refuse)]
+    last = len(steps) - 1
+    return b"".join(
+        struct.pack("=HBBI", what, *(last - at - 1 if to is None else to for to in (yes, no)), k)
+        for at, (what, yes, no, k) in enumerate(steps)
+    )

@@ -119,7 +119,9 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
     """
     planted = shape.faults(connection)
     if planted:
-        raise Conflict(f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}")
+        raise Conflict(
+            f"mend that first, with the sqlite3 shell: {'; '.join(planted[:_MOST_TOLD])}"
+        )
     report = examine(connection, secret, file)
     if not report.all:
         return []

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
+from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
 from gatewayd.store.faults import StoreError, reason_of
 from gatewayd.tenants import (
@@ -258,6 +259,8 @@ def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
     try:
         with engine.begin() as connection:
             audit.note_fault(connection, secret, fault, time.time())
+    except StoreUnavailable as error:
+        _log.error("that is not on record yet: %s", error.message)
     except DBAPIError as error:
         if reason_of(error) is None:
             raise

@@ -79,5 +79,5 @@ async def test_the_work_of_a_request_is_its_senders_and_nothing_of_the_last_one_
         client = ("192.0.2.7", 4000)
         scope = {"type": "http", "method": "POST", "path": "/x", "client": client}
         await gate({**scope, IN_SCOPE: principal}, nothing, nothing)
-    everybody = ("192.0.2.7", OPERATOR, False)
+    everybody = ("@192.0.2.7", OPERATOR, False)
     assert seen == [everybody, ("a", limited, True), everybody, ("b", free, False)]

@@ -43,6 +43,7 @@ OPERATORS = (
     "gatewayd/credentials.py",
     "gatewayd/files/vault.py",
     "gatewayd/http/schema/openapi.py",
+    "gatewayd/store/shape.py",
     "gatewayd/tenants/actions.py",
     "gatewayd/tenants/records.py",
     "plugins/gatewayd_hooks/children.py",
@@ -60,6 +61,7 @@ CHECKPOINTS = (
 )
 CLIENTS = (
     "gatewayd/http/asgi.py",
+    "gatewayd/http/edge_chunks.py",
     "gatewayd/http/guard.py",
     "gatewayd/http/protocol_route.py",
     "gatewayd/http/request_id.py",

@@ -47,6 +47,8 @@ class Target(NamedTuple):
             headers={"authorization": f"Bearer {self.keys[tenant]}"},
             timeout=60,
             limits=httpx.Limits(max_connections=None),
+            verify=False,  # no certificates are read for each client
+            trust_env=False,
         )
 
 

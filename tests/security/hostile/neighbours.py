@@ -47,8 +47,8 @@ class Target(NamedTuple):
             headers={"authorization": f"Bearer {self.keys[tenant]}"},
             timeout=60,
             limits=httpx.Limits(max_connections=None),
-            verify=False,  # no certificates are read for each client
-            trust_env=False,
+            # Without certificates to read for each client they are several times as quick.
+            verify="GATEWAYD_HOSTILE_SECONDS" not in os.environ,
         )
 
 

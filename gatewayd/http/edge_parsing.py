@@ -6,6 +6,7 @@ other requests of the connection but whether the last one has its answer.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from typing import Any, NoReturn
 
 import httptools
@@ -120,9 +121,9 @@ class ParsingProtocol(HttpToolsProtocol):
         """Answer what cannot be parsed, or what the parser was stopped for."""
         self._refuse(self._refusal or InvalidRequest(msg, code="invalid_http"))
 
+    @abstractmethod
     def _refuse(self, error: GatewayError, *, at_once: bool = False) -> None:
         """Answer what is arriving with an error, and close."""
-        raise NotImplementedError
 
     def _count_header(self, num_bytes: int) -> None:
         self._seen_header_bytes += num_bytes

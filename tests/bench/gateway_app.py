@@ -1,9 +1,11 @@
-"""The two servers that ``gateway_cost`` compares, both on uvicorn, uvloop and httptools.
+"""The servers that ``gateway_cost`` compares, all on uvicorn, uvloop and httptools.
 
 ``gatewayd``: the whole HTTP side as the daemon serves it, its edge included, on a fleet that makes
 a token for every sequence at each turn of the event loop, as if a frame came from an engine that
-takes no time. ``bare``: an ASGI app that reads the body, parses its JSON and sends answers of the
-same shape in as many pieces; it checks nothing, counts nothing and knows no model.
+takes no time. ``tenant``: the same for a tenant with a key, limits and a budget, whose usage goes
+to a store; the key is written to standard output. ``bare``: an ASGI app that reads the body, parses
+its JSON and sends answers of the same shape in as many pieces; it checks nothing, counts nothing
+and knows no model.
 """
 
 from __future__ import annotations
@@ -13,11 +15,15 @@ import asyncio
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import msgspec
 import uvicorn
+import uvloop
 
+from gatewayd.config import Config
+from gatewayd.durable import Durable
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
 from gatewayd.engines.taken import Taken
 from gatewayd.http.app import build_app
@@ -25,6 +31,7 @@ from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
 from gatewayd.metrics import Metrics
 from gatewayd.server import server_config
+from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.model import TextModel
 from gatewayd_engine.embedded import folder
 from gatewayd_engine.messages import ModelInfo
@@ -165,7 +172,7 @@ async def bare(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body", "body": CHUNK + END + DONE})
 
 
-def services() -> Services:
+def services(durable: Durable | None = None) -> Services:
     """What the daemon's app is given, with the fake fleet."""
     fleet = FreeFleet()
     metrics = Metrics(fleet, "nano", version="bench", max_model_len=MODEL.max_model_len)
@@ -175,11 +182,48 @@ def services() -> Services:
         models=("nano",),
         metrics=metrics,
         version="bench",
+        durable=durable,
     )
 
 
+TERMS = {
+    "requests_per_minute": 10_000_000,
+    "tokens_per_minute": 10**9,
+    "concurrency": 1000,
+    "most_tokens": 10**12,
+}
+"""Limits and a budget that are counted and never reached."""
+
+
+async def serve_tenant(port: int) -> None:
+    """The gateway with a store in a folder that goes with the process, and one tenant."""
+    with TemporaryDirectory() as folder:
+        durable = Durable(Config(store={"path": folder}))
+        try:
+            ours = services(durable)
+            app = build_app(ours)
+            await durable.start()
+            for path, body in (
+                ("/admin/tenants", {"tenant": "bench", "terms": TERMS}),
+                ("/admin/keys", {"tenant": "bench"}),
+            ):
+                action, params = action_of("POST", path)
+                made = await durable.tenancy.act(action, params, body_of(action, body), "bench")
+            print("key", made["secret"], flush=True)
+            _freeze()
+            await uvicorn.Server(server_config(app, ours.metrics.answered, port=port)).serve()
+            await durable.stop()
+        finally:
+            durable.close()
+
+
+def _freeze() -> None:
+    gc.collect()
+    gc.freeze()  # as the daemon does
+
+
 def config(which: str, **options: Any) -> uvicorn.Config:
-    """How each of them is served."""
+    """How each of the others is served."""
     if which == "gatewayd":
         ours = services()
         return server_config(build_app(ours), ours.metrics.answered, loop="uvloop", **options)
@@ -201,12 +245,14 @@ def config(which: str, **options: Any) -> uvicorn.Config:
 def main() -> None:
     """Serve one of them."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("which", choices=["gatewayd", "bare"])
+    parser.add_argument("which", choices=["gatewayd", "tenant", "bare"])
     parser.add_argument("--port", type=int, required=True)
     args = parser.parse_args()
+    if args.which == "tenant":
+        uvloop.run(serve_tenant(args.port))
+        return
     server = uvicorn.Server(config(args.which, port=args.port))
-    gc.collect()
-    gc.freeze()  # as the daemon does
+    _freeze()
     server.run()
 
 

@@ -1,8 +1,9 @@
 """What the gateway's HTTP path costs: beside a bare ASGI app that sends the same answers.
 
-Both are processes of their own with one event loop, pinned to one core; the client has another
-and only looks for the ends of answers, and ``client_busy`` in the details says how far it is from
-being the limit. The rounds alternate who is first; their medians are compared.
+Each is a process of its own with one event loop, pinned to one core; the client has another and
+only looks for the ends of answers, and ``client_busy`` in the details says how far it is from being
+the limit. The rounds alternate who is first; their medians are compared. The gateway is measured
+twice: open, and for a tenant with a key, limits and a budget, whose prompts have 2,000 characters.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from tests.bench import report, servers
 AT_LEAST = 0.5
 STREAM_TOKENS = 128
 WARMUP_SECONDS = 1.0
-MESSAGES = [{"role": "user", "content": "What does os.path.join do?"}]
+PROMPT = "What does os.path.join do?"
+LONG_PROMPT = f"{PROMPT} " * 75
 
 
 class Load(NamedTuple):
@@ -36,26 +38,37 @@ class Load(NamedTuple):
     concurrency: int
     max_tokens: int
     is_stream: bool
+    prompt: str
 
-    def request(self, port: int) -> bytes:
+    def request(self, port: int, key: str = "") -> bytes:
         """The bytes of one request."""
         body = msgspec.json.encode(
             {
                 "model": "nano",
-                "messages": MESSAGES,
+                "messages": [{"role": "user", "content": self.prompt}],
                 "max_tokens": self.max_tokens,
                 "stream": self.is_stream,
             }
         )
+        bearer = b"Authorization: Bearer %b\r\n" % key.encode() if key else b""
         return (
-            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n"
+            b"POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n%b"
             b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n%b"
-            % (port, len(body), body)
+            % (port, bearer, len(body), body)
         )
 
 
-STREAMS = Load("streamed", 64, STREAM_TOKENS, True)
-WHOLES = Load("whole", 32, 1, False)
+WHOLES = Load("whole", 32, 1, False, PROMPT)
+STREAMS = Load("streamed", 64, STREAM_TOKENS, True, PROMPT)
+LONG_WHOLES = Load("whole, long prompt", 32, 1, False, LONG_PROMPT)
+LONG_STREAMS = Load("streamed, long prompt", 64, STREAM_TOKENS, True, LONG_PROMPT)
+
+LOADS = {
+    "gatewayd": (WHOLES, STREAMS),
+    "tenant": (LONG_WHOLES, LONG_STREAMS),
+    "bare": (WHOLES, STREAMS, LONG_WHOLES, LONG_STREAMS),
+}
+"""Of each server."""
 
 
 class Rates(NamedTuple):
@@ -123,7 +136,7 @@ class Connection(asyncio.Protocol):
             self.failure = self.failure or "the server closed the connection"
 
 
-async def drive(port: int, load: Load, seconds: float) -> Rates:
+async def drive(port: int, load: Load, seconds: float, key: str = "") -> Rates:
     """Load a server.
 
     Raises:
@@ -133,7 +146,7 @@ async def drive(port: int, load: Load, seconds: float) -> Rates:
     connections: list[Connection] = []
 
     def connect() -> Connection:
-        connections.append(Connection(load.request(port), stream=load.is_stream))
+        connections.append(Connection(load.request(port, key), stream=load.is_stream))
         return connections[-1]
 
     for _ in range(load.concurrency):
@@ -164,18 +177,20 @@ def placement() -> tuple[list[str], set[int]]:
 
 
 def measure(which: str, seconds: float) -> dict[Load, Rates]:
-    """Start a server, load it both ways, stop it."""
+    """Start a server, load it in its ways, stop it."""
     app = str(Path(__file__).with_name("gateway_app.py"))
     on_its_core, _ = placement()
     port = servers.free_port()
     with tempfile.TemporaryDirectory() as logs:
         command = [*on_its_core, sys.executable, app, which, "--port", str(port)]
-        with servers.serving(command, port, Path(logs) / "log", path="/v1/models"):
-            return {load: uvloop.run(drive(port, load, seconds)) for load in (WHOLES, STREAMS)}
+        log = Path(logs) / "log"
+        with servers.serving(command, port, log, path="/livez"):
+            key = log.read_text().partition("key ")[2].strip()
+            return {load: uvloop.run(drive(port, load, seconds, key)) for load in LOADS[which]}
 
 
 def compare(rounds: int, seconds: float) -> tuple[list[report.Finding], list[dict[str, object]]]:
-    """Measure both servers in turn.
+    """Measure all servers in turn.
 
     Returns:
         The findings, and every single measurement.
@@ -186,24 +201,26 @@ def compare(rounds: int, seconds: float) -> tuple[list[report.Finding], list[dic
     os.sched_setaffinity(0, placement()[1])
     try:
         for turn in range(rounds):
-            for which in ("gatewayd", "bare") if turn % 2 == 0 else ("bare", "gatewayd"):
+            for which in list(LOADS) if turn % 2 == 0 else reversed(LOADS):
                 for load, rates in measure(which, seconds).items():
                     found[which, load].append(rates)
                     details.append({"server": which, "load": load.name, **rates._asdict()})
     finally:
         os.sched_setaffinity(0, mine)
 
-    def finding(title: str, unit: str, load: Load) -> report.Finding:
+    def finding(title: str, unit: str, load: Load, server: str = "gatewayd") -> report.Finding:
         def middle(rates: Sequence[Rates]) -> float:
             return report.median([getattr(one, unit) for one in rates])
 
-        ours, bare = middle(found["gatewayd", load]), middle(found["bare", load])
+        ours, bare = middle(found[server, load]), middle(found["bare", load])
         return report.Finding(title, f"{unit}/s", ours, bare, "bare ASGI app", AT_LEAST)
 
     findings = [
         finding(f"chunks, {STREAMS.concurrency} streams", "chunks", STREAMS),
         finding(f"answers of {STREAM_TOKENS} tokens, streamed", "requests", STREAMS),
         finding("answers of one token, whole", "requests", WHOLES),
+        finding("a limited tenant's chunks", "chunks", LONG_STREAMS, "tenant"),
+        finding("a limited tenant's answers, whole", "requests", LONG_WHOLES, "tenant"),
     ]
     return findings, details
 

@@ -8,7 +8,7 @@ import time
 
 from gatewayd.config import Config
 from gatewayd.explain.causes import PLUGIN
-from gatewayd.explain.trail import spent_on
+from gatewayd.explain.trail import TimedSpan
 from gatewayd.pipeline_observers import Observers
 from gatewayd_hooks.fence import Fence, StrategyFault
 from gatewayd_hooks.ledger import Ledger
@@ -52,7 +52,7 @@ class Told:
             self._watchdog.arm()
             began = time.thread_time()
             try:
-                with spent_on(PLUGIN, f"{Kind.OBSERVER.value}.{plugin}"):
+                with TimedSpan(PLUGIN, f"{Kind.OBSERVER.value}.{plugin}"):
                     listener(**arguments)
                 self._ledger.settle_call(Kind.OBSERVER, time.thread_time() - began)
                 for overrun in self._ledger.take_overruns(Kind.OBSERVER):

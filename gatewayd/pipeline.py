@@ -104,7 +104,7 @@ class Pipeline:
             asks.asked, asks.is_sent = work, False
         principal.check_use(work.model)
         if principal.account is not None:
-            with trail.spent_on(ADMISSION):
+            with trail.TimedSpan(ADMISSION):
                 ticket = await principal.account.admit(asked_of(work))
             work = owned(work, principal.account)
         generation = Generation(self, work, ticket)

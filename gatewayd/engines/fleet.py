@@ -32,7 +32,7 @@ from gatewayd.errors import (
     ServerStopping,
 )
 from gatewayd.explain.causes import ADMISSION
-from gatewayd.explain.trail import spent_on
+from gatewayd.explain.trail import TimedSpan
 from gatewayd_engine.messages import (
     Evicted,
     ModelInfo,
@@ -209,7 +209,7 @@ class EngineFleet:
             return None
         serving = sum(replica.can_serve for replica in self._replicas)
         load = partial(self.backlog.load, num_replicas=serving)
-        with spent_on(ADMISSION, self.admission.name):
+        with TimedSpan(ADMISSION, self.admission.name):
             return admit(self.admission, request, num_choices, load, self.deadlines)
 
     def _check_open(self) -> None:

@@ -79,12 +79,20 @@ def about(trail: Trail | None) -> Iterator[None]:
         _current.reset(before)
 
 
-@contextmanager
-def spent_on(cause: str, strategy: str = "") -> Iterator[None]:
-    """What happens within is due to this, and to a strategy, if one is named."""
-    trail, began = _current.get(), time.monotonic()
-    try:
-        yield
-    finally:
-        if trail is not None:
-            trail.spans.append(Span(cause, began, time.monotonic(), strategy))
+class TimedSpan:
+    """What happens within is due to a cause, and to a strategy, if one is named."""
+
+    __slots__ = ("_began", "_cause", "_strategy", "_trail")
+
+    def __init__(self, cause: str, strategy: str = "") -> None:
+        self._cause, self._strategy = cause, strategy
+
+    def __enter__(self) -> None:
+        """It begins."""
+        self._trail, self._began = _current.get(), time.monotonic()
+
+    def __exit__(self, *error: object) -> None:
+        """It ends, however it does."""
+        if self._trail is not None:
+            span = Span(self._cause, self._began, time.monotonic(), self._strategy)
+            self._trail.spans.append(span)

@@ -20,7 +20,7 @@ from gatewayd.errors import (
     UnsupportedMediaType,
 )
 from gatewayd.explain.causes import RECEIVE
-from gatewayd.explain.trail import spent_on
+from gatewayd.explain.trail import TimedSpan
 from gatewayd.http.bodies import FREE_BYTES, claim
 
 Scope = MutableMapping[str, Any]
@@ -83,7 +83,7 @@ async def read_body(scope: Scope, receive: Receive, limit: int) -> bytes:
         ClientGone: it did not come to its end.
     """
     stated = _check_headers(scope, limit)
-    with spent_on(RECEIVE):
+    with TimedSpan(RECEIVE):
         return await _receive(scope, receive, stated, limit)
 
 

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import deque
 
-_SECONDS = 0.008
+_SECONDS = 0.012
 """Of a turn of the loop, after which requests wait for the next one."""
 _MOST_RESUMED = 8
 """Of those that wait, in a turn; what each takes is not known before."""

@@ -19,6 +19,9 @@ from gatewayd_hooks.tables import RequestTable
 
 TableT = TypeVar("TableT", bound=RequestTable)
 
+_SMALL_BYTES = 16 * 1024
+"""Of a body of which so few objects are made that the garbage collector may come by."""
+
 _decode = msgspec.json.Decoder().decode
 
 
@@ -48,12 +51,10 @@ def parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
     Raises:
         InvalidRequest: it is not JSON, or a field is wrong or not supported.
     """
+    if len(body) <= _SMALL_BYTES:
+        return check(table, _object(body))
     with collecting.held():
-        return _parse(table, body)
-
-
-def _parse(table: type[TableT], body: bytes) -> tuple[TableT, list[str]]:
-    return check(table, _object(body))
+        return check(table, _object(body))
 
 
 def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str]]:

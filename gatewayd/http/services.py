@@ -20,7 +20,7 @@ from gatewayd.errors import (
     StrategyUnavailable,
 )
 from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
-from gatewayd.explain.trail import spent_on
+from gatewayd.explain.trail import TimedSpan
 from gatewayd.fair_queue import on_behalf_of
 from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.structured import Wish
@@ -129,7 +129,7 @@ class Services:
         """
         if self.fleet.model is None:
             try:
-                with spent_on(WAITED_ENGINE), contextlib.suppress(TimeoutError):
+                with TimedSpan(WAITED_ENGINE), contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(self.limits.load_seconds):
                         await self.fleet.wait_model()
             except QueueFull as error:
@@ -151,7 +151,7 @@ class Services:
         if wish is None or self.guides is None:
             return None if wish is None else wish.spec
         check = partial(self.guides.check, tenant=current_principal().tenant, turn=on_behalf_of())
-        with spent_on(GRAMMAR, self.guides.strategy):
+        with TimedSpan(GRAMMAR, self.guides.strategy):
             try:
                 return await check(wish.spec, wish.param)
             except InvalidRequest as refused:

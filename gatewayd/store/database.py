@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store import wal
-from gatewayd.store.faults import raise_for_client
+from gatewayd.store.faults import DATABASE_ERRORS, raise_for_client
 from gatewayd.store.writer import Writer
 
 T = TypeVar("T")
@@ -81,7 +80,7 @@ class Database:
             raise _closed()
         try:
             return await loop.run_in_executor(self._readers, self._read, work)
-        except DBAPIError as error:
+        except DATABASE_ERRORS as error:
             raise_for_client(error)
 
     async def write(self, work: Callable[[Connection], T]) -> T:
@@ -96,7 +95,7 @@ class Database:
             raise _closed()
         try:
             return await asyncio.wrap_future(self._writer.submit(work))
-        except DBAPIError as error:
+        except DATABASE_ERRORS as error:
             raise_for_client(error)
 
     async def move(self) -> None:

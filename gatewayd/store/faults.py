@@ -32,6 +32,10 @@ _MORE = {
 """Of the memory that readers and the writer share, in a file beside the database."""
 
 
+DATABASE_ERRORS = (DBAPIError, sqlite3.Error)
+"""By SQLAlchemy, and by the driver where a statement is run without it."""
+
+
 class StoreError(Exception):
     """The store cannot be used; one sentence for the operator."""
 
@@ -50,7 +54,7 @@ def reason_of(error: BaseException) -> str | None:
     return None
 
 
-def raise_for_client(error: DBAPIError | OSError) -> NoReturn:
+def raise_for_client(error: DBAPIError | sqlite3.Error | OSError) -> NoReturn:
     """Raise what a request is answered with: 503 where the store is at fault, else the error."""
     reason = reason_of(error)
     if reason is None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 from sqlalchemy import Connection, Engine
 
 from gatewayd.store.faults import reason_of
+from gatewayd.store.prepared import raw_of
 from gatewayd.store.wal import Log
 
 T = TypeVar("T")
@@ -84,19 +85,20 @@ def _write(connection: Connection, group: list[_Piece]) -> None:
     left = list(group)
     try:
         with connection.begin():
+            raw = raw_of(connection)
             while left:
                 piece = left[0]
-                savepoint = connection.begin_nested()
+                raw.execute("SAVEPOINT piece")
                 try:
                     result = piece.work(connection)
                 except Exception as error:
                     # A fault of the store's may have ended the whole transaction.
                     if reason_of(error) is not None:
                         raise
-                    savepoint.rollback()
+                    raw.execute("ROLLBACK TO piece")
                     piece.future.set_exception(error)
                 else:
-                    savepoint.commit()
+                    raw.execute("RELEASE piece")
                     done.append((piece.future, result))
                 left.pop(0)
     except BaseException as error:  # noqa: BLE001 - told to all who wait

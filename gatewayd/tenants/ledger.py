@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.again import until_done
@@ -46,6 +46,8 @@ class Ledger:
         self._left: list[Settlement] = []
         self._slots: dict[str, int] = {}
         self._writing: asyncio.Task[None] | None = None
+        self._wanted: list[tuple[Entry, asyncio.Future[None]]] = []
+        self._reserving: asyncio.Task[None] | None = None
 
     def check(self) -> None:
         """See that what comes can be counted.
@@ -66,8 +68,12 @@ class Ledger:
             InsufficientQuota: the budget has too little left.
             StoreUnavailable: the store cannot be written.
         """
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._wanted.append((entry, written))
+        if self._reserving is None or self._reserving.done():
+            self._reserving = asyncio.create_task(self._reserve(), name="reservations")
         try:
-            await self._database.write(lambda connection: records.reserve(connection, entry))
+            await written
         except (asyncio.CancelledError, StoreUnavailable):
             self.withdraw(entry)  # it may have been written
             raise
@@ -117,9 +123,44 @@ class Ledger:
         """The daemon ends: hand what is left to the writer, which ends after it."""
         if self._writing is not None:
             self._writing.cancel()
+        if self._reserving is not None:
+            self._reserving.cancel()
         if self._left:
             submit(self._left)
         self.marks.close()
+
+    async def _reserve(self) -> None:
+        """Write reservations; those that come meanwhile are the next transaction's."""
+        while self._wanted:
+            some, self._wanted = self._wanted[:_AT_ONCE], self._wanted[_AT_ONCE:]
+            some = [one for one in some if not one[1].done()]  # else it was cancelled
+            try:
+                told = await self._reserved([entry for entry, _ in some])
+            except asyncio.CancelledError:
+                for _, written in some:
+                    written.cancel()
+                raise
+            for (_, written), error in zip(some, told, strict=True):
+                if written.done():
+                    continue
+                if error is None:
+                    written.set_result(None)
+                else:
+                    written.set_exception(error)
+
+    async def _reserved(self, entries: Sequence[Entry]) -> Sequence[Exception | None]:
+        """Write some; gives for each what went wrong."""
+        try:
+            return await self._database.write(
+                lambda connection: records.reserve(connection, entries)
+            )
+        except StoreUnavailable as error:
+            return [error] * len(entries)
+        except Exception as error:  # noqa: BLE001 - told to whoever waits
+            if len(entries) == 1:
+                return [error]
+            # One of them must not take the others with it.
+            return [told for one in entries for told in await self._reserved([one])]
 
     async def _write(self) -> None:
         while self._left:

@@ -7,14 +7,16 @@ the budget as long as nobody lowers it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
-from sqlalchemy.dialects import sqlite
 
 from gatewayd.errors import InsufficientQuota
+from gatewayd.store.prepared import Prepared
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.marks import Mark
@@ -22,7 +24,7 @@ from gatewayd.tenants.periods import end_of
 from gatewayd.tenants.prices import Price
 from gatewayd.tenants.turnover import period_of, turn
 
-_RESERVE = (
+_RESERVE = Prepared(
     update(budgets)
     .where(
         budgets.c.tenant == bindparam("whose"),
@@ -42,12 +44,14 @@ _RESERVE = (
         reserved_micros=budgets.c.reserved_micros + bindparam("micros"),
     )
 )
-_RELEASE = (
+_AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
+_RELEASE = Prepared(
     delete(reservations)
-    .where(reservations.c.id == bindparam("which"))
-    .returning(reservations.c.period_begin)
+    .where(reservations.c.id.in_(_AMONG))
+    .returning(reservations.c.id, reservations.c.period_begin)
 )
-_MOVE = (
+_SETTLED = Prepared(select(usage.c.id).where(usage.c.id.in_(_AMONG)))
+_MOVE = Prepared(
     update(budgets)
     .where(budgets.c.tenant == bindparam("whose"))
     .values(
@@ -57,69 +61,112 @@ _MOVE = (
         reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
     )
 )
-_USE = sqlite.insert(usage).on_conflict_do_nothing()
+_OF_A_REQUEST = ("request_id", "tenant", "key_id", "endpoint", "model", "created_at")
+_PRICES = ("input_price", "cached_price", "output_price")
 
 
-def reserve(connection: Connection, entry: Entry) -> None:
-    """Take the most that a request may take from its tenant's budget.
+def _given(*names: str) -> dict[str, Any]:
+    return {name: bindparam(name) for name in names}
 
-    Raises:
-        InsufficientQuota: that is not left.
-    """
-    asked = entry.asked
-    amount = {"tokens": asked.tokens, "micros": entry.micros}
-    begin, _ = turn(connection, asked.tenant, entry.created_at)
-    if connection.execute(_RESERVE, {"whose": asked.tenant, **amount}).rowcount != 1:
-        raise _refusal(connection, entry)
-    price = entry.price
-    connection.execute(
-        insert(reservations).values(
-            id=entry.id,
-            **_of_a_request(entry),
-            prompt_tokens=asked.prompt_tokens,
-            **amount,
-            input_price=price.input,
-            cached_price=price.cached,
-            output_price=price.output,
-            period_begin=begin,
-        )
+
+_HOLD = Prepared(
+    insert(reservations).values(
+        _given("id", *_OF_A_REQUEST, "prompt_tokens", "tokens", "micros", *_PRICES, "period_begin")
     )
+)
+_USE = Prepared(insert(usage).values(_given("id", *_OF_A_REQUEST, "micros", *Spent._fields)))
 
 
-def settle(connection: Connection, settlements: Iterable[Settlement]) -> None:
-    """Write down what requests took and let go of the rest; once more changes nothing."""
+def reserve(connection: Connection, entries: Sequence[Entry]) -> list[InsufficientQuota | None]:
+    """Take the most that each request may take from its tenant's budget, in their order.
+
+    Returns:
+        For each why it was not taken, or None.
+    """
+    refused: dict[str, InsufficientQuota] = {}
+    held: list[dict[str, object]] = []
+    begins: dict[tuple[str, int], int] = {}
+    for entry in entries:
+        asked, price = entry.asked, entry.price
+        when = asked.tenant, entry.created_at
+        if when not in begins:
+            begins[when], _ = turn(connection, *when)
+        amount = {"tokens": asked.tokens, "micros": entry.micros}
+        if _RESERVE.run(connection, whose=asked.tenant, **amount).rowcount != 1:
+            refused[entry.id] = _refusal(connection, entry)
+            continue
+        held.append(
+            {
+                "id": entry.id,
+                **_of_a_request(entry),
+                "prompt_tokens": asked.prompt_tokens,
+                **amount,
+                "input_price": price.input,
+                "cached_price": price.cached,
+                "output_price": price.output,
+                "period_begin": begins[when],
+            }
+        )
+    _HOLD.run_for_all(connection, held)
+    return [refused.get(entry.id) for entry in entries]
+
+
+class _Moved:
+    """By how much the amounts of one budget change."""
+
+    __slots__ = ("micros", "released_micros", "released_tokens", "tokens")
+
+    def __init__(self) -> None:
+        self.tokens = self.micros = self.released_tokens = self.released_micros = 0
+
+
+def settle(connection: Connection, settlements: Sequence[Settlement]) -> None:
+    """Write down what requests took and let go of the rest; once more changes nothing.
+
+    What ran and has no reservation any more, for which somebody else must have deleted it, is
+    charged all the same.
+    """
+    ids = {"ids": json.dumps([settlement.entry.id for settlement in settlements])}
+    released = dict(_RELEASE.run(connection, **ids).fetchall())
+    settled = {found for (found,) in _SETTLED.run(connection, **ids)}
+    rows: list[dict[str, object]] = []
+    moves: dict[str, _Moved] = defaultdict(_Moved)
     for entry, spent in settlements:
-        released = (0, 0)
-        if entry.is_reserved:
-            row = connection.execute(_RELEASE, {"which": entry.id}).one_or_none()
-            if row is None:
-                continue  # it is settled
-            # As it was reserved: the row is not sealed, and the budget is.
-            released = (entry.asked.tokens, entry.micros)
-            counts = row.period_begin == period_of(connection, entry.asked.tenant)
+        begin = released.pop(entry.id, None)
+        if entry.id in settled or (begin is None and spent is None):
+            continue
+        settled.add(entry.id)
+        tenant = entry.asked.tenant
+        if begin is not None:
+            counts = begin == period_of(connection, tenant)
         else:
             # Nothing was reserved: it counts in the period in which it came.
-            now, then = turn(connection, entry.asked.tenant, entry.created_at)
+            now, then = turn(connection, tenant, entry.created_at)
             counts = now == then
-        used = (0, 0)
+        move = moves[tenant] if counts else _Moved()  # of a period that is over nothing counts
+        if entry.is_reserved:
+            # As it was reserved: the row is not sealed, and the budget is.
+            move.released_tokens += entry.asked.tokens
+            move.released_micros += entry.micros
         if spent is not None:
             micros = entry.price.cost(
                 spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens
             )
-            row_of_it = {"id": entry.id, "micros": micros, **_of_a_request(entry)}
-            if not connection.execute(_USE, {**row_of_it, **spent._asdict()}).rowcount:
-                continue
-            used = (spent.tokens, micros)
-        if not counts:
-            continue  # the period is over in which it was reserved, and counts
-        moved = {
-            "whose": entry.asked.tenant,
-            "tokens": used[0],
-            "micros": used[1],
-            "released_tokens": released[0],
-            "released_micros": released[1],
-        }
-        connection.execute(_MOVE, moved)
+            move.tokens += spent.tokens
+            move.micros += micros
+            rows.append(
+                {"id": entry.id, "micros": micros, **_of_a_request(entry), **spent._asdict()}
+            )
+    _USE.run_for_all(connection, rows)
+    for tenant, move in moves.items():
+        _MOVE.run(
+            connection,
+            whose=tenant,
+            tokens=move.tokens,
+            micros=move.micros,
+            released_tokens=move.released_tokens,
+            released_micros=move.released_micros,
+        )
 
 
 def lost(connection: Connection, known: Mapping[str, Mark]) -> list[Settlement]:

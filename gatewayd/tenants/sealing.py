@@ -16,6 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, event
 
 from gatewayd.store import shape
+from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import audit as audit_table
 from gatewayd.tenants import audit, seals
 from gatewayd.tenants.secret import Secret
@@ -98,7 +99,7 @@ class _Seen:
 
 
 def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
-    raw = seals.raw_of(connection)
+    raw = raw_of(connection)
     changed: list[tuple[str, Any, str | None]] = raw.execute(
         "SELECT kind, id, old FROM temp.changed"
     ).fetchall()
@@ -137,5 +138,5 @@ def _with_end(
     if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
         _log.error("the audit is not whole: %s", cut)
         head = audit.note_fault(connection, secret, cut, time.time())
-        seals.raw_of(connection).execute("DELETE FROM temp.changed")
+        raw_of(connection).execute("DELETE FROM temp.changed")
     return state._replace(audit_seq=head.seq, audit_mac=head.mac)

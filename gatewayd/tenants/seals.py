@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Table
 
+from gatewayd.store.prepared import raw_of
 from gatewayd.store.tables import DEFAULT_TENANT, budgets, keys, prices, tenants
 from gatewayd.tenants.secret import Secret
 
@@ -108,11 +109,6 @@ _PUT_STATE = (
     "totals = excluded.totals, audit_seq = excluded.audit_seq, audit_mac = excluded.audit_mac, "
     "mac = excluded.mac"
 )
-
-
-def raw_of(connection: Connection) -> Any:  # noqa: ANN401 - sqlite3's connection
-    """The driver's connection: a commit pays for each statement here."""
-    return connection.connection.driver_connection
 
 
 def is_begun(connection: Connection) -> bool:

@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, Engine
-from sqlalchemy.exc import DBAPIError
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.database import Database
-from gatewayd.store.faults import StoreError, reason_of
+from gatewayd.store.faults import DATABASE_ERRORS, StoreError, reason_of
 from gatewayd.tenants import (
     audit,
     integrity,
@@ -244,7 +243,7 @@ def prepared(engine: Engine, folder: Path) -> Begun:
         lost = _recovered(engine, folder)
         with engine.execution_options(readonly=True).begin() as connection:
             head = audit.head_of(connection)
-    except DBAPIError as error:
+    except DATABASE_ERRORS as error:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
     audit.keep(secret, file, head, report.changes)
@@ -261,7 +260,7 @@ def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
             audit.note_fault(connection, secret, fault, time.time())
     except StoreUnavailable as error:
         _log.error("that is not on record yet: %s", error.message)
-    except DBAPIError as error:
+    except DATABASE_ERRORS as error:
         if reason_of(error) is None:
             raise
         _log.error("that is not on record yet: %s", reason_of(error))
@@ -277,7 +276,7 @@ def _recovered(engine: Engine, folder: Path) -> Sequence[Settlement]:
     try:
         with engine.begin() as connection:
             ledger_records.settle(connection, lost)
-    except DBAPIError as error:
+    except DATABASE_ERRORS as error:
         if reason_of(error) is None:
             raise
         _log.error(

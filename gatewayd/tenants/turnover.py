@@ -6,11 +6,14 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, update
 
+from gatewayd.store.prepared import Prepared
 from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants.periods import begin_of
 
-_BUDGET = select(budgets.c.budget_period, budgets.c.period_begin).where(
-    budgets.c.tenant == bindparam("whose")
+_BUDGET = Prepared(
+    select(budgets.c.budget_period, budgets.c.period_begin).where(
+        budgets.c.tenant == bindparam("whose")
+    )
 )
 _NONE = {"used_tokens": 0, "used_micros": 0, "reserved_tokens": 0, "reserved_micros": 0}
 _TURN = (
@@ -26,20 +29,23 @@ def turn(connection: Connection, tenant: str, at: int) -> tuple[int, int]:
     A clock that goes back begins none again.
 
     Returns:
-        When the budget's period began, and that of the time.
+        When the budget's period began, and that of the time. Without a budget, no two that are one.
     """
-    row = connection.execute(_BUDGET, {"whose": tenant}).one()
-    begin = begin_of(row.budget_period, at)
-    if begin <= row.period_begin:
-        return row.period_begin, begin
+    found = _BUDGET.run(connection, whose=tenant).fetchone()
+    if found is None:
+        return 0, -1
+    period, current_begin = found
+    begin = begin_of(period, at)
+    if begin <= current_begin:
+        return current_begin, begin
     connection.execute(_TURN, {"whose": tenant, "begin": begin})
     return begin, begin
 
 
-def period_of(connection: Connection, tenant: str) -> int:
-    """When the budget's period began."""
-    begin: int = connection.execute(_BUDGET, {"whose": tenant}).one().period_begin
-    return begin
+def period_of(connection: Connection, tenant: str) -> int | None:
+    """When the budget's period began; None if there is no budget."""
+    found = _BUDGET.run(connection, whose=tenant).fetchone()
+    return None if found is None else int(found[1])
 
 
 def choose(connection: Connection, tenant: str, period: str | None, now: int) -> None:

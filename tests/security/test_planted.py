@@ -22,6 +22,7 @@ from gatewayd.tenants.secret import secret_of
 from gatewayd_migrations import steps
 from gatewayd_migrations.shape import SHAPE
 from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.tenants.desk import reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute
 from tests.security.test_seals import report, rows_of
 
@@ -116,7 +117,7 @@ def test_what_a_trigger_does_in_a_transaction_of_ours_is_not_sealed(store: Path)
     asked = Asked("req_1", "a", None, "/v1/completions", "m", 2, 5)
     entry = Entry("use_1", asked, Price(), 1, True)
     with engine.begin() as connection:
-        ledger_records.reserve(connection, entry)
+        reserve_one(connection, entry)
         ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))])
     execute(store, "DROP TRIGGER zz")
     found = {(fault.kind, fault.id) for fault in report(store).faults}
@@ -172,7 +173,7 @@ def test_an_edited_reservation_moves_no_sealed_budget(store: Path) -> None:
     ]
     with engine.begin() as connection:
         for entry in entries:
-            ledger_records.reserve(connection, entry)
+            reserve_one(connection, entry)
     for amount, entry in zip((10**12, -(10**12)), entries, strict=True):
         execute(store, f"UPDATE reservations SET tokens = {amount}, micros = {amount}")
         with engine.begin() as connection:

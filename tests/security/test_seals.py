@@ -26,6 +26,7 @@ from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.prices import Price
 from gatewayd.tenants.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
+from tests.gatewayd.tenants.desk import reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute
 
 KINDS = tuple(seals.TABLES)
@@ -37,7 +38,7 @@ def used(engine: Engine, number: int, tokens: int = 5) -> None:
     asked = Asked(f"req_{number}", "a", None, "/v1/completions", "m", 2, tokens)
     entry = Entry(f"use_{number}", asked, Price(1, 1, 1), int(time.time()), True)
     with engine.begin() as connection:
-        ledger_records.reserve(connection, entry)
+        reserve_one(connection, entry)
     with engine.begin() as connection:
         ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, tokens))])
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-from sqlalchemy import Table, func, select
+from sqlalchemy import Connection, Table, func, select
 
 from gatewayd.durable import Durable
 from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants import ledger_records
 from gatewayd.tenants.actions import action_of, body_of
+from gatewayd.tenants.costs import Entry
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script
@@ -62,6 +64,13 @@ class Town:
         """Used is the sum of usage, reserved that of reservations, for every tenant."""
         await self.durable.tenancy.ledger.flush()
         await self.durable.database.read(check_books)
+
+
+def reserve_one(connection: Connection, entry: Entry) -> None:
+    """Reserve for one request; raises why it is refused."""
+    (refusal,) = ledger_records.reserve(connection, [entry])
+    if refusal is not None:
+        raise refusal
 
 
 def check_books(connection: Any) -> None:

@@ -23,7 +23,7 @@ from gatewayd.tenants.prices import Price
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, says
-from tests.gatewayd.tenants.desk import check_books, town
+from tests.gatewayd.tenants.desk import check_books, reserve_one, town
 
 PATH = "/v1/completions"
 DAY = 86_400
@@ -91,9 +91,9 @@ def test_what_counts_is_what_was_reserved_in_the_period(connection: Connection, 
                 counted += sum(e.asked.tokens for e, of in running.items() if of == begin)
                 if counted + one.asked.tokens > most:
                     with pytest.raises(InsufficientQuota):
-                        ledger_records.reserve(connection, one)
+                        reserve_one(connection, one)
                 else:
-                    ledger_records.reserve(connection, one)
+                    reserve_one(connection, one)
                     running[one] = begin
             case "settle" if running:
                 one = rng.choice(list(running))
@@ -124,11 +124,11 @@ def test_a_request_across_midnight_counts_in_the_day_in_which_it_was_reserved(
     before, after = at("2026-03-31T23:59:00"), at("2026-04-01T00:01:00")
     records.add_tenant(connection, "a", before, {"most_tokens": 100, "budget_period": "month"})
     late = entry(1, before, 10, 80)
-    ledger_records.reserve(connection, late)
+    reserve_one(connection, late)
     with pytest.raises(InsufficientQuota, match="requests that run hold the rest"):
-        ledger_records.reserve(connection, entry(2, before, 10, 10))
+        reserve_one(connection, entry(2, before, 10, 10))
     fresh = entry(3, after, 10, 90)
-    ledger_records.reserve(connection, fresh)
+    reserve_one(connection, fresh)
     ledger_records.settle(connection, [Settlement(late, Spent("stop", 10, 0, 80))])
     row = budget(connection)
     assert (row.used_tokens, row.reserved_tokens) == (0, 100)
@@ -136,9 +136,9 @@ def test_a_request_across_midnight_counts_in_the_day_in_which_it_was_reserved(
     assert budget(connection).used_tokens == 15
     check_books(connection)
     with pytest.raises(InsufficientQuota, match=r"85 tokens left .* wait until 2026-05-01T00:00"):
-        ledger_records.reserve(connection, entry(4, after, 10, 90))
+        reserve_one(connection, entry(4, after, 10, 90))
     with pytest.raises(InsufficientQuota) as refusal:
-        ledger_records.reserve(connection, entry(5, after, 10, 91))
+        reserve_one(connection, entry(5, after, 10, 91))
     assert "wait" not in str(refusal.value), "it would never fit"
 
 
@@ -154,9 +154,9 @@ def test_what_was_not_reserved_counts_when_it_came(connection: Connection) -> No
 def test_a_clock_that_goes_back_gives_nothing_back(connection: Connection) -> None:
     now = at("2026-03-02T01:00:00")
     records.add_tenant(connection, "a", now, {"most_tokens": 100, "budget_period": "day"})
-    ledger_records.reserve(connection, entry(1, now, 10, 80))
+    reserve_one(connection, entry(1, now, 10, 80))
     with pytest.raises(InsufficientQuota):
-        ledger_records.reserve(connection, entry(2, now - 5 * DAY, 10, 10))
+        reserve_one(connection, entry(2, now - 5 * DAY, 10, 10))
     assert turnover.current(budget(connection), now - DAY)["reserved_tokens"] == 90
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -55,17 +56,29 @@ class FairThreads:
         loop = asyncio.get_running_loop()
         slot = await self.queue.acquire(on_behalf_of())
         began = time.monotonic()
+        result: asyncio.Future[T] = loop.create_future()
 
-        def over(_: object) -> None:
+        def end(job: Future[T]) -> None:
             if self._rests:
                 loop.call_later(time.monotonic() - began, slot.release)
             else:
                 slot.release()
+            if result.done():  # nobody waits any more
+                return
+            if (error := job.exception()) is not None:
+                result.set_exception(error)
+            else:
+                result.set_result(job.result())
+
+        def over(job: Future[T]) -> None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, job)
 
         try:
-            job = loop.run_in_executor(self._pool, copy_context().run, work)
+            # Not ``run_in_executor``: cancelling whoever waits must not end the job's slot, and
+            # chaining two futures costs as much as encoding a short text.
+            self._pool.submit(copy_context().run, work).add_done_callback(over)
         except BaseException:
             slot.release()
             raise
-        job.add_done_callback(over)
-        return await asyncio.shield(job)
+        return await result

@@ -56,9 +56,12 @@ class FairThreads:
         loop = asyncio.get_running_loop()
         slot = await self.queue.acquire(on_behalf_of())
         began = time.monotonic()
-        result: asyncio.Future[T] = loop.create_future()
+        # Taken out when it has its result: the frame of an error that led back to the error would
+        # keep all that its frames have, a large body say, until the garbage collector comes.
+        results: list[asyncio.Future[T]] = [loop.create_future()]
 
         def end(job: Future[T]) -> None:
+            result = results.pop()
             if self._rests:
                 loop.call_later(time.monotonic() - began, slot.release)
             else:
@@ -81,4 +84,4 @@ class FairThreads:
         except BaseException:
             slot.release()
             raise
-        return await result
+        return await results[0]

@@ -6,6 +6,8 @@ Refused where JSON parsers differ: NaN, infinities, duplicate keys, bad UTF-8, l
 from __future__ import annotations
 
 import json
+import re
+from itertools import islice
 from typing import Any, TypeVar
 
 import msgspec
@@ -21,6 +23,10 @@ TableT = TypeVar("TableT", bound=RequestTable)
 
 _SMALL_BYTES = 16 * 1024
 """Of a body of which so few objects are made that the garbage collector may come by."""
+
+MOST_VALUES = 1 << 18
+"""Lists, objects and strings of a body. Numbers are small, and prompts may be a million of them."""
+_VALUE = re.compile(rb'[\[{]|"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 
 _decode = msgspec.json.Decoder().decode
 
@@ -69,15 +75,21 @@ def check(table: type[TableT], fields: dict[str, Any]) -> tuple[TableT, list[str
     try:
         return checking.check(table, fields)
     except Refusal as refusal:
-        error = InvalidRequest(refusal.message, param=refusal.param)
-        error.code = refusal.code
-        raise error from None
+        # Not a variable of this frame: the error leads to it, and it to the body.
+        raise _invalid(refusal) from None
+
+
+def _invalid(refusal: Refusal) -> InvalidRequest:
+    error = InvalidRequest(refusal.message, param=refusal.param)
+    error.code = refusal.code
+    return error
 
 
 def _object(body: bytes) -> dict[str, Any]:
+    _check_num_values(body)
     try:
+        _check_unique(body)
         value = _decode(body)
-        _find_duplicates(body.decode().lstrip())
     except InvalidRequest:
         raise
     except RecursionError:
@@ -88,3 +100,27 @@ def _object(body: bytes) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise InvalidRequest("the body must be a JSON object", code="invalid_json")
     return value
+
+
+def _check_unique(body: bytes) -> None:
+    """See that no key comes twice; first, for what this makes is gone before the body is made."""
+    try:
+        _find_duplicates(body.decode().lstrip())
+    except ValueError:
+        _decode(body)  # says it in fewer words
+        raise
+
+
+def _check_num_values(body: bytes) -> None:
+    """Refuse what would take a hundred times its bytes of memory when it is decoded."""
+    if len(body) <= MOST_VALUES:
+        return
+    if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= MOST_VALUES:
+        return
+    # Not so certain: texts may have brackets and escaped quotation marks.
+    if next(islice(_VALUE.finditer(body), MOST_VALUES, None), None) is not None:
+        raise InvalidRequest(
+            f"the body has more than {MOST_VALUES} lists, objects and strings, which is the "
+            "maximum: send it in parts",
+            code="invalid_json",
+        )

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
 import time
+import weakref
 from collections import Counter
 from collections.abc import Callable
 
@@ -118,3 +121,29 @@ def test_another_event_loop_finds_every_thread_free() -> None:
     asyncio.run(leave())
     end.set()
     assert asyncio.run(threads.run(lambda: 7)) == 7
+
+
+async def test_an_error_keeps_nothing_alive_that_its_frames_had() -> None:
+    """A refused body of a megabyte stayed until the garbage collector came."""
+
+    class Body:
+        """Has a weak reference."""
+
+    def refuse() -> None:
+        raise ValueError("no")
+
+    async def serve(body: Body) -> None:
+        await threads.run(refuse)
+        raise AssertionError(body)
+
+    threads, body = FairThreads("test", 1), Body()
+    seen = weakref.ref(body)
+    gc.disable()
+    try:
+        with contextlib.suppress(ValueError):
+            await serve(body)
+        del body
+        await asyncio.sleep(0)
+        assert seen() is None
+    finally:
+        gc.enable()

@@ -1,0 +1,75 @@
+"""Bodies of very many small values are refused before anything is made of them."""
+
+from __future__ import annotations
+
+import json
+import random
+import tracemalloc
+from typing import Any
+
+import pytest
+
+from gatewayd.errors import InvalidRequest
+from gatewayd.http.parse import MOST_VALUES, parse
+from gatewayd.http.schema.completion import CompletionRequest
+from gatewayd.http.schema.embeddings import EmbeddingRequest
+
+MIB = 1 << 20
+
+
+def counted(value: Any) -> int:
+    """Lists, objects and strings, by looking at each."""
+    if isinstance(value, dict):
+        return 1 + len(value) + sum(map(counted, value.values()))
+    if isinstance(value, list):
+        return 1 + sum(map(counted, value))
+    return int(isinstance(value, str))
+
+
+def body(**fields: Any) -> bytes:
+    return json.dumps({"model": "nano", **fields}).encode()
+
+
+@pytest.mark.parametrize(
+    "prompt", [[[1]] * 300_000, ["a"] * 300_000, [{}] * 300_000, ['"\\"[' * 3] * 300_000]
+)
+def test_a_body_of_too_many_values_is_refused_and_takes_little(prompt: list[Any]) -> None:
+    sent = body(prompt=prompt)
+    tracemalloc.start()
+    try:
+        with pytest.raises(InvalidRequest) as refused:
+            parse(CompletionRequest, sent)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert counted(json.loads(sent)) > MOST_VALUES
+    assert refused.value.message == (
+        f"the body has more than {MOST_VALUES} lists, objects and strings, which is the maximum: "
+        "send it in parts"
+    )
+    assert peak < 3 * len(sent) + MIB, "decoding it would take ten times as much"
+
+
+def test_texts_and_tokens_are_as_long_as_they_may_be() -> None:
+    text = "".join(random.choices('[]{}"\\ab,:', k=2 * MIB))
+    request, _ = parse(CompletionRequest, body(prompt=text))
+    assert request.prompt == text
+    tokens = [random.randrange(100_000) for _ in range(MIB)]
+    request, _ = parse(CompletionRequest, body(prompt=tokens))
+    assert request.prompt == tokens
+    inputs = [[7] * 50] * 2048
+    asked, _ = parse(EmbeddingRequest, body(input=inputs))
+    assert asked.input == inputs
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_limit_is_exact(more: int) -> None:
+    sent = body(user=[""] * (MOST_VALUES - 7 + more), prompt="[[")
+    assert counted(json.loads(sent)) == MOST_VALUES + more
+    with pytest.raises(InvalidRequest, match="more than" if more else "user"):
+        parse(CompletionRequest, sent)
+
+
+def test_what_is_no_json_is_told_so() -> None:
+    with pytest.raises(InvalidRequest, match="is not JSON"):
+        parse(CompletionRequest, b'["' * (MOST_VALUES - 10))

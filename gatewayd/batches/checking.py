@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from gatewayd.batches.lines import Refused, request_of
+from gatewayd.batches.lines import InvalidLine, request_of
 
 MAX_ERRORS = 100
 
@@ -131,12 +131,12 @@ class Checking:
             custom_id = request.custom_id.encode(errors="surrogatepass")
             digest = hashlib.blake2b(custom_id, digest_size=16).digest()
             if (first := self._seen.setdefault(digest, self._number)) != self._number:
-                raise Refused(
+                raise InvalidLine(
                     "duplicate_custom_id",
                     f"custom_id {request.custom_id[:64]!r} is that of line {first} already",
                     "custom_id",
                 )
-        except Refused as refused:
+        except InvalidLine as refused:
             return self._wrong(
                 LineError(refused.code, self._number, refused.message, refused.param)
             )

@@ -1,7 +1,8 @@
-"""Which line runs next: tenants have slots in turn, and a tenant's batches have its turns.
+"""Which line runs next: fair queueing between tenants, then scheduling among a tenant's batches.
 
-A slot is held while a line is answered and its result written down, never while it waits for a
-limit, a pause or a full queue: then nothing of its tenant has one but a line that tries.
+A slot is held while a line is answered and its result is stored, never while the line waits for a
+limit, a pause or a full queue: meanwhile its tenant holds at most one slot, for the line that
+probes.
 """
 
 from __future__ import annotations
@@ -11,50 +12,49 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from gatewayd.batches.pace import Pace
+from gatewayd.batches.congestion_window import CongestionWindow
 from gatewayd.fair_queue import FairQueue, HeldSlot
 
 
 class Permit:
-    """A slot for one line; to be closed, once more does nothing."""
+    """A slot for one line; to be closed, which is idempotent."""
 
     __slots__ = ("_era", "_is_open", "_lane", "_slot")
 
     def __init__(self, lane: Lane, slot: HeldSlot) -> None:
         self._lane = lane
         self._slot = slot
-        self._era = lane.pace.begin()
+        self._era = lane.window.begin()
         self._is_open = True
 
     def answered(self) -> None:
-        """Its line has its answer; the permit goes on until that is written down."""
-        self._lane.pace.answered(self._era)
+        """The line was answered; the permit is held until the result is stored."""
+        self._lane.window.answered(self._era)
 
     def refused(self, seconds: float) -> None:
-        """Its line is to be sent again, nothing of the tenant before so many seconds."""
+        """The line has to be sent again; no line of the tenant is sent for so many seconds."""
         self.close()
-        self._lane.pace.refused(self._era, seconds)
+        self._lane.window.refused(self._era, seconds)
         self._lane.look()
 
     def close(self, _: object = None) -> None:
-        """Give the slot back."""
+        """Release the slot."""
         if self._is_open:
             self._is_open = False
-            self._lane.pace.end()
+            self._lane.window.end()
             self._slot.release()
             self._lane.look()
 
 
 class Lane:
-    """A tenant's.
+    """Schedules the batches of one tenant.
 
-    Every other turn is that of its oldest batch, the ones between that of the batch that has had
-    the fewest: a small one is soon done beside one of many lines, and of many large ones some are
-    done in their time.
+    Turns alternate between its oldest batch and the batch that has had the fewest turns: a small
+    batch ends soon beside a large one, and among many large ones the oldest still progress.
 
     Attributes:
-        pace: how many lines run.
-        checking: held while an input of the tenant's is looked through.
+        window: how many lines may run at once.
+        checking: held while an input of the tenant is validated.
 
     Args:
         tenant: its name.
@@ -63,7 +63,7 @@ class Lane:
     """
 
     def __init__(self, tenant: str, slots: FairQueue, clock: Callable[[], float]) -> None:
-        self.pace = Pace(clock)
+        self.window = CongestionWindow(clock)
         self.checking = asyncio.Lock()
         self._tenant = tenant
         self._slots = slots
@@ -74,7 +74,7 @@ class Lane:
         self._task: asyncio.Task[None] | None = None
 
     async def turn(self, batch_id: str) -> Permit:
-        """Wait until the next line of a batch may run; one waits for each batch."""
+        """Wait until the next line of a batch may run; at most one waiter per batch."""
         future = asyncio.get_running_loop().create_future()
         self._waiting[batch_id] = future
         if self._task is None:
@@ -95,11 +95,11 @@ class Lane:
         self._num_turns.pop(batch_id, None)
 
     def look(self) -> None:
-        """Something has changed: more may run, or less."""
+        """Reconsider what may run: a window, a slot or a waiter has changed."""
         self._changed.set()
 
     async def stop(self) -> None:
-        """Nobody waits any more."""
+        """Stop scheduling."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -108,14 +108,14 @@ class Lane:
         try:
             while self._waiting:
                 self._changed.clear()
-                if (delay := self.pace.delay) != 0:
+                if (delay := self.window.delay) != 0:
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(delay):
                             await self._changed.wait()
                     continue
                 slot = await self._slots.acquire(self._tenant)
-                future = self._next() if self._waiting and self.pace.delay == 0 else None
-                if future is None or future.cancelled():  # whoever waited is about to leave
+                future = self._next() if self._waiting and self.window.delay == 0 else None
+                if future is None or future.cancelled():  # the waiter was cancelled
                     slot.release()
                 else:
                     future.set_result(Permit(self, slot))
@@ -123,7 +123,7 @@ class Lane:
             self._task = None
 
     def _next(self) -> asyncio.Future[Permit]:
-        """Whose turn it is; ids of batches begin with their time."""
+        """The waiter of the next batch; ids of batches sort by creation time."""
         self._is_oldests = not self._is_oldests
         batch_id = min(
             self._waiting,
@@ -134,13 +134,13 @@ class Lane:
 
 
 class Lanes:
-    """Of all tenants.
+    """The lanes of all tenants.
 
     Attributes:
-        slots: that they share.
+        slots: shared by the tenants.
 
     Args:
-        num_slots: lines that run at once.
+        num_slots: lines that may run at once.
         clock: seconds; monotonic.
     """
 
@@ -153,12 +153,12 @@ class Lanes:
         self._lanes: dict[str, Lane] = {}
 
     def of(self, tenant: str) -> Lane:
-        """A tenant's."""
+        """The lane of a tenant."""
         if tenant not in self._lanes:
             self._lanes[tenant] = Lane(tenant, self.slots, self._clock)
         return self._lanes[tenant]
 
     async def stop(self) -> None:
-        """End what waits for slots."""
+        """Stop all lanes."""
         for lane in self._lanes.values():
             await lane.stop()

@@ -22,12 +22,12 @@ _ATTEMPTS = 3
 """Of a line whose engine was lost: the loss may be the line's own doing."""
 
 
-class Refused(NamedTuple):
-    """A line is to be sent again.
+class LineRetry(NamedTuple):
+    """A line has to be sent again.
 
     Attributes:
-        seconds: until that is worth it.
-        is_lost: whether an engine ended under it.
+        seconds: to wait before the next attempt.
+        is_lost: whether its engine was lost during this one.
     """
 
     seconds: float
@@ -36,7 +36,7 @@ class Refused(NamedTuple):
 
 async def attempt(
     app: App, directory: Directory, row: BatchRow, line: Line, *, losses: int, seconds: float
-) -> Result | Refused:
+) -> Result | LineRetry:
     """Send a line; its result is the answer that another attempt would not change.
 
     It has the rights that its batch's key has now: a key that was revoked ends here, too.
@@ -57,11 +57,11 @@ async def attempt(
     code = "" if answer.status < 429 else _failed(answer.body).error.code
     is_lost = answer.status == 500 and code == "engine_restarted"
     if is_lost and losses + 1 < _ATTEMPTS:
-        return Refused(_wait(code, answer, seconds), is_lost=True)
+        return LineRetry(_wait(code, answer, seconds), is_lost=True)
     if answer.status in (429, 503) and not _is_final(code, answer):
         # Not all tenants at once when there is room again.
         wait = _wait(code, answer, seconds) * random.uniform(1.0, 1.25)
-        return Refused(wait, is_lost=False)
+        return LineRetry(wait, is_lost=False)
     return _result(row.id, line, answer)
 
 

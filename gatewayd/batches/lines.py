@@ -157,7 +157,7 @@ class Request(NamedTuple):
     has_class: bool
 
 
-class Refused(Exception):
+class InvalidLine(Exception):
     """A line is wrong.
 
     Attributes:
@@ -175,32 +175,32 @@ def request_of(text: bytes, endpoint: str) -> Request:
     """What a line asks for.
 
     Raises:
-        Refused: it is wrong.
+        InvalidLine: it is wrong.
     """
     try:
         request = _request(text)
     except msgspec.ValidationError:
-        raise Refused("invalid_json_line", "the line must be a JSON object") from None
+        raise InvalidLine("invalid_json_line", "the line must be a JSON object") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise Refused("invalid_json_line", f"the line is not JSON: {error}") from None
+        raise InvalidLine("invalid_json_line", f"the line is not JSON: {error}") from None
     custom_id = _text(request.custom_id)
     if custom_id is None or not 0 < len(custom_id) <= MAX_CUSTOM_ID:
-        raise Refused(
+        raise InvalidLine(
             "invalid_custom_id",
             f"custom_id must be a string of 1 to {MAX_CUSTOM_ID} characters",
             "custom_id",
         )
     if _text(request.method) != "POST":
-        raise Refused("invalid_method", "method must be POST", "method")
+        raise InvalidLine("invalid_method", "method must be POST", "method")
     if _text(request.url) != endpoint:
-        raise Refused("invalid_url", f"url must be {endpoint}, as the batch's endpoint", "url")
+        raise InvalidLine("invalid_url", f"url must be {endpoint}, as the batch's endpoint", "url")
     try:
         body = _body(request.body)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise Refused("invalid_body", "body must be a JSON object", "body") from None
+        raise InvalidLine("invalid_body", "body must be a JSON object", "body") from None
     for field, given in (("stream", body.stream), ("background", body.background)):
         if bytes(given) not in (b"false", b"null"):
-            raise Refused("invalid_body", f"{field} has no place in a batch", f"body.{field}")
+            raise InvalidLine("invalid_body", f"{field} has no place in a batch", f"body.{field}")
     model = _text(body.model)
     return Request(
         custom_id,

@@ -19,7 +19,7 @@ from gatewayd.batches import records
 from gatewayd.batches.checking import Checked, Checking, LineError
 from gatewayd.batches.endings import Ending, write_files
 from gatewayd.batches.lanes import Lanes, Permit
-from gatewayd.batches.line import Refused, attempt, refused_line
+from gatewayd.batches.line import LineRetry, attempt, refused_line
 from gatewayd.batches.line_set import LineSet
 from gatewayd.batches.records import BatchRow, Result
 from gatewayd.batches.source import Source, Todo
@@ -225,7 +225,7 @@ class BatchRun:
         refusal: StoreFull | None,
     ) -> None:
         shared = self._shared
-        result: Result | Refused
+        result: Result | LineRetry
         if refusal is None:
             result = await attempt(
                 shared.app,
@@ -233,11 +233,11 @@ class BatchRun:
                 row,
                 todo.line,
                 losses=todo.losses,
-                seconds=shared.lanes.of(row.tenant).pace.backoff_seconds,
+                seconds=shared.lanes.of(row.tenant).window.backoff_seconds,
             )
         else:
             result = refused_line(row.id, todo.line, refusal)
-        if isinstance(result, Refused):
+        if isinstance(result, LineRetry):
             permit.refused(result.seconds)
             source.refused(todo, result.seconds, is_lost=result.is_lost)
             return

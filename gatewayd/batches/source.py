@@ -1,6 +1,6 @@
 """The lines of one batch that have no result: those not read yet, and those to be sent again.
 
-In memory are a few that were read ahead; of what was refused only where it is in the input.
+A few are read ahead into memory; of refused ones only their offset in the input is kept.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import NamedTuple
 from gatewayd.batches.lines import Line, Position, line_at, some_lines
 
 _MOST_REFUSED = 64
-"""Beyond these no other is tried before one of them is."""
+"""Refused lines in memory, beyond which no further line is read before one of them is retried."""
 _MOST_SECONDS = 600.0
-"""That others go before a line which was refused again and again."""
+"""Longest backoff of a line that was refused repeatedly."""
 
 
 class Todo(NamedTuple):
@@ -27,7 +27,7 @@ class Todo(NamedTuple):
     Attributes:
         line: of the input.
         refusals: that it has met.
-        losses: of these, engines that ended under it.
+        losses: of these, those because its engine was lost.
     """
 
     line: Line
@@ -35,8 +35,8 @@ class Todo(NamedTuple):
     losses: int = 0
 
 
-class _Refused(NamedTuple):
-    """In the order in which they are tried again."""
+class _PendingRetry(NamedTuple):
+    """A refused line, by the time of its next attempt."""
 
     at: float
     number: int
@@ -46,7 +46,7 @@ class _Refused(NamedTuple):
 
 
 class Source:
-    """Gives out lines, one by one.
+    """Yields lines to send, one by one.
 
     Args:
         path: of the input.
@@ -72,12 +72,12 @@ class Source:
         self._clock = clock
         self._position: Position | None = Position()
         self._read_ahead: deque[Line] = deque()
-        self._refused: list[_Refused] = []
+        self._refused: list[_PendingRetry] = []
         self._num_out = 0
         self._changed = asyncio.Event()
 
     async def has_more(self) -> bool:
-        """Wait until there may be a line to give out; False once all have results."""
+        """Wait until there may be a line to send; False once all have results."""
         while not (self._read_ahead or self._position or self._refused):
             if not self._num_out:
                 return False
@@ -109,9 +109,9 @@ class Source:
         return await self._again() if self._refused else None
 
     def refused(self, todo: Todo, seconds: float, *, is_lost: bool) -> None:
-        """A line is to be sent again, rather not before so many seconds."""
+        """Schedule another attempt at a line, not before so many seconds."""
         backoff = min(seconds * 2.0**todo.refusals, max(seconds, _MOST_SECONDS))
-        one = _Refused(
+        one = _PendingRetry(
             self._clock() + backoff,
             todo.line.number,
             todo.line.offset,
@@ -122,7 +122,7 @@ class Source:
         self.ended()
 
     def ended(self) -> None:
-        """A line that was given out has a result, or was refused."""
+        """A line from ``next`` has a result, or was refused."""
         self._num_out -= 1
         self._changed.set()
 

@@ -27,7 +27,7 @@ from gatewayd.http.edge_closing import EdgeTransport
 from gatewayd.http.edge_limits import EdgeLimits, set_options, set_send_buffer
 from gatewayd.http.edge_parsing import BODY, HEADERS, IDLE, ParsingProtocol
 from gatewayd.http.edge_reading import BODY_READ_BYTES, Flow, Reader
-from gatewayd.http.edge_turns import Turns
+from gatewayd.http.edge_scheduler import ConnectionScheduler
 from gatewayd.http.intake import Intake
 from gatewayd.http.refusal import REFUSED, Answered, refusal
 from gatewayd.http.subscriber import subscriber
@@ -47,7 +47,7 @@ class EdgeProtocol(ParsingProtocol):
     """One connection."""
 
     peers: Counter[str]
-    turns: Turns
+    turns: ConnectionScheduler
     answered: Answered
     read_buffer: memoryview
 
@@ -316,7 +316,7 @@ def edge_protocol(limits: EdgeLimits, answered: Answered) -> type[EdgeProtocol]:
     bound = {
         "limits": limits,
         "peers": Counter(),
-        "turns": Turns(),
+        "turns": ConnectionScheduler(),
         "answered": staticmethod(answered),
         "read_buffer": memoryview(bytearray(BODY_READ_BYTES)),
     }

@@ -12,7 +12,7 @@ from gatewayd.errors import RateLimited
 from gatewayd.fair_queue import set_current_tenant
 from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.bodies import Bodies, attach_body_budget
-from gatewayd.http.loop_turns import LoopTurns
+from gatewayd.http.start_scheduler import StartScheduler
 from gatewayd.http.subscriber import queue_name
 from gatewayd.tenants.limits import Slot, set_current_slot
 from gatewayd.tenants.principal import IN_SCOPE, Principal, set_current_principal
@@ -36,7 +36,7 @@ class RequestGate:
         self._routes = routes
         self._endpoint = endpoint
         self._bodies = bodies
-        self._turns = LoopTurns()
+        self._turns = StartScheduler()
         self.num_refused = 0
         """Since the start."""
 

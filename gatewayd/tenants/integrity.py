@@ -51,8 +51,8 @@ class Report(NamedTuple):
         return "; ".join([*told[:_MOST_TOLD], *more]) or None
 
 
-class _Refused(NamedTuple):
-    """In the place of a key that is not trusted: where it is the last, nobody comes in without."""
+class _UntrustedKey(NamedTuple):
+    """Stands for keys that are not trusted: without any key authentication would be off."""
 
     id: str
     tenant: str = DEFAULT_TENANT
@@ -164,6 +164,6 @@ def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:
     ]
     keys: list[Any] = [row for row in everything.keys if is_trusted("keys", row.id)]
     if "keys" in lost or doubted["keys"]:
-        keys.append(_Refused(""))
+        keys.append(_UntrustedKey(""))
     prices = [row for row in everything.prices if is_trusted("prices", row.model)]
     return Everything(tenants, cast("Any", keys), prices, frozenset(doubted["prices"]))

@@ -12,10 +12,10 @@ from typing import Any
 from weakref import WeakSet, WeakValueDictionary
 
 from gatewayd_engine.config import GuideLimits, StrategyChoice
+from gatewayd_engine.guides.compile_queue import CompileQueue
 from gatewayd_engine.guides.letters import Letters
 from gatewayd_engine.guides.marks import Boundary
 from gatewayd_engine.guides.thinking import Thinking
-from gatewayd_engine.guides.turns import Turns
 from gatewayd_engine.tenant_cache import TenantCache
 from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideSpec, Matcher
 from gatewayd_hooks.parsing import Bounds
@@ -164,7 +164,7 @@ class Compiler:
             limits.cached, limits.cached_bytes, lambda one: one.num_bytes
         )
         self._alive: WeakValueDictionary[_Key, Compiled] = WeakValueDictionary()
-        self._turns = Turns(_AT_ONCE)
+        self._queue = CompileQueue(_AT_ONCE)
         self._working: list[Compiled] = []
 
     @property
@@ -186,7 +186,7 @@ class Compiler:
             return found
         made = Compiled(spec, guide, bounds, self._letters, tenant)
         self._alive[made.key] = made
-        self._turns.add(made)
+        self._queue.add(made)
         self._begin()
         return made
 
@@ -208,7 +208,7 @@ class Compiler:
             self._working = [one for one in self._working if not one.is_over]
             for one in over:
                 one.is_settled = True
-                self._turns.over(one, now - one.began)
+                self._queue.over(one, now - one.began)
                 if one.grammar is None:
                     # Another guide, or another day, may know better.
                     self._forget(one)
@@ -223,7 +223,7 @@ class Compiler:
         self._alive.clear()
 
     def _begin(self) -> None:
-        while (one := self._turns.next()) is not None:
+        while (one := self._queue.next()) is not None:
             one.began = time.monotonic()
             one.until = one.began + self._limits.compile_seconds
             self._working.append(one)

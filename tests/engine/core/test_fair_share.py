@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.fair_share import ACTIVE_SECONDS, MOST_IDLE, FairShare
+from gatewayd_engine.guides.compile_queue import CompileQueue
 from gatewayd_engine.guides.compiling import Compiled
-from gatewayd_engine.guides.turns import Turns
 
 
 class Clock:
@@ -28,11 +28,11 @@ class Wanted(SimpleNamespace):
 
 
 class Bench:
-    """Turns at so many threads, and what waits for them."""
+    """A queue at so many threads, and what waits for them."""
 
     def __init__(self, threads: int) -> None:
         self.clock = Clock()
-        self.turns = Turns(threads, self.clock)
+        self.turns = CompileQueue(threads, self.clock)
         self.wanted: list[Any] = []
 
     def add(self, tenant: str) -> None:

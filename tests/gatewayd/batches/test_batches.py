@@ -218,7 +218,7 @@ async def test_a_line_that_finds_no_room_waits_for_it(text: TextModel, folder: P
 async def test_a_line_that_loses_every_engine_fails_in_the_end(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gatewayd.batches.pace._FIRST_SECONDS", 0.01)
+    monkeypatch.setattr("gatewayd.batches.congestion_window._FIRST_SECONDS", 0.01)
     async with serving(text, folder, fails(EngineLost("the engine died"))) as gateway:
         batch = await create(gateway, jsonl([line("a")]))
         batch = await until_status(gateway, batch, "completed")

@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.edge_limits import EdgeLimits
-from gatewayd.http.edge_turns import MOST, Turns
+from gatewayd.http.edge_scheduler import MOST, ConnectionScheduler
 from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 from tests.gatewayd.http.wires import Connection
@@ -79,7 +79,7 @@ async def test_a_thousand_strangers_do_not_starve_a_chunked_body(
 class Asking:
     """Asks again as soon as it has gone on."""
 
-    turns: Turns
+    turns: ConnectionScheduler
     address: str
     principal: Principal | None
     counts: Counter[str] = field(default_factory=Counter)
@@ -93,7 +93,7 @@ class Asking:
 
 
 async def test_clients_have_turns_however_many_connections_they_have() -> None:
-    turns, counts, rng = Turns(), Counter[str](), random.Random(7)
+    turns, counts, rng = ConnectionScheduler(), Counter[str](), random.Random(7)
     addresses = ["192.0.2.1"] * 500 + ["192.0.2.2"] * 20 + ["192.0.2.3"]
     # One network of many addresses is one client.
     addresses += [f"2001:db8::{number:x}" for number in range(1, 200)]
@@ -109,7 +109,7 @@ async def test_clients_have_turns_however_many_connections_they_have() -> None:
 
 
 async def test_keys_and_strangers_alternate_and_tenants_have_turns() -> None:
-    turns, counts = Turns(), Counter[str]()
+    turns, counts = ConnectionScheduler(), Counter[str]()
     many, one = (Principal(tenant=t, scopes=frozenset(), key_id=t) for t in ("many", "one"))
     for number in range(300):
         Asking(turns, "stranger", None, counts).ask()
@@ -124,8 +124,8 @@ async def test_keys_and_strangers_alternate_and_tenants_have_turns() -> None:
     assert max(each) - min(each) <= 1
 
 
-class Slow(Turns):
-    """Turns that come only when they are let."""
+class Slow(ConnectionScheduler):
+    """Runs connections only when the test says so."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Requests that come at once begin in several turns of the loop, tenant by tenant."""
+"""Requests that arrive at once start over several iterations of the loop, tenant by tenant."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 
 from gatewayd.fair_queue import on_behalf_of
 from gatewayd.http.bodies import Bodies
-from gatewayd.http.loop_turns import _MOST_RESUMED, _SECONDS, LoopTurns
 from gatewayd.http.request_gate import RequestGate
+from gatewayd.http.start_scheduler import _MOST_RESUMED, _SECONDS, StartScheduler
 from gatewayd.tenants.account import Account, Terms
 from gatewayd.tenants.limits import Limits, current_slot
 from gatewayd.tenants.principal import IN_SCOPE, OPERATOR, Principal, current_principal
 
 
 async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_it() -> None:
-    turns, order = LoopTurns(), list[str]()
+    turns, order = StartScheduler(), list[str]()
 
     async def request(tenant: str) -> None:
         if not turns.is_now():
@@ -42,7 +42,7 @@ async def test_a_flood_leaves_turns_to_others_and_the_next_tenant_is_not_behind_
 
 
 async def test_who_is_cancelled_while_it_waits_takes_nobodys_turn() -> None:
-    turns = LoopTurns()
+    turns = StartScheduler()
     tasks = [asyncio.create_task(turns.wait("a")) for _ in range(50)]
     await asyncio.sleep(0)
     for task in tasks[:40]:

@@ -6,7 +6,7 @@ import heapq
 
 import pytest
 
-from gatewayd.batches.pace import Pace
+from gatewayd.batches.congestion_window import CongestionWindow
 
 LIMIT = 4
 SECONDS = 2000.0
@@ -21,7 +21,7 @@ class Day:
 
     def __init__(self, pause: float) -> None:
         self.now = 0.0
-        self.pace = Pace(lambda: self.now)
+        self.window = CongestionWindow(lambda: self.now)
         self.pauses: list[float] = []
         self.num_answered = 0
         self._pause = pause
@@ -29,7 +29,7 @@ class Day:
 
     def pass_by(self) -> None:
         while self.now < SECONDS:
-            delay = self.pace.delay
+            delay = self.window.delay
             if delay == 0:
                 self._send()
                 continue
@@ -39,17 +39,17 @@ class Day:
             self.now = min(ends)
             while self._running and self._running[0][0] <= self.now:
                 _, era = heapq.heappop(self._running)
-                self.pace.answered(era)
-                self.pace.end()
+                self.window.answered(era)
+                self.window.end()
                 self.num_answered += 1
 
     def _send(self) -> None:
-        era = self.pace.begin()
+        era = self.window.begin()
         if len(self._running) < LIMIT:
             heapq.heappush(self._running, (self.now + 1.0, era))
         else:
-            self.pace.end()
-            self.pace.refused(era, self._pause)
+            self.window.end()
+            self.window.refused(era, self._pause)
             self.pauses.append(self._pause)
 
 

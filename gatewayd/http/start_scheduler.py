@@ -1,8 +1,8 @@
-"""Turns of the event loop: how much of one may go to requests that begin, and whose is next.
+"""How many requests may start per iteration of the event loop, and which tenant's is next.
 
-A small request is worked on without a pause from its first byte to the engines, for a fraction of
-a millisecond. Hundreds that come at once would be a long time in which no stream is written and
-nobody else is served.
+A small request runs without yielding from its first byte to the engines, for a fraction of a
+millisecond. Hundreds that arrive at once would block the loop: no stream is written and no other
+client is served meanwhile.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import time
 from collections import deque
 
 _SECONDS = 0.012
-"""Of a turn of the loop, after which requests wait for the next one."""
+"""Time budget of an iteration, after which requests wait for the next one."""
 _MOST_RESUMED = 8
-"""Of those that wait, in a turn; what each takes is not known before."""
+"""Waiting requests started per iteration; what each costs is not known in advance."""
 
 
-class LoopTurns:
-    """Lets requests begin: at once while there are few, else tenant by tenant."""
+class StartScheduler:
+    """Starts requests: at once while the time budget lasts, else round-robin by tenant."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[asyncio.Future[None]]] = {}
         self._until: float | None = None
 
     def is_now(self) -> bool:
-        """Whether a request may begin in this turn; else it has to ``wait``."""
+        """Whether a request may start in this iteration; otherwise it has to ``wait``."""
         if self._waiting:
             return False
         now = time.monotonic()
@@ -35,7 +35,7 @@ class LoopTurns:
         return now < self._until
 
     async def wait(self, tenant: str) -> None:
-        """Wait for a turn; tenants have theirs one after the other."""
+        """Wait until the request may start; tenants are served round-robin."""
         loop = asyncio.get_running_loop()
         if self._until is None:
             self._until = 0.0
@@ -45,7 +45,7 @@ class LoopTurns:
         await turn
 
     def _next(self) -> None:
-        """The loop begins another turn."""
+        """Called once per iteration of the loop: start waiting requests."""
         resumed = 0
         while self._waiting and resumed < _MOST_RESUMED:
             tenant = next(iter(self._waiting))
@@ -57,7 +57,7 @@ class LoopTurns:
                 turn.set_result(None)
                 resumed += 1
         if self._waiting or resumed:
-            self._until = 0.0  # those that are resumed have this turn
+            self._until = 0.0  # this iteration is for those that are resumed
             asyncio.get_running_loop().call_soon(self._next)
         else:
             self._until = None

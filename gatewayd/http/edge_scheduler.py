@@ -1,10 +1,11 @@
-"""In which order connections go on whose next bytes have come before their turn.
+"""Schedules connections that have unparsed bytes: pipelined requests and chunks of bodies.
 
-Some of all of them in each turn of the event loop: the loop accepts one connection in a turn, and
-reads what others have sent, so a turn must not be as long as there are connections.
+A bounded number per iteration of the event loop: the loop accepts one connection per iteration and
+reads from the others, so an iteration must not grow with the number of connections.
 
-Connections whose key was good and those of strangers alternate, so that no number of strangers
-keeps a client with a key waiting. Of each kind, clients take turns, then the connections of each.
+Round-robin between authenticated and unauthenticated connections, so that no number of
+unauthenticated ones starves a client with a key; within each class round-robin between clients,
+then between the connections of a client.
 """
 
 from __future__ import annotations
@@ -18,21 +19,21 @@ from typing import Protocol
 from gatewayd.tenants.principal import Principal
 
 MOST = 8
-"""That go on in one turn: about a millisecond of requests that are refused."""
+"""Connections resumed in one iteration: about a millisecond of requests that are refused."""
 
 SECONDS = 0.002
-"""After which no other one does: chunks of a byte each take longer to parse."""
+"""Time budget of an iteration: chunks of one byte each take longer to parse."""
 
 
 class Waiting(Protocol):
     """A connection with bytes to parse."""
 
     def go_on(self) -> None:
-        """It has its turn; it may have been closed meanwhile."""
+        """Parse the next piece; the connection may have been closed meanwhile."""
 
 
-class Turns:
-    """Round robin by client; each connection waits once at most, which it sees to itself.
+class ConnectionScheduler:
+    """Round-robin by client; a connection must not queue itself a second time while it waits.
 
     Args:
         clock: seconds; monotonic.
@@ -40,29 +41,29 @@ class Turns:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._known, self._strangers = _Queue(), _Queue()
-        self._next, self._other = self._known, self._strangers
+        self._authenticated, self._unauthenticated = _Queue(), _Queue()
+        self._next, self._other = self._authenticated, self._unauthenticated
         self._is_due = False
 
     def ask(self, connection: Waiting, client: str, principal: Principal | None) -> None:
-        """Let it go on in a later turn of the event loop.
+        """Queue a connection for a later iteration of the event loop.
 
         Args:
-            connection: that waits.
-            client: its address, or the network of one who has many.
-            principal: whose key its request has; None before one was found good.
+            connection: to resume.
+            client: its address, or its network (IPv6 /64).
+            principal: who its request was authenticated as; None before a key was accepted.
         """
         if principal is None:
-            self._strangers.add(client, connection)
+            self._unauthenticated.add(client, connection)
         elif principal.key_id is None:
             # The operator, or everybody where there are no keys.
-            self._known.add(client, connection)
+            self._authenticated.add(client, connection)
         else:
-            self._known.add(("tenant", principal.tenant), connection)
+            self._authenticated.add(("tenant", principal.tenant), connection)
         self._call()
 
     def _call(self) -> None:
-        if (self._known or self._strangers) and not self._is_due:
+        if (self._authenticated or self._unauthenticated) and not self._is_due:
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._run)
 
@@ -70,7 +71,7 @@ class Turns:
         self._is_due = False
         end = self._clock() + SECONDS
         try:
-            for _ in range(min(MOST, len(self._known) + len(self._strangers))):
+            for _ in range(min(MOST, len(self._authenticated) + len(self._unauthenticated))):
                 waiting = self._next or self._other
                 self._next, self._other = self._other, self._next
                 waiting.take().go_on()
@@ -81,7 +82,7 @@ class Turns:
 
 
 class _Queue:
-    """Connections by client: of each client one, then one of the next."""
+    """A FIFO of connections for each client, served round-robin."""
 
     def __init__(self) -> None:
         self._clients: OrderedDict[object, deque[Waiting]] = OrderedDict()

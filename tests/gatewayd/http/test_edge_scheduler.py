@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from gatewayd.http.edge_turns import MOST, Turns
+from gatewayd.http.edge_scheduler import MOST, ConnectionScheduler
 
 
 class Connections:
@@ -14,7 +14,7 @@ class Connections:
 
     def __init__(self, seconds: float) -> None:
         self.now = 0.0
-        self.turns = Turns(lambda: self.now)
+        self.turns = ConnectionScheduler(lambda: self.now)
         self.turn = 0
         self.went_on: list[tuple[int, int]] = []
         self._seconds = seconds

@@ -1,4 +1,4 @@
-"""Whose grammar is compiled next: tenants take turns, by the seconds of a thread that they had."""
+"""Queue of grammars to compile: fair queueing between tenants, by the thread time each has used."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from gatewayd_engine.guides.compiling import Compiled
 
 
-class Turns:
-    """Grammars that wait, by tenant; as long as a request wants them.
+class CompileQueue:
+    """Grammars that wait, by tenant, each for as long as a request refers to it.
 
     Args:
-        threads: that there are.
+        threads: number of compiler threads.
         clock: seconds; monotonic.
     """
 
@@ -27,13 +27,13 @@ class Turns:
         self._waiting: dict[str, deque[ref[Compiled]]] = {}  # the oldest of each first
 
     def add(self, one: Compiled) -> None:
-        """One waits, until it is its tenant's turn or nobody wants it any more."""
+        """Queue a grammar until it is scheduled or no request refers to it any more."""
         self._share.arrive(one.tenant)
         self._share.wait(one.tenant)
         self._waiting.setdefault(one.tenant, deque()).append(ref(one))
 
     def next(self) -> Compiled | None:
-        """One that gets a thread now; None if there is none, or no thread for it."""
+        """The grammar to compile now; None if none waits, or no thread is free."""
         while (tenant := self._share.next()) is not None:
             waiting = self._waiting[tenant]
             found = waiting.popleft()()
@@ -46,5 +46,5 @@ class Turns:
         return None
 
     def over(self, one: Compiled, seconds: float) -> None:
-        """A thread is free again, after so long."""
+        """A thread is free again after so many seconds, which are charged to the tenant."""
         self._share.end(one.tenant, seconds)

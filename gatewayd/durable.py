@@ -15,7 +15,7 @@ from gatewayd.config import Config
 from gatewayd.errors import StoreUnavailable
 from gatewayd.expiry import Expiry
 from gatewayd.explain.archive import Archive
-from gatewayd.fair_queue import Standing
+from gatewayd.fair_queue import QueueStats
 from gatewayd.files import records as file_records
 from gatewayd.files.routes import (
     FileContent,
@@ -141,7 +141,7 @@ class Durable:
         ]
 
     @property
-    def queues(self) -> dict[str, Standing]:
+    def queues(self) -> dict[str, QueueStats]:
         """How the queues of batches and of stored conversations stand."""
         return {**self.batches.queues, "conversations": self._conversations.queue.standing}
 

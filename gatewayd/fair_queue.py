@@ -1,7 +1,7 @@
-"""Queues at what tenants share: each has a FIFO of its own, and the slots go round by fair shares.
+"""Queues for resources that tenants share: a FIFO per tenant, slots assigned by fair queueing.
 
-The waiting room is shared by dynamic thresholds (Choudhury and Hahne, 1998): a tenant may have as
-many waiting as there is room left, so one alone gets half of it and a newcomer always finds some.
+Queue capacity is shared by dynamic thresholds (Choudhury and Hahne, 1998): a tenant may queue as
+much as there is capacity left, so a single one gets half of it and a new one always finds some.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _behalf: ContextVar[str] = ContextVar("gatewayd.behalf", default="")
 
 
 def set_current_tenant(tenant: str) -> None:
-    """Whatever this task, and those that it begins, want of what is shared is this tenant's."""
+    """Shared resources that this task, and tasks it starts, use are charged to this tenant."""
     _behalf.set(tenant)
 
 
@@ -32,14 +32,14 @@ def on_behalf_of() -> str:
     return _behalf.get()
 
 
-class Standing(NamedTuple):
-    """How a queue stands.
+class QueueStats(NamedTuple):
+    """Counts of a queue.
 
     Attributes:
         running: slots that are held.
-        waiting: requests without one.
-        refused: requests that found no room to wait, since the start.
-        is_bounded: whether any may be refused.
+        waiting: requests that wait for a slot.
+        refused: requests refused because the queue was full, since the start.
+        is_bounded: whether its capacity is limited.
     """
 
     running: int = 0
@@ -48,8 +48,8 @@ class Standing(NamedTuple):
     is_bounded: bool = False
 
 
-class HeldSlot:
-    """A slot, from when it was granted: what it is held for is charged to its tenant."""
+class QueueSlot:
+    """A slot of a queue, once granted; the time for which it is held is charged to its tenant."""
 
     __slots__ = ("_began", "_is_held", "_queue", "_tenant")
 
@@ -60,40 +60,40 @@ class HeldSlot:
         self._is_held = True
 
     def release(self, _: object = None) -> None:
-        """Give it back; once more does nothing."""
+        """Release the slot; idempotent."""
         if self._is_held:
             self._is_held = False
             self._queue.end(self._tenant, self._began)
 
     def __enter__(self) -> Self:
-        """Hold it for a block."""
+        """Hold the slot for a block."""
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Give it back, if the block has not."""
+        """Release the slot, unless the block has."""
         self.release()
 
 
 class _Turn(NamedTuple):
-    """A request that waits.
+    """A waiting request.
 
     Attributes:
-        size: what it takes of the waiting room.
-        granted: its slot, once it has one.
+        size: queue capacity that it takes.
+        granted: its slot, once granted.
     """
 
     size: float
-    granted: asyncio.Future[HeldSlot]
+    granted: asyncio.Future[QueueSlot]
 
 
 @dataclass(slots=True, eq=False)
 class _Line:
-    """One tenant's requests that wait.
+    """The waiting requests of one tenant.
 
     Attributes:
         turns: the oldest first.
         size: of these together.
-        is_smallest_next: whether the next turn is the smallest one's, and not the oldest one's.
+        is_smallest_next: whether the smallest is served next, and not the oldest.
     """
 
     turns: deque[_Turn] = field(default_factory=deque)
@@ -101,9 +101,9 @@ class _Line:
     is_smallest_next: bool = True
 
     def next(self) -> _Turn:
-        """The one that is to run next."""
+        """The request to run next."""
         at = 0
-        # Where all are of the size 1 nobody looks.
+        # With all sizes 1 the oldest is the smallest: no search.
         if self.is_smallest_next and self.size != len(self.turns):
             at = min(range(len(self.turns)), key=lambda i: self.turns[i].size)
         self.is_smallest_next = not self.is_smallest_next
@@ -111,15 +111,15 @@ class _Line:
 
 
 class FairQueue:
-    """Gives slots of a resource to tenants in turn; see ``FairShare``.
+    """Assigns the slots of a resource by fair queueing between tenants; see ``FairShare``.
 
-    Within a tenant the oldest request and the smallest have every other turn.
+    Within a tenant the oldest and the smallest waiting request are served alternately.
 
     Args:
-        what: the resource, for errors, such as "tokenizer".
-        slots: how many there are, as the configuration of now says; ``wake`` when there are more.
-        most_waiting: the sizes of all tenants' waiting requests together, each 1 unless it says
-            otherwise; None where what comes is bounded elsewhere.
+        what: the resource, for error messages, such as "tokenizer".
+        slots: the current number of slots; call ``wake`` after an increase.
+        most_waiting: the capacity, as the sum of the sizes of all waiting requests, each 1 by
+            default; None where arrivals are bounded elsewhere.
         clock: seconds; monotonic.
     """
 
@@ -141,7 +141,7 @@ class FairQueue:
 
     @property
     def num_waiting(self) -> int:
-        """Requests without a slot."""
+        """Requests that wait for a slot."""
         return self._num_waiting
 
     @property
@@ -150,24 +150,24 @@ class FairQueue:
         return self._share.num_running
 
     @property
-    def standing(self) -> Standing:
-        """How it stands now."""
+    def standing(self) -> QueueStats:
+        """The current counts."""
         is_bounded = self._most_waiting is not None
-        return Standing(self.num_running, self._num_waiting, self._num_refused, is_bounded)
+        return QueueStats(self.num_running, self._num_waiting, self._num_refused, is_bounded)
 
-    async def acquire(self, tenant: str, size: float = 1.0) -> HeldSlot:
-        """Wait for a slot; cancelling gives the turn up.
+    async def acquire(self, tenant: str, size: float = 1.0) -> QueueSlot:
+        """Wait for a slot; cancelling leaves the queue.
 
         Args:
-            tenant: who wants it.
-            size: what it takes of the waiting room meanwhile.
+            tenant: that is charged for it.
+            size: queue capacity that it takes while it waits.
 
         Returns:
-            The slot, for the caller to release, best by ``with``.
+            The slot, which the caller releases, preferably by ``with``.
 
         Raises:
-            TenantNotAdmitted: the tenant's share of the waiting room is full.
-            NotAdmitted: all of it is.
+            TenantNotAdmitted: the tenant's share of the capacity is used up.
+            NotAdmitted: all of the capacity is.
         """
         share, line = self._share, self._lines.get(tenant)
         share.arrive(tenant)
@@ -187,31 +187,31 @@ class FairQueue:
             return await turn.granted
         except asyncio.CancelledError:
             if not turn.granted.cancelled():
-                turn.granted.result().release()  # it was given a slot meanwhile
+                turn.granted.result().release()  # a slot was granted meanwhile
             elif turn in line.turns:
                 self._leave(tenant, turn)
             raise
 
     def end(self, tenant: str, began: float) -> None:
-        """A slot is free that was held since then; ``HeldSlot`` says so."""
+        """Release a slot that was held since ``began``; called by ``QueueSlot``."""
         self._share.end(tenant, self._clock() - began)
         self.wake()
 
     def wake(self) -> None:
-        """Fill free slots; to be called when there are more of them."""
+        """Grant free slots; to be called when their number has grown."""
         while (tenant := self._share.next()) is not None:
             turn = self._lines[tenant].next()
             self._leave(tenant, turn)
-            if not turn.granted.cancelled():  # else whoever waited has left, and is about to say so
+            if not turn.granted.cancelled():  # else the waiter is about to clean up
                 turn.granted.set_result(self._start(tenant))
 
     def restrain(self, tenant: str, seconds: float) -> None:
-        """Let a tenant leave one slot free for so long, whether another is active or not."""
+        """Keep a tenant off the last free slot for so long, even if no other is active."""
         self._share.restrain(tenant, seconds)
 
-    def _start(self, tenant: str) -> HeldSlot:
+    def _start(self, tenant: str) -> QueueSlot:
         self._share.start(tenant)
-        return HeldSlot(self, tenant, self._clock())
+        return QueueSlot(self, tenant, self._clock())
 
     def _leave(self, tenant: str, turn: _Turn) -> None:
         line = self._lines[tenant]

@@ -1,4 +1,4 @@
-"""A few threads that tenants share: turns go by the time that each has had of them."""
+"""A small thread pool that tenants share by fair queueing, charged by the time each has used."""
 
 from __future__ import annotations
 
@@ -11,22 +11,23 @@ from contextvars import copy_context
 from typing import TypeVar
 from weakref import WeakKeyDictionary
 
-from gatewayd.fair_queue import FairQueue, Standing, on_behalf_of
+from gatewayd.fair_queue import FairQueue, QueueStats, on_behalf_of
 
 T = TypeVar("T")
 
 
 class FairThreads:
-    """Threads of one kind of work, for whichever tenant a task works for.
+    """A pool for one kind of work; work is charged to the tenant of the calling task.
 
-    A slot is held until its job has ended, whoever has stopped waiting for it: a thread cannot be
-    stopped, and a client that leaves and comes again would have all of them.
+    A slot is held until its job has ended, even if the caller was cancelled: a thread cannot be
+    stopped, and a client that disconnects and reconnects could otherwise take all of them.
 
     Args:
         name: of the threads.
-        count: of them; few, for each takes a turn at the interpreter before the event loop's.
-        rests: whether a thread is idle after each job for as long as it took, for work that holds
-            the interpreter: half of the time is for everything else then.
+        count: number of threads; small, since each competes with the event loop for the interpreter
+            lock.
+        rests: whether a thread idles after each job for as long as the job took; for work that
+            holds the interpreter lock, which leaves half of the time to everything else.
     """
 
     def __init__(self, name: str, count: int, *, rests: bool = False) -> None:
@@ -36,23 +37,23 @@ class FairThreads:
 
     @property
     def queue(self) -> FairQueue:
-        """Of the event loop that runs; its futures are of no use to another."""
+        """The queue of the running event loop: futures belong to one loop."""
         loop = asyncio.get_running_loop()
         queue = self._queues.get(loop)
         if queue is None:
-            # What is at the gateway at once is bounded where it comes in.
+            # Requests in flight are bounded where they enter the gateway.
             queue = FairQueue(self._name, lambda: self._count, most_waiting=None)
             self._queues[loop] = queue
         return queue
 
     @property
-    def standing(self) -> Standing:
-        """How its queues stand now, together."""
+    def standing(self) -> QueueStats:
+        """The current counts, over all event loops."""
         each = [queue.standing for queue in self._queues.values()]
-        return Standing(sum(one.running for one in each), sum(one.waiting for one in each))
+        return QueueStats(sum(one.running for one in each), sum(one.waiting for one in each))
 
     async def run(self, work: Callable[[], T]) -> T:
-        """Work in a thread, when it is the tenant's turn; what it raises is raised here."""
+        """Run a job in a thread once the tenant is scheduled; its exceptions are raised here."""
         loop = asyncio.get_running_loop()
         slot = await self.queue.acquire(on_behalf_of())
         began = time.monotonic()

@@ -14,7 +14,7 @@ import structlog
 
 from gatewayd.config import LogTable
 from gatewayd.explain import trail
-from gatewayd.log_sparing import Sparing
+from gatewayd.log_rate_limit import LogRateLimit
 from gatewayd_engine.journal import Urgent, is_journal
 from gatewayd_engine.logs import visible
 
@@ -43,7 +43,7 @@ def configure(table: LogTable, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     for old in root.handlers[:]:
         root.removeHandler(old)
-    handler.addFilter(Sparing())
+    handler.addFilter(LogRateLimit())
     root.addHandler(handler)
     set_level(table.level)
 

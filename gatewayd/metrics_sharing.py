@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from gatewayd.fair_queue import Standing
+from gatewayd.fair_queue import QueueStats
 
 
 class SharingCollector(Collector):
@@ -21,7 +21,7 @@ class SharingCollector(Collector):
 
     def __init__(
         self,
-        queues: Callable[[], Mapping[str, Standing]],
+        queues: Callable[[], Mapping[str, QueueStats]],
         body_bytes: Callable[[], int],
         refusals: Callable[[], Mapping[str, int]],
     ) -> None:

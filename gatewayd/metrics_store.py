@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from gatewayd.store.room import Room
-from gatewayd.store.shares import Kept
+from gatewayd.store.shares import StoredBytes
 from gatewayd.tenants.tenancy import Tenancy
 
 
@@ -30,7 +30,7 @@ class StoreCollector(Collector):
             "What tenants keep, all together, with what each object takes beside its content.",
             labels=["kind"],
         )
-        for kind in Kept._fields:
+        for kind in StoredBytes._fields:
             kept.add_metric([kind], sum(getattr(one, kind) for one in room.kept.values()))
         refusals = CounterMetricFamily(
             "gatewayd_store_refusals",

@@ -1,12 +1,12 @@
-"""Start-time fair queueing: which tenant is next at slots that several share.
+"""Start-time fair queueing: which tenant gets the next free slot of a shared resource.
 
-A tenant's virtual time is the service that it has had. The waiting tenant with the least is next;
-one that comes back from idleness starts at the virtual time of now, so that nobody saves service up
-(Goyal, Vin and Cheng, SIGCOMM 1996; service is charged when it ends, for nobody knows before it
-what it takes). While several tenants are active none of them holds the last slot of several: it is
-kept free for the tenant that comes next.
+A tenant's virtual time is the service that it has received. The waiting tenant with the least is
+next; one that returns from idleness starts at the current virtual time, so that no tenant saves up
+credit (Goyal, Vin and Cheng, SIGCOMM 1996; service is charged when it ends, because its cost is not
+known in advance). With several slots, one is reserved for a tenant that arrives: no tenant takes
+the last one while another is active.
 
-Only the accounts are here: what waits, and how it is told, is its user's.
+This module only keeps the accounts; its caller keeps the queue and wakes the waiters.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 ACTIVE_SECONDS = 60.0
-"""After its last use a tenant counts as active, and a slot is kept free for it."""
+"""For this long after its last use a tenant counts as active, and a slot is reserved for it."""
 MOST_IDLE = 1024
-"""Tenants that are remembered without having anything here."""
+"""Idle tenants whose accounts are kept."""
 
 
 @dataclass(slots=True, eq=False)
@@ -27,10 +27,10 @@ class _Tenant:
 
     Attributes:
         served: its virtual time, in units of service.
-        last_used: by the clock.
+        last_used: time of its last use, by the clock.
         running: slots that it holds.
-        waiting: of its requests.
-        restrained_until: up to then it leaves a slot free, by the clock.
+        waiting: its requests that wait.
+        restrained_until: until this time it may not take the last free slot, by the clock.
     """
 
     served: float
@@ -41,18 +41,18 @@ class _Tenant:
 
     @property
     def is_busy(self) -> bool:
-        """Whether it has anything here."""
+        """Whether it holds a slot or waits for one."""
         return bool(self.running or self.waiting)
 
 
 class FairShare:
-    """Counts who runs, who waits and what each had; its calls come from one thread.
+    """Accounts of running and waiting requests and of received service; not thread-safe.
 
-    A request is ``arrive``, then either ``start`` where it ``may_run``, or ``wait`` and ``leave``,
-    with a ``start`` once its tenant is ``next``; what runs has an ``end``.
+    For each request call ``arrive``, then ``start`` if it ``may_run``; otherwise ``wait``, and once
+    its tenant is ``next``, ``leave`` and ``start``. What was started has an ``end``.
 
     Args:
-        slots: how many there are, as the configuration of now says.
+        slots: the current number of slots.
         clock: seconds; monotonic.
     """
 
@@ -67,7 +67,7 @@ class FairShare:
         """Slots that are held."""
 
     def arrive(self, tenant: str) -> None:
-        """A tenant has a request."""
+        """A request of a tenant has arrived."""
         now, account = self._clock(), self._tenants.pop(tenant, None)
         if account is None:
             self._forget(now)
@@ -78,11 +78,11 @@ class FairShare:
         self._tenants[tenant] = account
 
     def may_run(self, tenant: str) -> bool:
-        """Whether a tenant that has arrived may have a slot now."""
+        """Whether a request that has arrived may take a slot now."""
         return self._may_run(self._tenants[tenant])
 
     def start(self, tenant: str) -> None:
-        """One of a tenant's requests has a slot."""
+        """A request of a tenant takes a slot."""
         account = self._tenants[tenant]
         self._virtual_time = max(self._virtual_time, account.served)
         self._num_busy += not account.is_busy
@@ -90,11 +90,11 @@ class FairShare:
         self.num_running += 1
 
     def end(self, tenant: str, service: float) -> None:
-        """A slot is free again.
+        """A slot is released.
 
         Args:
-            tenant: who held it.
-            service: that it got, in seconds or another unit that is the same for all.
+            tenant: that held it.
+            service: to charge, in seconds or any unit common to all tenants.
         """
         account = self._tenants[tenant] = self._tenants.pop(tenant)
         account.running -= 1
@@ -104,13 +104,13 @@ class FairShare:
         self._num_busy -= not account.is_busy
 
     def wait(self, tenant: str) -> None:
-        """One more request of a tenant that has arrived waits."""
+        """A request that has arrived starts to wait."""
         account = self._queued[tenant] = self._tenants[tenant]
         self._num_busy += not account.is_busy
         account.waiting += 1
 
     def leave(self, tenant: str) -> None:
-        """One waits no more, for whatever reason."""
+        """A request stops waiting, for whatever reason."""
         account = self._queued[tenant]
         account.waiting -= 1
         self._num_busy -= not account.is_busy
@@ -118,14 +118,14 @@ class FairShare:
             del self._queued[tenant]
 
     def next(self) -> str | None:
-        """The waiting tenant that is to have a slot now; None if there is none, or no slot."""
+        """The waiting tenant that gets a slot now; None if there is none, or no slot for it."""
         if self.num_running >= self._slots():
             return None
         able = [name for name, account in self._queued.items() if self._may_run(account)]
         return min(able, key=lambda name: self._queued[name].served, default=None)
 
     def restrain(self, tenant: str, seconds: float) -> None:
-        """Let a tenant leave one slot free for so long, whether another is active or not."""
+        """Keep a tenant off the last free slot for so long, even if no other is active."""
         self.arrive(tenant)
         self._tenants[tenant].restrained_until = self._clock() + seconds
 
@@ -145,7 +145,7 @@ class FairShare:
         return latest is None or latest.last_used <= since
 
     def _forget(self, now: float) -> None:
-        """Those that were used longest ago and have nothing here, where there are too many."""
+        """Evict the least recently used idle accounts beyond ``MOST_IDLE``."""
         too_many = len(self._tenants) - self._num_busy - MOST_IDLE + 1
         if too_many <= 0:
             return

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Sequence
 from gatewayd.batches import records
 from gatewayd.batches.lanes import Lanes
 from gatewayd.batches.run import BatchLimits, BatchRun, Shared, forget_results
-from gatewayd.fair_queue import FairQueue, Standing
+from gatewayd.fair_queue import FairQueue, QueueStats
 from gatewayd.files.vault import Vault
 from gatewayd.http.asgi import App
 from gatewayd.store.clock import Clock
@@ -97,11 +97,11 @@ class Batches:
             await shared.lanes.stop()
 
     @property
-    def queues(self) -> dict[str, Standing]:
+    def queues(self) -> dict[str, QueueStats]:
         """How lines, inputs and ends stand; all empty before the start."""
         shared = self._shared
         if shared is None:
-            return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), Standing())
+            return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), QueueStats())
         return {
             "batches": shared.lanes.slots.standing,
             "batch_inputs": shared.reading.standing,

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from gatewayd.batches.congestion_window import CongestionWindow
-from gatewayd.fair_queue import FairQueue, HeldSlot
+from gatewayd.fair_queue import FairQueue, QueueSlot
 
 
 class Permit:
@@ -21,7 +21,7 @@ class Permit:
 
     __slots__ = ("_era", "_is_open", "_lane", "_slot")
 
-    def __init__(self, lane: Lane, slot: HeldSlot) -> None:
+    def __init__(self, lane: Lane, slot: QueueSlot) -> None:
         self._lane = lane
         self._slot = slot
         self._era = lane.window.begin()

@@ -14,7 +14,7 @@ from gatewayd.http.asgi import App, Receive, Scope, Send
 from gatewayd.http.bodies import Bodies, attach_body_budget
 from gatewayd.http.start_scheduler import StartScheduler
 from gatewayd.http.subscriber import queue_name
-from gatewayd.tenants.limits import Slot, set_current_slot
+from gatewayd.tenants.limits import ConcurrencySlot, set_current_slot
 from gatewayd.tenants.principal import IN_SCOPE, Principal, set_current_principal
 
 _CANCELS = "/cancel"
@@ -73,7 +73,12 @@ class RequestGate:
         return self._serve(None if is_now else whose, slot, scope, receive, send)
 
     async def _serve(
-        self, waits: str | None, slot: Slot | None, scope: Scope, receive: Receive, send: Send
+        self,
+        waits: str | None,
+        slot: ConcurrencySlot | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
         """Serve a request that waits for a tenant's turn, or holds a slot."""
         try:

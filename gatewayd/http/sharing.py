@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewayd.fair_queue import Standing
+from gatewayd.fair_queue import QueueStats
 from gatewayd.http import collecting, large
 from gatewayd.http.bodies import Bodies
 from gatewayd.http.request_gate import RequestGate
@@ -14,7 +14,7 @@ def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCol
     """What shows the queues of a gateway, its bodies, and what it has refused."""
     durable, guides = services.durable, services.guides
 
-    def queues() -> dict[str, Standing]:
+    def queues() -> dict[str, QueueStats]:
         found = {
             **services.text.tokenizer.queues,
             "parsing": collecting.threads.standing,

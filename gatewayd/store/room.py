@@ -19,7 +19,15 @@ from gatewayd.errors import StoreFull
 from gatewayd.files.vault import Vault
 from gatewayd.store.database import Database
 from gatewayd.store.faults import raise_for_client
-from gatewayd.store.shares import Coming, Kept, Owner, Standing, all_kept, expected_of, standing_of
+from gatewayd.store.shares import (
+    Coming,
+    Owner,
+    Standing,
+    StoredBytes,
+    all_kept,
+    expected_of,
+    standing_of,
+)
 from gatewayd.store.wal import size_of
 
 ACCEPTED = "gatewayd.accepted"
@@ -61,7 +69,7 @@ class _Seen(NamedTuple):
     """
 
     owner: Owner
-    kept: Kept
+    kept: StoredBytes
     has: int
     may: int
     total: int
@@ -94,7 +102,7 @@ class Room:
         self.limit = limit
         self.floor = floor
         self.used = Used()
-        self.kept: Mapping[str, Kept] = {}
+        self.kept: Mapping[str, StoredBytes] = {}
         self.coming = Coming()
         self.refusals = Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
         self._file = file

@@ -49,8 +49,8 @@ class Owner(Protocol):
         """Of the tenant's key; None for the operator, whose share is all that is left."""
 
 
-class Kept(NamedTuple):
-    """Bytes of a tenant.
+class StoredBytes(NamedTuple):
+    """Bytes that a tenant keeps in the store.
 
     Attributes:
         files: contents and their rows.
@@ -78,7 +78,7 @@ class Standing(NamedTuple):
         promised: what is promised to others, and they do not use.
     """
 
-    kept: Kept
+    kept: StoredBytes
     most: int | None
     part: int
     promised: int
@@ -105,7 +105,7 @@ def standing_of(connection: Connection, tenant: str, limit: int) -> Standing:
     """
     asked = {"tenant": tenant, "limit": limit}
     *sums, most, part, unused = connection.exec_driver_sql(_STANDING, asked).one()
-    return Standing(Kept(*sums), most, part, unused + part)
+    return Standing(StoredBytes(*sums), most, part, unused + part)
 
 
 def expected_of(connection: Connection, tenant: str) -> int:
@@ -118,9 +118,9 @@ def expected_of(connection: Connection, tenant: str) -> int:
     return expected
 
 
-def all_kept(connection: Connection) -> dict[str, Kept]:
+def all_kept(connection: Connection) -> dict[str, StoredBytes]:
     """Of every tenant that ever kept anything."""
-    return {row.tenant: Kept(*row[1:]) for row in connection.execute(select(kept))}
+    return {row.tenant: StoredBytes(*row[1:]) for row in connection.execute(select(kept))}
 
 
 class Coming:

@@ -12,7 +12,7 @@ from gatewayd.store.ids import new_id
 from gatewayd.tenants.costs import Asked, Entry, Spent
 from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.ledger import Ledger
-from gatewayd.tenants.limits import Gate, Limits, Slot, current_slot
+from gatewayd.tenants.limits import ConcurrencySlot, Gate, Limits, current_slot
 from gatewayd.tenants.prices import FREE, Prices
 from gatewayd_engine.messages import TenantQuota
 
@@ -80,7 +80,7 @@ class Account:
         """Whether its requests are limited, whatever they ask for."""
         return self._gate.counts_requests
 
-    def arrive(self, *, is_read: bool) -> Slot:
+    def arrive(self, *, is_read: bool) -> ConcurrencySlot:
         """See ``Gate.arrive``."""
         return self._gate.arrive(is_read=is_read)
 
@@ -138,7 +138,7 @@ class Ticket:
         entry: Entry,
         taken: int,
         mark_slot: int | None,
-        held: Slot | None,
+        held: ConcurrencySlot | None,
     ) -> None:
         self._gate = gate
         self._ledger = ledger

@@ -71,8 +71,8 @@ class Head(NamedTuple):
         return f"{self.seq}:{self.mac}"
 
 
-class Kept(NamedTuple):
-    """What is beside the store.
+class HeadFile(NamedTuple):
+    """Content of ``audit.head``, the file beside the database.
 
     Attributes:
         head: of the chain.
@@ -225,7 +225,7 @@ def verify(
     return found or _fault_of_end(connection, secret, file.name, kept, before), verified
 
 
-def _holds(connection: Connection, since: Verified, kept: Kept | None) -> bool:
+def _holds(connection: Connection, since: Verified, kept: HeadFile | None) -> bool:
     """Whether what was verified is still there, by its number, its end and the file's."""
     head = since.head
     query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
@@ -237,7 +237,7 @@ def _holds(connection: Connection, since: Verified, kept: Kept | None) -> bool:
 
 
 def _fault_of(
-    row: Row, before: Head, kept: Kept | None, name: str, *, is_sealed: bool
+    row: Row, before: Head, kept: HeadFile | None, name: str, *, is_sealed: bool
 ) -> str | None:
     if row.seq != before.seq + 1:
         return f"audit row {before.seq + 1} is missing"
@@ -249,7 +249,7 @@ def _fault_of(
 
 
 def _fault_of_end(
-    connection: Connection, secret: Secret, name: str, kept: Kept | None, end: Head
+    connection: Connection, secret: Secret, name: str, kept: HeadFile | None, end: Head
 ) -> str | None:
     state = seals.state_of(connection, secret)
     if state is not None and (found := cut(connection, state, end.seq + 1)) is not None:
@@ -304,7 +304,7 @@ def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
         head: the end.
         changes: of sealed rows until then.
     """
-    kept, before = Kept(head, changes), read(secret, file)
+    kept, before = HeadFile(head, changes), read(secret, file)
     if not head.seq or kept == before:
         return
     if before is None or before.head != head:
@@ -321,19 +321,19 @@ def _text(detail: dict[str, Any]) -> str:
     return json.dumps(detail, sort_keys=True, separators=(",", ":"))
 
 
-def read(secret: Secret, file: Path) -> Kept | None:
+def read(secret: Secret, file: Path) -> HeadFile | None:
     """What is beside the store; None if it is not there, or not ours."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
         head = Head(int(found["seq"]), str(found["mac"]))
-        kept = Kept(head, int(found.get("changes", 0)))
+        kept = HeadFile(head, int(found.get("changes", 0)))
         is_ours = hmac.compare_digest(str(found["seal"]).encode(), _seal_of(secret, kept).encode())
     except (OSError, ValueError, KeyError):
         return None
     return kept if is_ours else None
 
 
-def _seal_of(secret: Secret, kept: Kept) -> str:
+def _seal_of(secret: Secret, kept: HeadFile) -> str:
     told = f" {kept.changes}" if kept.changes else ""
     return secret.seal(f"head {kept.head.seq} {kept.head.mac}{told}".encode())
 

@@ -70,11 +70,11 @@ def _resized(bucket: Bucket | None, size: int | None, clock: Callable[[], float]
     return fresh
 
 
-class Slot:
-    """One of the requests that a tenant may have at once; free when nobody holds it any more.
+class ConcurrencySlot:
+    """A reference-counted slot of a tenant's concurrency limit.
 
-    An HTTP request holds it to the end of its answer, and each generation that it starts to its
-    own end, which may come later.
+    The HTTP request holds it until its answer has ended, and each generation that it starts until
+    that generation has ended, which may be later.
     """
 
     __slots__ = ("_free", "_holders")
@@ -84,26 +84,26 @@ class Slot:
         self._holders = 1
 
     def hold(self) -> None:
-        """One more does."""
+        """Add a holder."""
         self._holders += 1
 
     def let_go(self) -> None:
-        """One less."""
+        """Remove a holder; the last one frees the slot."""
         self._holders -= 1
         if not self._holders:
             self._free()
 
 
-_current: ContextVar[Slot | None] = ContextVar("gatewayd.slot", default=None)
+_current: ContextVar[ConcurrencySlot | None] = ContextVar("gatewayd.slot", default=None)
 
 
-def current_slot() -> Slot | None:
-    """Of the HTTP request, or the line of a batch, that this task works on."""
+def current_slot() -> ConcurrencySlot | None:
+    """The slot of the HTTP request, or of the batch line, that this task works on."""
     return _current.get()
 
 
-def set_current_slot(slot: Slot | None) -> None:
-    """This task works on a request that has this slot, or whose tenant has no limits."""
+def set_current_slot(slot: ConcurrencySlot | None) -> None:
+    """Set the slot of the request that this task works on; None if its tenant has no limits."""
     _current.set(slot)
 
 
@@ -121,11 +121,11 @@ class _Kind:
         self.bucket = _resized(self.bucket, per_minute, self._clock)
         self.at_once = at_once
 
-    def enter(self) -> Slot:
+    def enter(self) -> ConcurrencySlot:
         if self.bucket is not None:
             self.bucket.take(1)
         self.num_inside += 1
-        return Slot(self._leave)
+        return ConcurrencySlot(self._leave)
 
     def _leave(self) -> None:
         self.num_inside -= 1
@@ -163,7 +163,7 @@ class Gate:
         self.counts_requests = per_minute is not None or at_once is not None
         self.limits = limits
 
-    def arrive(self, *, is_read: bool) -> Slot:
+    def arrive(self, *, is_read: bool) -> ConcurrencySlot:
         """Count a request, before its body is read.
 
         Returns:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer as Backend
 
 from gatewayd import memory
-from gatewayd.fair_queue import Standing
+from gatewayd.fair_queue import QueueStats
 from gatewayd.fair_threads import FairThreads
 from gatewayd.text.detokenizer import Detokenizer
 from gatewayd.text.disguise import Disguise
@@ -80,7 +80,7 @@ class Tokenizer:
         return cls((folder / "tokenizer.json").read_text(encoding="utf-8"))
 
     @property
-    def queues(self) -> dict[str, Standing]:
+    def queues(self) -> dict[str, QueueStats]:
         """How many of its jobs run and wait."""
         return {
             "tokenizer": self._threads.standing,

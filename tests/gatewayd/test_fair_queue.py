@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
-from gatewayd.fair_queue import FairQueue, HeldSlot
+from gatewayd.fair_queue import FairQueue, QueueSlot
 
 
 class Clock:
@@ -31,7 +31,7 @@ async def served(costs: dict[str, float], slots: int, total: float) -> Counter[s
     """The service that tenants get which always have ten requests waiting."""
     clock, got = Clock(), Counter[str]()
     queue = FairQueue("thing", lambda: slots, most_waiting=1000, clock=clock)
-    running: list[tuple[float, int, str, HeldSlot]] = []
+    running: list[tuple[float, int, str, QueueSlot]] = []
     held = 0
 
     async def ask(tenant: str) -> None:
@@ -66,7 +66,7 @@ async def test_tenants_get_the_same_service_whatever_each_request_costs(slots: i
 
 async def test_a_newcomer_waits_for_one_request_at_most_whatever_waits() -> None:
     queue, order = FairQueue("thing", lambda: 1, most_waiting=1000), list[str]()
-    slots: list[HeldSlot] = []
+    slots: list[QueueSlot] = []
 
     async def ask(tenant: str) -> None:
         slots.append(await queue.acquire(tenant))
@@ -149,7 +149,7 @@ def test_no_slot_is_lost_or_given_twice_whoever_leaves_when(seed: int, slots: in
 
 async def _leavers(rng: random.Random, slots: int) -> None:
     queue = FairQueue("thing", lambda: slots, most_waiting=30)
-    holding: list[HeldSlot] = []
+    holding: list[QueueSlot] = []
     tasks: list[asyncio.Task[None]] = []
 
     async def ask(tenant: str) -> None:

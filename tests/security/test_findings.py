@@ -137,7 +137,7 @@ FINDINGS = {
         "A connection without a key",
         (
             "gatewayd/http/test_edge_pieces.py::test_offers_in_one_write_are_read_one_by_one",
-            "gatewayd/test_log_sparing.py"
+            "gatewayd/test_log_rate_limit.py"
             "::test_a_request_that_always_fails_does_not_fill_the_journal",
         ),
     ),

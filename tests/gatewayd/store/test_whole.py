@@ -58,7 +58,7 @@ FILES = {
     ),
     "audit.head": Written(
         lambda folder: audit.keep(SECRET, folder / audit.NAME, NEW, 7),
-        lambda folder: audit.read(SECRET, folder / audit.NAME) == audit.Kept(NEW, 7),
+        lambda folder: audit.read(SECRET, folder / audit.NAME) == audit.HeadFile(NEW, 7),
         lambda folder: list(folder.iterdir()) == [],
     ),
     "secret of a disk tier": Written(

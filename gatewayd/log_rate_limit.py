@@ -1,8 +1,8 @@
-"""Keeps what strangers can make the daemon log within bounds.
+"""Rate-limits warnings and errors that clients can provoke, per logger.
 
-Whoever finds a request that fails could otherwise fill the journal with its tracebacks. So of each
-logger so many warnings and errors a minute are written; then how many were not. What the operator
-must not miss, and no client can cause at will, is written always.
+A client that finds a failing request could otherwise fill the journal with tracebacks. Each logger
+writes a bounded number of warnings and errors a minute, then how many were dropped. Records that
+the operator must not miss, and that no client can provoke at will, are never dropped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import TracebackType
 
 LIMITED = ("gatewayd.", "asyncio", "uvicorn.error")
-"""Beginnings of names of limited loggers; callbacks of the event loop are clients', too."""
+"""Prefixes of the names of limited loggers; clients can provoke event-loop callbacks, too."""
 EXEMPT = frozenset(
     {
         "gatewayd.daemon",
@@ -24,9 +24,9 @@ EXEMPT = frozenset(
         "gatewayd.tenants.tenancy",
     }
 )
-"""Never dropped: starts, stops and loss of the daemon's parts, the audit, tampering with the store.
+"""Never dropped: start, stop and loss of the daemon's parts, the audit, tampering with the store.
 
-Each tells of a change of state, by an operator or of the machine, and once for each.
+Each record reports one change of state, caused by an operator or by the machine.
 """
 
 MOST = 20
@@ -34,12 +34,12 @@ SECONDS = 60.0
 _FRAMES = 24
 
 
-class Sparing(logging.Filter):
-    """Lets so many warnings and errors of each limited logger through in a while; all else, too.
+class LogRateLimit(logging.Filter):
+    """Passes a bounded number of warnings and errors per limited logger and window, and all else.
 
     Args:
-        most: records of a logger in that while.
-        seconds: that it lasts.
+        most: records of a logger in a window.
+        seconds: length of a window.
         clock: monotonic.
     """
 
@@ -56,7 +56,7 @@ class Sparing(logging.Filter):
         self._count: dict[str, int] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether to tell this; its traceback is cut to the innermost frames."""
+        """Whether to write a record; its traceback is cut to the innermost frames."""
         name = record.name
         if record.levelno < logging.WARNING or not name.startswith(LIMITED) or name in EXEMPT:
             return True
@@ -69,7 +69,7 @@ class Sparing(logging.Filter):
         if self._count[name] > self._most:
             return False
         if missing:
-            record.msg = f"{record.getMessage()} (before it {missing} more were not told)"
+            record.msg = f"{record.getMessage()} ({missing} more were dropped before it)"
             record.args = ()
         if record.exc_info and record.exc_info[1] is not None:
             kind, error, trace = record.exc_info
@@ -78,7 +78,7 @@ class Sparing(logging.Filter):
 
 
 def innermost(trace: TracebackType | None, most: int = _FRAMES) -> TracebackType | None:
-    """The last frames of a traceback: a recursion has a thousand."""
+    """The innermost frames of a traceback: a recursion has a thousand."""
     length, here = 0, trace
     while here is not None:
         length, here = length + 1, here.tb_next

@@ -15,7 +15,7 @@ import gatewayd
 from gatewayd import logs
 from gatewayd.config import LogTable
 from gatewayd.http.asgi import Receive, Scope, Send
-from gatewayd.log_sparing import EXEMPT, MOST, Sparing
+from gatewayd.log_rate_limit import EXEMPT, MOST, LogRateLimit
 from tests.gatewayd.http.wires import Connection
 
 
@@ -72,12 +72,12 @@ async def test_a_callback_that_always_fails_does_not_fill_it_either(lines: io.St
 
 def test_how_many_were_not_told_is_told_later() -> None:
     now = 0.0
-    sparing = Sparing(2, 60, lambda: now)
+    limit = LogRateLimit(2, 60, lambda: now)
     told: list[str] = []
 
     def say(level: int = logging.ERROR) -> None:
         record = logging.LogRecord("asyncio", level, "x", 1, "failed %d", (7,), None)
-        if sparing.filter(record):
+        if limit.filter(record):
             told.append(record.getMessage())
 
     for _ in range(5):
@@ -87,7 +87,7 @@ def test_how_many_were_not_told_is_told_later() -> None:
     now = 60.0
     say()
     say()
-    assert told[3:] == ["failed 7 (before it 3 more were not told)", "failed 7"]
+    assert told[3:] == ["failed 7 (3 more were dropped before it)", "failed 7"]
 
 
 def loggers_of_the_package() -> set[str]:
@@ -108,14 +108,14 @@ def test_every_logger_of_the_daemon_is_limited_but_for_those_listed() -> None:
     names = loggers_of_the_package()
     assert len(names) > 40
     assert names >= {"gatewayd.http", "gatewayd.store.faults", "gatewayd.engines.job"}
-    sparing, passed = Sparing(clock=lambda: 1.0), {}
+    limit, passed = LogRateLimit(clock=lambda: 1.0), {}
     for name in names | EXEMPT | {"asyncio", "uvicorn.error"}:
         records = (
             logging.LogRecord(name, level, "x", 1, "failed", (), None)
             for level in (logging.WARNING, logging.ERROR, logging.CRITICAL)
             for _ in range(100)
         )
-        passed[name] = sum(map(sparing.filter, records))
+        passed[name] = sum(map(limit.filter, records))
     assert passed == {name: 300 if name in EXEMPT else MOST for name in passed}
 
 

@@ -73,7 +73,7 @@ FINDINGS = {
     ),
     5: Finding(
         "a full disk ends the daemon, which does not start again",
-        "A process of ours",
+        "A process of gatewayd",
         ("daemon/test_full_disk.py::test_a_full_disk_ends_no_daemon_and_budgets_stay_exact",),
     ),
     6: Finding(
@@ -111,7 +111,7 @@ FINDINGS = {
     ),
     10: Finding(
         "an older end of the audit hides changes",
-        "Whoever may write the database",
+        "Anyone with write access to the database",
         (
             "security/test_audit.py::test_an_older_end_is_no_way_back",
             "security/test_seals.py::test_every_edit_of_every_column_is_found",
@@ -121,7 +121,7 @@ FINDINGS = {
     ),
     11: Finding(
         "the same fault of the audit is told once and never again",
-        "Whoever may write the database",
+        "Anyone with write access to the database",
         ("security/test_audit.py::test_the_same_fault_once_more_is_on_record_once_more",),
     ),
     12: Finding(
@@ -157,7 +157,7 @@ FINDINGS = {
     ),
     16: Finding(
         "the operator's key is in the environment of engines",
-        "A process of ours",
+        "A process of gatewayd",
         ("security/test_children.py::test_children_have_what_is_listed_and_no_secret",),
     ),
     17: Finding(

@@ -1,7 +1,7 @@
-"""What malloc keeps of the daemon's memory: few arenas, and what large jobs freed goes back.
+"""Limits the memory that malloc retains: few arenas, and freed memory of large jobs is returned.
 
-glibc gives each thread an arena and keeps what is freed in it: a few floods of large bodies and
-texts would be resident for as long as the daemon lives. Without effect where malloc is another.
+glibc gives each thread an arena and retains what is freed in it: after a few floods of large bodies
+and texts that memory would stay resident. Without effect with another malloc.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _trim = _function("malloc_trim")
 
 
 def settle() -> None:
-    """Before there are threads: two arenas, for few threads allocate at a time."""
+    """Limit malloc to two arenas, since few threads allocate at a time; call before any thread."""
     if mallopt := _function("mallopt"):
         mallopt(_M_ARENA_MAX, _ARENAS)
 
 
 def give_back() -> None:
-    """Return free pages to the system; takes milliseconds, without the interpreter's lock."""
+    """Return free pages to the system; takes milliseconds, without the interpreter lock."""
     if _trim is not None:
         _trim(0)

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of what tenants share: queues, bodies, and who was refused."""
+"""Metrics of shared resources: queues, bodies and refusals."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gatewayd.fair_queue import QueueStats
 
 
 class SharingCollector(Collector):
-    """Reads them at each scrape; tenants are never named.
+    """Reads the counts at each scrape; tenants are never named.
 
     Args:
-        queues: gives how each stands now, by its name.
-        body_bytes: that are held.
-        refusals: gives how many were refused since the start, by what else refuses.
+        queues: returns the counts of each queue, by name.
+        body_bytes: returns the bytes of bodies in memory.
+        refusals: returns refusals since the start by other causes than full queues.
     """
 
     def __init__(
@@ -30,16 +30,16 @@ class SharingCollector(Collector):
         self._refusals = refusals
 
     def collect(self) -> Iterator[Metric]:
-        """Give all figures."""
+        """Yield all metrics."""
         running = GaugeMetricFamily(
             "gatewayd_queue_running", "Slots of a queue that are held.", labels=["queue"]
         )
         waiting = GaugeMetricFamily(
-            "gatewayd_queue_waiting", "Requests that wait for a slot of it.", labels=["queue"]
+            "gatewayd_queue_waiting", "Requests that wait for a slot of a queue.", labels=["queue"]
         )
         refusals = CounterMetricFamily(
             "gatewayd_sharing_refusals",
-            "Requests refused for what tenants share, before any engine.",
+            "Requests refused because of shared resources, before any engine.",
             labels=["kind"],
         )
         for name, standing in self._queues().items():
@@ -52,6 +52,8 @@ class SharingCollector(Collector):
         yield running
         yield waiting
         yield GaugeMetricFamily(
-            "gatewayd_body_bytes", "Bytes of bodies that are counted.", value=self._body_bytes()
+            "gatewayd_body_bytes",
+            "Bytes of request bodies in memory that are counted.",
+            value=self._body_bytes(),
         )
         yield refusals

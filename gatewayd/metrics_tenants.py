@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of the ledger: what must never be found there."""
+"""Metrics of the ledger: inconsistencies, which must stay zero."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from gatewayd.tenants.ledger import Ledger
 
 
 class LedgerCollector(Collector):
-    """Reads what the ledger has mended."""
+    """Reads what the ledger has corrected."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
 
     def collect(self) -> Iterator[Metric]:
-        """Give all figures."""
+        """Yield all metrics."""
         yield CounterMetricFamily(
             "gatewayd_uncharged_engine_seconds",
-            "Engine seconds of tenants' requests for which no token was told; to stay 0.",
+            "Engine seconds of tenants' requests for which no token was reported; must stay 0.",
             value=self._ledger.uncharged_seconds,
         )

@@ -15,8 +15,8 @@ from functools import cached_property
 
 import msgspec
 
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
-from gatewayd.engines.taken import Taken
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.explain.causes import ADMISSION
@@ -417,7 +417,7 @@ class Generation:
         ledger = self._ledger(outcome, now)
         explained = self._pipeline.metrics.explained
 
-        def settle(all_taken: Sequence[Taken]) -> None:
+        def settle(all_taken: Sequence[PromptUsage]) -> None:
             seconds = sum([taken.seconds for taken in all_taken])
             if ticket is not None and spent is not None:
                 told = spent._replace(engine_seconds=seconds)

@@ -11,7 +11,7 @@ import msgspec
 
 from gatewayd.pipeline_account import first_token
 from gatewayd.pipeline_choice import Choice
-from gatewayd.pipeline_settling import Left
+from gatewayd.pipeline_settling import AbortedPrompt
 from gatewayd.tenants.account import Account
 from gatewayd.tenants.costs import Asked, Spent
 
@@ -75,11 +75,11 @@ def spent_of(choices: Sequence[Choice], cached: int, work: Work, outcome: str, n
     )
 
 
-def lefts_of(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[Left]:
+def lefts_of(choices: Sequence[Choice], work: Work, num_prompts: int) -> list[AbortedPrompt]:
     """The prompts of a request that ended before its answer; perhaps not all were sent."""
     n, discards = work.num_choices, work.options.discard
     return [
-        Left.of(
+        AbortedPrompt.of(
             len(request.prompt),
             choices[at * n : (at + 1) * n],
             0 if discards else request.params.max_tokens,

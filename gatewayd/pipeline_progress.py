@@ -1,4 +1,4 @@
-"""How far a request with a reservation has come: what is settled if the daemon is killed now."""
+"""Progress of a request with a reservation: what is settled if the daemon is killed now."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gatewayd.tenants.account import Ticket
 
 
 class Progress:
-    """Marked once per step and sequence at most, before a client is told; see ``marks``.
+    """Writes a mark at most once per step and sequence, before tokens are delivered; see ``marks``.
 
     Args:
         ticket: of the request.
@@ -20,12 +20,12 @@ class Progress:
         self._generated = self._prompt = self._cached = 0
 
     def computed(self, prompt: int, tokens: int, cached: int) -> None:
-        """So many tokens of a prompt are computed, whichever choice needed them.
+        """Record how many tokens of a prompt are computed, for whichever choice.
 
         Args:
             prompt: which one, among those of the request.
-            tokens: of it, those that were cached too.
-            cached: of these; the first choice that tells knows.
+            tokens: computed ones, including cached ones.
+            cached: of these, from the cache; only the first report of a prompt counts.
         """
         before = self._reached.get(prompt)
         if before is None:
@@ -37,7 +37,7 @@ class Progress:
             self._mark()
 
     def generated(self, tokens: int) -> None:
-        """So many tokens have come; less than none where a choice starts over."""
+        """Add generated tokens; a negative number where a choice starts over."""
         self._generated += tokens
         self._mark()
 

@@ -1,7 +1,7 @@
-"""When a request has ended: waits for what its engines say that it took, and sums it up.
+"""Settles a request that has ended once its engines have reported what it consumed.
 
-Until then its tenant's limits are held, so that nobody goes free by leaving in the middle of a
-step. An engine that is lost is waited for no longer, and one that goes on and never tells
+Until then it holds its tenant's limits, so that a client cannot avoid charges by disconnecting in
+the middle of a step. A lost engine is not waited for, and one that never reports for at most
 ``MOST_SECONDS``.
 """
 
@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple, Protocol
 
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.seam import Handle
-from gatewayd.engines.taken import Taken
 from gatewayd.pipeline_choice import Choice
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
@@ -21,7 +21,7 @@ from gatewayd.tenants.costs import Spent
 _log = logging.getLogger(__name__)
 
 MOST_SECONDS = 600.0
-"""An engine that is silent in a long step is given up by its watchdog, mostly sooner."""
+"""An engine that hangs in a long step is mostly given up by its watchdog sooner."""
 _WHOLE = 2**31
 
 
@@ -32,20 +32,20 @@ class _Timer(Protocol):
 
 def when_taken(
     handles: Sequence[Handle],
-    then: Callable[[Sequence[Taken]], None],
+    then: Callable[[Sequence[PromptUsage]], None],
     call_later: Callable[[float, Callable[[], None]], _Timer],
 ) -> None:
-    """Tell once what each prompt of a request took of engines; at once where that is known.
+    """Call back once, when the consumption of every prompt of a request is known.
 
     Args:
         handles: of the prompts.
-        then: told, in the same order.
-        call_later: calls something so many seconds later.
+        then: called with the consumption of each prompt, in the same order.
+        call_later: schedules a callback after so many seconds.
     """
-    found: list[Taken | None] = [None] * len(handles)
+    found: list[PromptUsage | None] = [None] * len(handles)
     left, timer = len(handles), None
 
-    def told(at: int, taken: Taken) -> None:
+    def told(at: int, taken: PromptUsage) -> None:
         nonlocal left
         if found[at] is not None:
             return
@@ -57,7 +57,7 @@ def when_taken(
 
     def give_up() -> None:
         late = [at for at, one in enumerate(found) if one is None]
-        _log.error("engines have not said in %.0f s what a request took of them", MOST_SECONDS)
+        _log.error("engines have not reported in %.0f s what a request consumed", MOST_SECONDS)
         for at in late:
             told(at, _known(handles[at]))
 
@@ -67,22 +67,22 @@ def when_taken(
         timer = call_later(MOST_SECONDS, give_up)
 
 
-def _known(handle: Handle) -> Taken:
-    """What it took by all that is known; a prompt of which nothing is may have been computed."""
+def _known(handle: Handle) -> PromptUsage:
+    """The consumption so far; a prompt without any report counts as computed."""
     taken = handle.taken
     if taken.prompt_tokens or handle.replica is None:
         return taken
     return taken._replace(prompt_tokens=_WHOLE)
 
 
-class Left(NamedTuple):
-    """A prompt whose request ended before its answer, as far as anybody was told.
+class AbortedPrompt(NamedTuple):
+    """A prompt whose request was aborted before its answer was complete.
 
     Attributes:
         length: tokens of the prompt.
         is_whole: whether tokens followed it, so that all of it was computed.
-        told: tokens of each choice.
-        most: that each may have generated besides; 0 for one that has ended by itself.
+        told: delivered tokens of each choice.
+        most: maximum of tokens of each choice; 0 for one that has ended by itself.
     """
 
     length: int
@@ -91,7 +91,7 @@ class Left(NamedTuple):
     most: Sequence[int]
 
     @classmethod
-    def of(cls, length: int, choices: Sequence[Choice], most: int) -> Left:
+    def of(cls, length: int, choices: Sequence[Choice], most: int) -> AbortedPrompt:
         """A prompt of this length, with choices of at most so many tokens."""
         return cls(
             length,
@@ -101,13 +101,15 @@ class Left(NamedTuple):
         )
 
 
-def charged(spent: Spent, lefts: Sequence[Left], all_taken: Sequence[Taken]) -> Spent:
-    """What a request that was left costs: what was computed of its prompts, and was generated.
+def charged(
+    spent: Spent, lefts: Sequence[AbortedPrompt], all_taken: Sequence[PromptUsage]
+) -> Spent:
+    """The charge of an aborted request: what was computed of its prompts, and what was generated.
 
     Args:
-        spent: the rest that is known of it.
+        spent: everything else that is known of it.
         lefts: its prompts.
-        all_taken: what each took.
+        all_taken: the consumption of each.
     """
     prompt = cached = generated = 0
     for left, taken in zip(lefts, all_taken, strict=True):
@@ -127,21 +129,21 @@ def charged(spent: Spent, lefts: Sequence[Left], all_taken: Sequence[Taken]) -> 
 def withdraw(
     ticket: Ticket,
     nothing: Spent,
-    lefts: Sequence[Left],
+    lefts: Sequence[AbortedPrompt],
     handles: Sequence[Handle],
     call_later: Callable[[float, Callable[[], None]], _Timer],
 ) -> None:
-    """Settle a request of whose prompts one was refused; an engine may be in a step with others.
+    """Settle a request one of whose prompts was refused; others may be running already.
 
     Args:
         ticket: of the request.
-        nothing: it, if nothing was computed; it leaves no trace then.
+        nothing: its charge if nothing was computed; no usage row is written then.
         lefts: the prompts that were sent.
         handles: of these.
         call_later: see ``when_taken``.
     """
 
-    def settle(all_taken: Sequence[Taken]) -> None:
+    def settle(all_taken: Sequence[PromptUsage]) -> None:
         spent = charged(nothing, lefts, all_taken)
         if spent.tokens or spent.engine_seconds:
             ticket.settle(spent)

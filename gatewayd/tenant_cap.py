@@ -1,4 +1,4 @@
-"""How many things of one kind a tenant may have that are not over."""
+"""A cap on a tenant's unfinished objects of one kind, such as open batches."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from gatewayd.errors import TenantNotAdmitted
 
 
 class TenantCap:
-    """Counts them from before they are made until they are over.
+    """Counts objects from before their creation until their end.
 
     Attributes:
-        num_refused: since the start.
+        num_refused: objects refused since the start.
 
     Args:
-        most: of a tenant.
+        most: per tenant.
         message: for the client, with the fields ``held`` and ``most``.
-        reason: the word for why, in the error.
+        reason: of the error.
         retry_after: seconds, for the error.
     """
 
@@ -29,10 +29,10 @@ class TenantCap:
         self.num_refused = 0
 
     def reserve(self, tenant: str) -> None:
-        """Count one that is about to be made, up to its ``give_up``.
+        """Count an object that is about to be created, until its ``give_up``.
 
         Raises:
-            TenantNotAdmitted: there are as many as may be.
+            TenantNotAdmitted: the tenant has reached the cap.
         """
         held = self._held[tenant]
         if held >= self._most:
@@ -45,11 +45,11 @@ class TenantCap:
         self.count(tenant)
 
     def count(self, tenant: str) -> None:
-        """Count one that is there already, however many there are."""
+        """Count an existing object, whatever the cap."""
         self._held[tenant] += 1
 
     def give_up(self, tenant: str) -> None:
-        """What was counted is not made, or is over."""
+        """An object was not created, or has ended."""
         self._held[tenant] -= 1
         if not self._held[tenant]:
             del self._held[tenant]

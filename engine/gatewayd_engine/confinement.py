@@ -1,11 +1,11 @@
-"""Gives up what this process does not need: files, other processes, sockets. Linux only.
+"""Sandboxes this process: drops access to files, other processes and sockets. Linux only.
 
-Landlock leaves a process the files that it is told and takes all others, reading them and writing
-anything; where the kernel is new enough also signals to processes outside and the memory and the
-environment of those. A filter of system calls takes sockets, what changes files that cannot be
-opened (their modes, times, attributes), limits and priorities of other processes, and what Landlock
-of an older kernel leaves. Both hold for all threads that begin
-later and for all children, and nothing gives them back: call it before a library starts a thread.
+Landlock leaves read access to the listed files and denies all other reads and every write; with a
+recent kernel also signals to processes outside of the sandbox, and their memory and environment. A
+seccomp filter denies sockets, changes of files that cannot be opened (modes, times, attributes),
+limits and priorities of other processes, and what Landlock of an older kernel does not cover. Both
+apply to threads and children that start later and are irrevocable: call it before a library starts
+a thread.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same number on every architectur
 _VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 2, 1 << 3
 _RIGHTS: Final = {1: 13, 2: 14, 3: 15, 5: 16}
-"""Rights over files, as their number, from a version of Landlock on."""
+"""Number of file access rights, by the Landlock ABI version that introduced them."""
 _TCP, _SIGNALS_AND_NAMES = 0b11, 0b11
 
 _SYSTEM = (
@@ -52,14 +52,14 @@ _REFUSED: Final = {
     ),
 }
 _EVERYWHERE: Final = (425, 438, 452, 463, 466, 469)
-"""io_uring_setup, which does without system calls, pidfd_getfd, fchmodat2, setxattrat,
+"""io_uring_setup, which bypasses seccomp, pidfd_getfd, fchmodat2, setxattrat,
 removexattrat, file_setattr."""
 _ON_ITSELF: Final = {
     # prlimit64; setpriority of a process (not a group or user), and which
     "x86_64": ((302, (0,)), (141, (0, 0))),
     "aarch64": ((261, (0,)), (140, (0, 0))),
 }
-"""Allowed where the first arguments are these."""
+"""Allowed only with these first arguments."""
 _SIGNALS: Final = {
     # kill, tgkill, rt_tgsigqueueinfo; tkill, rt_sigqueueinfo; fcntl
     "x86_64": ((62, 234, 297), (200, 129), 72),
@@ -69,12 +69,12 @@ _PIDFD_SEND_SIGNAL: Final = 424
 _F_SETOWN, _F_SETOWN_EX = 8, 15
 _TRUNCATE: Final = {"x86_64": 76, "aarch64": 45}
 _SIGNALS_SINCE, _TRUNCATE_SINCE = 6, 3
-"""Versions of Landlock that take these."""
+"""Landlock ABI versions that deny these."""
 _X32 = 0x40000000
 
 
 class _Argument(NamedTuple):
-    """Of a system call: with one value it is allowed, or with several it is not."""
+    """A condition on an argument of a system call: values with which it is allowed, or denied."""
 
     place: int
     values: tuple[int, ...]
@@ -82,16 +82,16 @@ class _Argument(NamedTuple):
 
 
 class CannotConfine(Exception):
-    """The system has no such means; the sentence says which."""
+    """The system lacks a sandboxing mechanism; the message says which."""
 
 
 def readable(folder: str) -> list[str]:
-    """What a Python of this environment reads to import things, and a checkpoint.
+    """Paths that Python needs for imports in this environment, and a checkpoint's.
 
     Args:
-        folder: of the checkpoint. Where its files are links, also what they lead to, if that is a
-            file of a Hugging Face cache that has the folder, or one that anybody may read: a
-            checkpoint may name any file of this user's.
+        folder: of the checkpoint. Targets of symbolic links in it are included only if they are
+            in the Hugging Face cache that contains the folder, or world-readable: a malicious
+            checkpoint may link to any file of this user.
     """
     found = [*_SYSTEM, sys.prefix, sys.base_prefix, *sys.path, folder]
     found += os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
@@ -107,7 +107,7 @@ def readable(folder: str) -> list[str]:
 
 
 def _blobs_of(folder: str) -> str | None:
-    """Where a Hugging Face cache has the files of ``MODEL/snapshots/REVISION``."""
+    """The blob folder of a Hugging Face cache, for ``MODEL/snapshots/REVISION``."""
     snapshots = os.path.dirname(folder)
     if os.path.basename(snapshots) != "snapshots":
         return None
@@ -115,7 +115,7 @@ def _blobs_of(folder: str) -> str | None:
 
 
 def _is_public(path: str) -> bool:
-    """Whether every user may read a file, and come to it."""
+    """Whether a file is world-readable, and all its parent folders are world-searchable."""
     if not os.stat(path).st_mode & stat.S_IROTH:
         return False
     while (folder := os.path.dirname(path)) != path:
@@ -126,13 +126,13 @@ def _is_public(path: str) -> bool:
 
 
 def confine(paths: Iterable[str]) -> None:
-    """Keep these files and folders, to be read, and no other file or socket.
+    """Restrict this process to reading these files and folders, without sockets.
 
     Args:
-        paths: absolute; those that are not there are left out.
+        paths: absolute; missing ones are skipped.
 
     Raises:
-        CannotConfine: the system does not have it; then some of it may be in force.
+        CannotConfine: the system lacks a mechanism; some of the restrictions may be in force.
     """
     if sys.platform != "linux":
         raise CannotConfine(f"{sys.platform} has neither Landlock nor seccomp")
@@ -145,7 +145,7 @@ def confine(paths: Iterable[str]) -> None:
 
 
 def _keep(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
-    """Landlock."""
+    """Apply the Landlock rules."""
     if version < 1:
         raise CannotConfine("the kernel has no Landlock")
     num_rights = max(count for since, count in _RIGHTS.items() if since <= version)
@@ -184,10 +184,10 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
 
 
 def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
-    """Seccomp: EPERM for some system calls, for all of another architecture, and for x32's."""
+    """Install the seccomp filter: EPERM for denied calls, foreign architectures and x32."""
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
-        raise CannotConfine(f"the numbers of system calls on {machine} are not known here")
+        raise CannotConfine(f"the system call numbers of {machine} are not known")
     code = _program(machine, landlock, os.getpid())
     held = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
@@ -196,7 +196,7 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
 
 
 def _program(machine: str, landlock: int, pid: int) -> bytes:
-    """The filter; of arguments it sees the low half, as the kernel does where they are ``int``."""
+    """The BPF program; it compares the low half of arguments, as the kernel does for ``int``."""
     refused = [*_REFUSED[machine], *_EVERYWHERE]
     judged = [
         (number, [_Argument(place, (value,), True) for place, value in enumerate(values)])

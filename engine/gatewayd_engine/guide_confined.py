@@ -1,7 +1,7 @@
-"""``guide_check`` without the daemon's files and sockets: a grammar's text may be an attack.
+"""``guide_check`` sandboxed, without the daemon's files and sockets: grammars are untrusted.
 
-``python -m gatewayd_engine.guide_confined FOLDER``, with the checkpoint's. Nothing that starts a
-thread is imported before: what confines holds for those that begin later.
+``python -m gatewayd_engine.guide_confined FOLDER``, the checkpoint's folder. Nothing that starts a
+thread may be imported before: the sandbox applies only to threads that start later.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from gatewayd_engine.confinement import CannotConfine, confine, readable
 
 
 def main() -> int:
-    """Give up what is not needed, then serve until standard input ends."""
+    """Enter the sandbox, then serve until standard input ends."""
     note = ""
     try:
         confine(readable(sys.argv[1]))

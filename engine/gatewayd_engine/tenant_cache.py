@@ -1,7 +1,7 @@
-"""A cache that tenants share: nobody finds what another has put there, or evicts it by having more.
+"""A cache partitioned by tenant: no hits on, and no eviction by greed of, another tenant's entries.
 
-Where it is full, the tenant that has most loses what it has not used for longest. One alone has all
-of it; one that has less than an equal share loses nothing to others.
+When it is full, the tenant with the largest share loses its least recently used entry. A single
+tenant may use all of it; one with less than an equal share loses nothing to others.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ V = TypeVar("V")
 
 
 class TenantCache(Generic[K, V]):
-    """Keeps what was asked for last, by tenant.
+    """An LRU cache for each tenant, with common limits.
 
     Args:
-        most: entries of all tenants.
-        most_weight: what these may weigh together.
-        weight_of: an entry's weight by now.
+        most: maximum of entries, of all tenants.
+        most_weight: maximum of their total weight.
+        weight_of: the present weight of an entry.
     """
 
     def __init__(self, most: int, most_weight: float, weight_of: Callable[[V], float]) -> None:
@@ -31,11 +31,11 @@ class TenantCache(Generic[K, V]):
         self._weights: dict[str, float] = {}
 
     def __len__(self) -> int:
-        """Entries of all tenants."""
+        """Number of entries of all tenants."""
         return sum(map(len, self._kept.values()))
 
     def get(self, tenant: str, key: K) -> V | None:
-        """A tenant's own entry, which is the last that it has used now."""
+        """A tenant's entry, which becomes its most recently used; None if it has none."""
         kept = self._kept.get(tenant)
         if kept is None or (found := kept.get(key)) is None:
             return None
@@ -43,9 +43,9 @@ class TenantCache(Generic[K, V]):
         return found[0]
 
     def put(self, tenant: str, key: K, value: V) -> None:
-        """Keep an entry as the last that its tenant has used, and evict where there is no room.
+        """Insert an entry as its tenant's most recently used, and evict beyond the limits.
 
-        It goes itself where it alone is more than its tenant may have beside the others.
+        The entry itself is evicted if it alone exceeds what its tenant may have beside the others.
         """
         self.drop(tenant, key)
         weight = self._weight_of(value)
@@ -54,24 +54,24 @@ class TenantCache(Generic[K, V]):
         self._evict()
 
     def drop(self, tenant: str, key: K) -> None:
-        """Keep a tenant's entry no more, if there is one."""
+        """Remove a tenant's entry, if there is one."""
         kept = self._kept.get(tenant)
         if kept is not None and (found := kept.pop(key, None)) is not None:
             self._lose(tenant, found[1])
 
     def clear(self) -> None:
-        """Keep nothing."""
+        """Remove all entries."""
         self._kept.clear()
         self._weights.clear()
 
     def values(self) -> Iterator[V]:
-        """What is kept."""
+        """All cached values."""
         for kept in self._kept.values():
             for value, _ in kept.values():
                 yield value
 
     def weigh(self) -> None:
-        """Weigh all anew, for they may have grown; what is too much goes with the next ``put``."""
+        """Update all weights, which may have grown; the next ``put`` evicts the excess."""
         for tenant, kept in self._kept.items():
             for key, (value, _) in kept.items():
                 kept[key] = value, self._weight_of(value)
@@ -92,6 +92,6 @@ class TenantCache(Generic[K, V]):
             del self._kept[tenant], self._weights[tenant]
 
     def _share(self, tenant: str) -> tuple[float, str]:
-        """Of what there is most scarce of; the name decides between equals."""
+        """The tenant's dominant share, of count or weight; ties are broken by name."""
         weight = self._weights[tenant] / self._most_weight
         return max(len(self._kept[tenant]) / self._most, weight), tenant

@@ -1,7 +1,6 @@
-"""Looks the input of a batch through before anything is run, a piece at a time. Blocks.
+"""Validates the input of a batch before any line is run, incrementally. Blocks.
 
-Every line counts against the most that a batch may have, empty ones too: what is behind them is
-never read.
+Every line counts against the maximum of lines, empty ones included; nothing beyond it is read.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ MAX_ERRORS = 100
 
 _SKIP_BYTES = 1 << 20
 _WORK_SECONDS, _REST_SECONDS = 0.001, 0.0002
-"""The event loop waits for the interpreter until the next rest, else for 5 ms each time."""
+"""Yields the interpreter lock often, or the event loop would wait up to 5 ms for it each time."""
 
 
 class LineError(NamedTuple):
@@ -34,11 +33,11 @@ class LineError(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """An input that was looked through.
+    """The result of a validation.
 
     Attributes:
-        total: requests.
-        model: of the first one.
+        total: number of requests.
+        model: of the first request.
         errors: at most ``MAX_ERRORS``; with any, nothing is run.
     """
 
@@ -48,13 +47,13 @@ class Checked(NamedTuple):
 
 
 class Checking:
-    """How far an input was looked through.
+    """A validation in progress.
 
     Args:
         path: of the content.
         endpoint: that every line must name.
-        most_lines: that it may have, empty ones too.
-        line_bytes: that a line may have.
+        most_lines: maximum of lines, empty ones included.
+        line_bytes: maximum length of a line.
     """
 
     def __init__(self, path: Path, endpoint: str, *, most_lines: int, line_bytes: int) -> None:
@@ -70,10 +69,10 @@ class Checking:
         self._is_skipping = False
 
     def go_on(self, seconds: float) -> Checked | None:
-        """Look at as much as takes so long, a line at least.
+        """Validate for about so many seconds, at least one line.
 
         Returns:
-            What was found; None if there is more to look at.
+            The result; None if the input has more lines.
 
         Raises:
             OSError: it cannot be read.
@@ -95,7 +94,7 @@ class Checking:
         return Checked(self._total, self._model, self._errors)
 
     def _next(self, file: BinaryIO) -> bool:
-        """Look at a line, or at a piece of one that is too long; whether there may be more."""
+        """Validate a line, or skip a piece of an overlong one; returns whether to continue."""
         if self._is_skipping:
             rest = file.readline(_SKIP_BYTES)
             self._is_skipping = bool(rest) and not rest.endswith(b"\n")
@@ -116,8 +115,7 @@ class Checking:
             self._is_skipping = True
             self._total += 1
             message = (
-                f"the line is longer than {self._line_bytes} bytes, as much as a request's body "
-                "may have"
+                f"the line is longer than {self._line_bytes} bytes, the maximum of a request body"
             )
             return self._wrong(LineError("line_too_long", self._number, message, None))
         if not text.strip():

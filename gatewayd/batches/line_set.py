@@ -1,4 +1,4 @@
-"""Numbers of lines, a bit for each: a set of fifty thousand integers would be megabytes."""
+"""A bit set of line numbers: a set of fifty thousand integers would take megabytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 
 class LineSet:
-    """A set of numbers from 0; grows to its largest.
+    """A set of non-negative integers; its size follows the largest.
 
     Args:
-        numbers: that are in it.
+        numbers: initial members.
     """
 
     def __init__(self, numbers: Iterable[int] = ()) -> None:
@@ -18,14 +18,14 @@ class LineSet:
             self.add(number)
 
     def add(self, number: int) -> None:
-        """Put one in."""
+        """Add a number."""
         at, bit = divmod(number, 8)
         if at >= len(self._bits):
             self._bits.extend(bytes(max(at + 1, 2 * len(self._bits)) - len(self._bits)))
         self._bits[at] |= 1 << bit
 
     def __contains__(self, number: object) -> bool:
-        """Whether it is in."""
+        """Whether a number is a member."""
         if not isinstance(number, int):
             return False
         at, bit = divmod(number, 8)

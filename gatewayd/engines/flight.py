@@ -14,8 +14,8 @@ from operator import itemgetter
 
 from gatewayd.engines.backlog import Backlog
 from gatewayd.engines.job import Choice, Job
+from gatewayd.engines.prompt_usage import SequenceUsage
 from gatewayd.engines.seam import EngineRequest
-from gatewayd.engines.taken import Took
 from gatewayd.engines.timeline import Pace
 from gatewayd.errors import (
     GatewayError,
@@ -277,7 +277,7 @@ def _moves(step: StepOutput) -> Sequence[tuple[int, int, float, int]]:
         raise FrameError(f"the columns of a step do not fit together: {error}") from error
 
 
-def _ended(step: StepOutput) -> Sequence[tuple[int, Took]]:
+def _ended(step: StepOutput) -> Sequence[tuple[int, SequenceUsage]]:
     """Sequences that have ended, and what each took of the engine.
 
     Raises:
@@ -290,7 +290,7 @@ def _ended(step: StepOutput) -> Sequence[tuple[int, Took]]:
         some = len(sequences)
         columns = counts[:some], counts[some : 2 * some], counts[2 * some :]
         return [
-            (sequence, Took(*took))
+            (sequence, SequenceUsage(*took))
             for sequence, *took in zip(sequences, seconds, *columns, strict=True)
         ]
     except (TypeError, ValueError) as error:

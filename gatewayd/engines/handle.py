@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from gatewayd.engines.job import Job
-from gatewayd.engines.taken import Taken
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.timeline import Timeline
 
 
@@ -39,13 +39,13 @@ class JobHandle:
         """See ``seam.Handle``."""
         return self.job.last_replica
 
-    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
         """See ``seam.Handle``."""
         self.job.on_spent = tell
         self.job.note_settled()
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> PromptUsage:
         """See ``seam.Handle``."""
         return self.job.taken
 

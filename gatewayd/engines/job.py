@@ -8,8 +8,8 @@ from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from gatewayd.engines.prompt_usage import PromptUsage, SequenceUsage
 from gatewayd.engines.seam import EngineRequest, TokenSink
-from gatewayd.engines.taken import Taken, Took
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd.explain import trail
@@ -65,7 +65,7 @@ class Choice:
             self.was_admitted, self.cached = True, cached
         return is_first
 
-    def settle(self, took: Took | None = None) -> None:
+    def settle(self, took: SequenceUsage | None = None) -> None:
         """It takes nothing of an engine any more.
 
         Args:
@@ -137,7 +137,7 @@ class Job:
     is_urgent: bool = False
     has_deadline: bool = False
     on_began: Callable[[float], None] | None = None
-    on_spent: Callable[[Taken], None] | None = None
+    on_spent: Callable[[PromptUsage], None] | None = None
 
     @classmethod
     def make(cls, number: int, request: EngineRequest, sinks: Sequence[TokenSink]) -> Job:
@@ -182,13 +182,13 @@ class Job:
             tell(self.taken)
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> PromptUsage:
         """What it took of engines, as far as they have told."""
         choices = self.choices
         prompt = min(self.prompt_len, max([choice.reached for choice in choices]))
         # The first that ran found what was there; those behind it found what it had computed.
         cached = next((choice.cached for choice in choices if choice.reached), 0)
-        return Taken(
+        return PromptUsage(
             sum([choice.spent for choice in choices]),
             prompt,
             min(cached, prompt),

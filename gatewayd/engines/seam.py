@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from gatewayd.engines.taken import Taken
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
 from gatewayd_engine.messages import (
@@ -107,7 +107,7 @@ class Handle(Protocol):
     def replica(self) -> int | None:
         """Index of the replica that has it or had it last; None if none had it yet."""
 
-    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
         """Tell once what it took of engines: their time, and the tokens that they computed.
 
         At once where that is known: its engine says so when a sequence has ended, and when one
@@ -115,7 +115,7 @@ class Handle(Protocol):
         """
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> PromptUsage:
         """The same as far as it is known now."""
 
     @property

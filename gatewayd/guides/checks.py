@@ -16,7 +16,7 @@ from gatewayd.config import GuideTable
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.fair_queue import FairQueue
-from gatewayd.guides.losses import SECONDS, Losses
+from gatewayd.guides.losses import SECONDS, CheckerLosses
 from gatewayd.guides.pool import CheckPool, Unusable
 from gatewayd.guides.process import CheckLost
 from gatewayd.launch import NONE
@@ -96,7 +96,7 @@ class GuideChecks:
         self.queue = FairQueue(
             "grammar checkers", lambda: self._table().processes, most_waiting=_ROOM_CHARS
         )
-        self.losses = Losses()
+        self.losses = CheckerLosses()
         self._asked: dict[_Key, _Asked] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._known: TenantCache[tuple[GuideSpec, bytes], _Answer] = TenantCache(

@@ -1,4 +1,4 @@
-"""Checkers that have ended by a tenant's grammars: who ends many waits with the next grammar."""
+"""Rate limit on grammar checkers that a tenant's grammars kill."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Callable
 from gatewayd.errors import TenantNotAdmitted
 
 MOST, SECONDS = 10, 60.0
-"""Checkers that a tenant may lose within so long."""
+"""Checkers that a tenant's grammars may kill, and within how long."""
 
 
-class Losses:
-    """Counts them.
+class CheckerLosses:
+    """Counts killed checkers by tenant.
 
     Args:
         clock: seconds; monotonic.
@@ -22,21 +22,21 @@ class Losses:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self.num_refused = 0
-        """Since the start."""
+        """Requests refused, since the start."""
         self._lost: dict[str, deque[float]] = {}
 
     def note(self, tenant: str) -> None:
-        """Another one."""
+        """Count a killed checker."""
         now = self._clock()
         for name in [name for name, times in self._lost.items() if times[-1] <= now - SECONDS]:
             del self._lost[name]
         self._lost.setdefault(tenant, deque(maxlen=MOST)).append(now)
 
     def check(self, tenant: str) -> None:
-        """See that a tenant may have another grammar looked at.
+        """Refuse a new grammar of a tenant over the limit.
 
         Raises:
-            TenantNotAdmitted: it has lost too many.
+            TenantNotAdmitted: its grammars killed too many checkers.
         """
         times = self._lost.get(tenant)
         if times is None or len(times) < MOST:

@@ -1,4 +1,4 @@
-"""The processes that check grammars and have nothing to do now."""
+"""The pool of idle grammar-checker processes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ class Unusable(Exception):
 
 
 class CheckPool:
-    """Idle ones, started by the configuration of now; others are ended."""
+    """Idle checkers with the present configuration; those with an older one are stopped."""
 
     def __init__(self) -> None:
         self._idle: list[CheckProcess] = []
 
     async def take(self, config: CheckConfig) -> CheckProcess:
-        """One that is idle, or a fresh one.
+        """An idle checker, or a new one.
 
         Raises:
             CheckLost: it does not come up.
@@ -32,14 +32,14 @@ class CheckPool:
         return await _started(config)
 
     async def give_back(self, process: CheckProcess, most: int) -> None:
-        """Keep one for the next grammar, unless there are as many as may be."""
+        """Return a checker to the pool, or stop it if the pool has ``most``."""
         if len(self._idle) < most:
             self._idle.append(process)
         else:
             await process.stop()
 
     async def refill(self, config: CheckConfig, wanted: int) -> None:
-        """Start processes until so many are idle, so that nobody waits for their start.
+        """Start checkers until ``wanted`` are idle, so that no request waits for a start.
 
         Raises:
             CheckLost, OSError, Unusable: as ``take``.
@@ -48,7 +48,7 @@ class CheckPool:
             self._idle.append(await _started(config))
 
     async def close(self) -> None:
-        """End them."""
+        """Stop all idle checkers."""
         idle, self._idle = self._idle, []
         for process in idle:
             await process.stop()

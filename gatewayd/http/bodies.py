@@ -1,8 +1,8 @@
-"""Bytes of the bodies that are at the gateway: bounded over all connections, shared by tenants.
+"""A memory budget for request bodies over all connections, shared between tenants.
 
-By dynamic thresholds (Choudhury and Hahne, 1998): a tenant may have as many as are left, so one
-alone gets half of them and a newcomer always finds some. Bodies up to ``FREE_BYTES`` are not
-counted: the number of connections bounds them, and most requests have no more.
+By dynamic thresholds (Choudhury and Hahne, 1998): a tenant may hold as much as is left, so a single
+one gets half and a new one always finds some. Bodies up to ``FREE_BYTES`` are not counted: the
+limit on connections bounds them, and most requests are smaller.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _RETRY_SECONDS = 1.0
 
 
 class Bodies:
-    """Counts them.
+    """Counts body bytes by tenant.
 
     Args:
         most: bytes of all bodies together.
@@ -33,27 +33,27 @@ class Bodies:
         self._held: Counter[str] = Counter()
         self._total = 0
         self.num_refused = 0
-        """Since the start."""
+        """Requests refused, since the start."""
 
     @property
     def total(self) -> int:
-        """Bytes that are held."""
+        """Bytes held by all tenants."""
         return self._total
 
     def take(self, tenant: str, num_bytes: int) -> None:
-        """Hold so many more.
+        """Reserve bytes for a tenant.
 
         Raises:
-            TenantNotAdmitted: the tenant has its share.
-            NotAdmitted: others have too much for it to be taken.
+            TenantNotAdmitted: the tenant's share is used up.
+            NotAdmitted: others hold too much of the budget.
         """
         left, held = self._most - self._total, self._held[tenant]
         if held + num_bytes > left:
             self.num_refused += 1
             if held:
                 raise TenantNotAdmitted(
-                    f"{held} bytes of this tenant's bodies are here, and this one has {num_bytes}: "
-                    f"its share of the {self._most} of [server] bodies_bytes is taken; try again "
+                    f"this tenant's bodies hold {held} bytes, and this one has {num_bytes}: "
+                    f"its share of the {self._most} of [server] bodies_bytes is used up; try again "
                     "when one of them has been answered",
                     reason="bodies",
                     retry_after=_RETRY_SECONDS,
@@ -68,7 +68,7 @@ class Bodies:
         self._total += num_bytes
 
     def give_back(self, tenant: str, num_bytes: int) -> None:
-        """They are gone."""
+        """Release bytes of a tenant."""
         self._total -= num_bytes
         self._held[tenant] -= num_bytes
         if not self._held[tenant]:
@@ -76,7 +76,7 @@ class Bodies:
 
 
 class _Claim:
-    """What one request holds."""
+    """The bytes reserved for one request."""
 
     __slots__ = ("_bodies", "_num_bytes", "_tenant")
 
@@ -96,27 +96,27 @@ class _Claim:
 
 
 def attach_body_budget(scope: Scope, bodies: Bodies) -> None:
-    """What the request of a scope receives is counted there."""
+    """Count the body of a scope's request against ``bodies``."""
     scope[_IN_SCOPE] = bodies
 
 
 def claim(scope: Scope, num_bytes: int) -> None:
-    """Hold so many bytes for a request's body in all, until it is answered.
+    """Reserve so many bytes in total for a request's body, until it is answered.
 
     Raises:
-        NotAdmitted: there is no room for them.
+        NotAdmitted: the budget is used up.
     """
     held: _Claim | None = scope.get(_CLAIM)
     if held is None:
         bodies: Bodies | None = scope.get(_IN_SCOPE)
-        if bodies is None:  # the gate is not there: a test of one route
+        if bodies is None:  # no gate: a test of one route
             return
         held = scope[_CLAIM] = _Claim(bodies)
     held.grow_to(num_bytes)
 
 
 def give_back(scope: Scope) -> None:
-    """The request is answered."""
+    """Release a request's bytes; it was answered."""
     held: _Claim | None = scope.get(_CLAIM)
     if held is not None:
         held.give_back()

@@ -1,8 +1,8 @@
-"""A checked request brought within what its sender was granted: the one place that looks.
+"""Enforces a tenant's rights (class of service, cache retention) on a validated request.
 
-Whoever turns a body into a table calls ``granted`` before anything else reads the table. Fields of
-our own that ask for too much are refused. Of those that other APIs promise to answer in another
-way than asked, the table then asks for what may be had, and the answer names them as ignored.
+Every route calls ``granted`` on the table made from a body before anything else reads the table.
+gatewayd's own fields that exceed the rights are refused. Fields for which other APIs allow a
+fallback are lowered to what is granted, and the answer names them as ignored.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from gatewayd_hooks.tables import RequestTable
 TableT = TypeVar("TableT", bound=RequestTable)
 
 FIELDS = ("priority", "service_tier", "kv_retention", "prompt_cache_retention")
-"""What buys urgency or cache; a table with another such field belongs here, and to the tests."""
+"""Fields that buy urgency or cache; add another such field of a table here, and to the tests."""
 
 
 def granted(
     request: TableT, ignored: Sequence[str], principal: Principal
 ) -> tuple[TableT, list[str]]:
-    """Bring a request within the rights of whoever sends it.
+    """Enforce the rights of a principal on a request.
 
-    The operator, and everybody where there are no keys, may ask for anything.
+    The operator, and everybody on servers without keys, may ask for anything.
 
     Args:
-        request: checked against its table.
-        ignored: its fields that are not acted on.
-        principal: who sends it.
+        request: validated against its table.
+        ignored: its fields that have no effect.
+        principal: the sender.
 
     Returns:
-        The request as it is served, and the fields that are not acted on.
+        The request as it is served, and the fields that have no effect.
 
     Raises:
         PermissionDenied: it asks for a class of service or a cache retention that the tenant was
@@ -59,7 +59,7 @@ def granted(
 
 
 def _class_of(request: Any, grant: Grant, tenant: str) -> dict[str, str]:  # noqa: ANN401 - a table
-    """Another ``service_tier`` if the class is too urgent."""
+    """A lower ``service_tier`` if the class is too urgent."""
     asked, most = priority_of(request), grant.service_class
     if asked >= most:  # the most urgent is 0
         return {}

@@ -1,8 +1,8 @@
-"""Bytes of one connection that have come and are not parsed yet, and where to cut them.
+"""Buffer of received, unparsed bytes of a connection, and where to split them for the parser.
 
-A cut decides when bytes are parsed, never what they mean: the parser takes any pieces. It is
-strict, so a head ends with an empty line and nothing else does; a piece that ends there, or where
-data of known length ends, holds the end of one request at most and the beginning of none.
+A split decides when bytes are parsed, never how: the parser accepts any pieces. It is strict, so
+a header section ends with an empty line and nothing else does; a piece that ends there, or where
+data of known length ends, contains the end of at most one request and the beginning of none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ _OVERLAP = len(_EMPTY_LINE) - 1
 
 
 class Intake:
-    """A queue of bytes.
+    """A FIFO of bytes.
 
     Attributes:
-        size: bytes that wait.
+        size: buffered bytes.
     """
 
     __slots__ = ("_at", "_bytes", "_last", "size")
@@ -25,23 +25,23 @@ class Intake:
         self._at = self.size = 0
 
     def add(self, data: bytes) -> None:
-        """More has come."""
+        """Append received bytes."""
         self._bytes = self._bytes[self._at :] + data if self.size else data
         self._at = 0
         self.size = len(self._bytes)
 
     def clear(self) -> None:
-        """Nobody will parse it."""
+        """Discard everything."""
         self._bytes, self._at, self.size = b"", 0, 0
-        self._last = b""  # of what was taken since the last cut: an empty line may be in two parts
+        self._last = b""  # tail of the last piece: an empty line may span two
 
     def take(self, most: int) -> bytes:
-        """As much as there is, ``most`` bytes at most; nothing of it is looked at."""
+        """Take at most ``most`` bytes, whatever they contain."""
         self._last = b""
         return self._cut(self._at + most)
 
     def through_empty_line(self, most: int) -> bytes:
-        """Up to the end of the first empty line; ``most`` bytes or all, if it is not in them."""
+        """Take up to the end of the first empty line, or ``most`` bytes if they have none."""
         limit = self._at + most
         end = self._end_of_empty_line(limit)
         if 0 < end <= limit:
@@ -52,14 +52,14 @@ class Intake:
         return piece
 
     def through_line(self, most: int) -> bytes:
-        """Up to the end of the first line; ``most`` bytes or all, if it is not in them."""
+        """Take up to the end of the first line, or ``most`` bytes if it does not end in them."""
         limit = self._at + most
         piece = self._cut(self._bytes.find(b"\n", self._at, limit) + 1 or limit)
         self._last = (self._last + piece[-_OVERLAP:])[-_OVERLAP:]
         return piece
 
     def _end_of_empty_line(self, limit: int) -> int:
-        """Where it is; 0 if there is none before the limit."""
+        """Its offset; 0 if there is none before the limit."""
         if self._last:
             border = self._last + self._bytes[self._at : self._at + _OVERLAP]
             found = border.find(_EMPTY_LINE)
@@ -74,5 +74,5 @@ class Intake:
         if self.size:
             self._at = end
         else:
-            self._bytes, self._at = b"", 0  # what was parsed is not kept
+            self._bytes, self._at = b"", 0  # do not keep parsed bytes alive
         return piece

@@ -1,4 +1,4 @@
-"""Where the metrics of what tenants share are read."""
+"""Collects the counts for the metrics of shared resources."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gatewayd.metrics_sharing import SharingCollector
 
 
 def sharing(services: Services, bodies: Bodies, gate: RequestGate) -> SharingCollector:
-    """What shows the queues of a gateway, its bodies, and what it has refused."""
+    """The collector of a gateway's queues, bodies and refusals."""
     durable, guides = services.durable, services.guides
 
     def queues() -> dict[str, QueueStats]:

@@ -1,7 +1,7 @@
-"""Who an address stands for, where clients are told apart by nothing else.
+"""Identifies clients by address, where nothing else identifies them.
 
-An IPv6 subscriber has a network of 64 bits at least: told apart by whole addresses it would be
-as many clients as it likes.
+An IPv6 subscriber has at least a /64 network: by whole addresses it could pose as any number of
+clients.
 """
 
 from __future__ import annotations
@@ -10,18 +10,18 @@ from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
 _SUBNET = 64
-"""Bits of an IPv6 address that tell subscribers apart."""
+"""Prefix length that identifies an IPv6 subscriber."""
 _NO_TENANT = "@"
-"""No tenant's name begins with it: a tenant may be called 10.0.0.1."""
+"""No tenant's name begins with it; a tenant may be called 10.0.0.1."""
 
 
 def subscriber(address: str) -> str:
-    """An address, or the network of one who has many."""
+    """The IPv4 address, or the IPv6 /64 network, of an address."""
     return _network(address) if ":" in address else address
 
 
 def queue_name(address: str) -> str:
-    """What a subscriber is called where tenants share something; never the name of a tenant."""
+    """The name of a subscriber in queues for shared resources; never a tenant's name."""
     return _NO_TENANT + subscriber(address)
 
 

@@ -1,7 +1,7 @@
-"""The conversation behind a response, read from its end: no more than one request may bring.
+"""Loads the conversation that precedes a response, newest first, up to the size limit of a request.
 
-Sizes are looked at before contents, so that what is refused or left out is never in memory. What a
-response was told without its oldest turns stays without them: its row says where they end.
+Sizes are read before contents, so that what is refused or truncated is never loaded. Turns that
+``truncation`` dropped from a response stay dropped: its row says where its conversation begins.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from gatewayd_hooks.fields import MAX_MESSAGES
 Item = dict[str, Any]
 
 _LOOKED_AT = 16
-"""Times the limit: of what is no conversation, such as tools and instructions of each response."""
+"""Multiple of the limit for stored data other than items, such as tools and instructions."""
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """Where the conversation of a response begins that was told without its oldest turns.
+    """Where the truncated conversation of a response begins.
 
     Attributes:
-        until: the oldest response of which something was told; empty for itself.
-        skip: items of it that were left out.
-        pinned: older items that were told all the same.
+        until: the oldest response that is part of it; empty for the response itself.
+        skip: leading items of that response that were dropped.
+        pinned: older items that were kept, such as system messages.
     """
 
     until: str
@@ -40,8 +40,8 @@ class Part(NamedTuple):
     """Items of one response, input and output.
 
     Attributes:
-        response_id: of which.
-        skip: items of it that are left out before.
+        response_id: of the response.
+        skip: leading items that were dropped.
         items: the others.
     """
 
@@ -56,7 +56,7 @@ class Chain(NamedTuple):
     Attributes:
         pinned: items that come first.
         parts: the oldest first.
-        num_bytes: of all, as they are stored.
+        num_bytes: of all items, as stored.
     """
 
     pinned: list[Item]
@@ -65,18 +65,18 @@ class Chain(NamedTuple):
 
     @property
     def items(self) -> list[Item]:
-        """All of them, in order."""
+        """All items, in order."""
         return [*self.pinned, *[item for part in self.parts for item in part.items]]
 
     def cut_at(self, start: int, pinned: Sequence[Item]) -> Cut | None:
-        """What to keep of a conversation that was told from another beginning.
+        """Where the conversation begins after a truncation.
 
         Args:
-            start: the first that was told, of ``items`` and those that came with the response.
-            pinned: those before that were told all the same.
+            start: index of the first item kept, of ``items`` and those of the new request.
+            pinned: earlier items that were kept.
 
         Returns:
-            None if nothing was left out but what had been pinned.
+            None if nothing was dropped but what had been pinned.
         """
         at = start - len(self.pinned)
         if at <= 0:
@@ -109,21 +109,21 @@ def chain(
     most_bytes: int,
     is_cut: bool,
 ) -> Chain:
-    """All items up to the end of a response: its own and of those before it.
+    """All items up to the end of a response: its own and those of its predecessors.
 
-    Behind more items than a chat may have nothing is read: they are refused, or left out.
+    Reading stops at the maximum of items of a chat: older ones are refused, or dropped.
 
     Args:
         connection: to read with.
-        tenant: whose it is.
-        response_id: the last one.
-        most_bytes: of the items, as they are stored.
-        is_cut: whether what is beyond is left out, in whole responses; else it is refused.
+        tenant: its owner.
+        response_id: the last response.
+        most_bytes: maximum size of the items, as stored.
+        is_cut: whether whole responses beyond the limit are dropped; otherwise they are refused.
 
     Raises:
-        NotFound: there is no such response, or one before it is gone.
-        ContextLengthExceeded: there is more.
-        InvalidRequest: it is not complete.
+        NotFound: the response, or a predecessor, does not exist.
+        ContextLengthExceeded: the conversation is longer.
+        InvalidRequest: the response is not complete.
     """
     parts: list[Part] = []
     cut: Cut | None = None
@@ -191,7 +191,7 @@ def _sizes(connection: Connection, tenant: str, response_id: str) -> _Sizes:
 
 
 def _read(connection: Connection, response_id: str, most_bytes: int) -> _Read | None:
-    """Items of one; None if they have more bytes."""
+    """Items of a response; None if they exceed the limit."""
     texts = select(_as_text(responses.c.input), _as_text(responses.c.body))
     given, body = connection.execute(texts.where(responses.c.id == response_id)).one()
     fields = _body(body)
@@ -203,5 +203,5 @@ def _read(connection: Connection, response_id: str, most_bytes: int) -> _Read | 
 
 
 def _as_text(column: Column[Any]) -> ColumnElement[str]:
-    """Of JSON, which is stored as ASCII: characters are bytes."""
+    """Length of JSON, which is stored as ASCII: characters are bytes."""
     return type_coerce(column, Text)

@@ -1,4 +1,4 @@
-"""What a tenant may ask for beyond the usual service: how urgent, and how long its cache stays."""
+"""Rights of a tenant beyond the default: class of service and cache retention."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ CLASSES = {
     "standard": Priority.STANDARD,
     "batch": Priority.BATCH,
 }
-"""Classes of service by their names, the most urgent first."""
+"""Classes of service by name, the most urgent first."""
 MOST_SECONDS = 86_400
-"""Of a cache retention, whoever asks."""
+"""Maximum of a cache retention, for anyone."""
 
 
 class Grant(NamedTuple):
-    """Of a tenant; what is left out is what every tenant has.
+    """The rights of a tenant; the defaults are those of every tenant.
 
     Attributes:
-        service_class: the most urgent one.
-        retention_priority: the highest eviction priority; no higher than usual needs no grant.
-        retention_seconds: for which a higher one may count.
+        service_class: the most urgent class.
+        retention_priority: the highest eviction priority; up to the usual one needs no grant.
+        retention_seconds: maximum duration of a higher one.
     """
 
     service_class: Priority = Priority.STANDARD
@@ -33,14 +33,14 @@ class Grant(NamedTuple):
     retention_seconds: int = MOST_SECONDS
 
     def keeps(self, priority: int, seconds: float) -> bool:
-        """Whether a cache retention is granted; one of at most the usual priority always is."""
+        """Whether a cache retention is granted; up to the usual priority it always is."""
         if priority <= NORMAL_PRIORITY:
             return True
         return priority <= self.retention_priority and seconds <= self.retention_seconds
 
 
 def grant_of(row: Row[Any]) -> Grant:
-    """Of a tenant's row; what it does not say is the usual."""
+    """The rights in a tenant's row; NULL means the default."""
     usual = Grant()
     priority, seconds = row.retention_priority, row.retention_seconds
     return Grant(

@@ -1,8 +1,8 @@
-"""Whether the store is as the daemon left it, what is trusted of it if not, and how it is accepted.
+"""Verifies the integrity of the store, decides what to trust if it fails, and accepts its state.
 
-What is not as it was sealed lets nobody in: a key is refused, of a tenant or budget all keys are,
-a price is none. Everybody else is served. Where it cannot be told which row of a table is wrong,
-none of that table is trusted. The tenant of everybody stays: its operator has to mend the rest.
+Rows that fail verification grant no access: a key is refused, all keys of a tenant or budget are,
+a price counts as missing. Others are served. Where it is unknown which row of a table is wrong, no
+row of it is trusted. The tenant ``default`` remains: its operator has to repair the rest.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _MOST_TOLD = 5
 
 
 class Report(NamedTuple):
-    """What is wrong.
+    """The result of a verification.
 
     Attributes:
-        chain: with the audit, first; None for nothing.
-        faults: with rows.
+        chain: the first fault of the audit log; None for none.
+        faults: of sealed rows and of the schema.
         changes: number of the last change of a row; 0 without a sealed state.
-        verified: rows of the audit that need no second look; None for none.
+        verified: audit rows that need not be verified again; None for none.
     """
 
     chain: str | None
@@ -40,12 +40,12 @@ class Report(NamedTuple):
 
     @property
     def all(self) -> list[str]:
-        """A sentence for each."""
+        """All faults, a sentence each."""
         return [*([] if self.chain is None else [self.chain]), *map(str, self.faults)]
 
     @property
     def sentence(self) -> str | None:
-        """All of them, or how many; None for none."""
+        """The first faults and the number of others; None for none."""
         told = self.all
         more = [f"{len(told) - _MOST_TOLD} more"] if len(told) > _MOST_TOLD else []
         return "; ".join([*told[:_MOST_TOLD], *more]) or None
@@ -60,7 +60,7 @@ class _UntrustedKey(NamedTuple):
 
 
 def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool:
-    """Seal a store of an older program, once; on record, unless there is nothing to seal.
+    """Seal a store of an older version, once; audited, unless there is nothing to seal.
 
     Returns:
         Whether it was sealed now.
@@ -69,7 +69,7 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
         return False
     head = audit.head_of(connection)
     if not head.seq:
-        # With nothing to seal it may be anew: a command had another secret than the daemon.
+        # Nothing to seal: a command may have used another secret than the daemon, so seal anew.
         is_open = seals.is_pristine(connection) and seals.state_of(connection, secret) is None
     else:
         is_open = not (seals.is_begun(connection) or audit.was_sealed(connection, secret))
@@ -92,13 +92,13 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
 def examine(
     connection: Connection, secret: Secret, file: Path, since: audit.Verified | None = None
 ) -> Report:
-    """Look through the audit, all sealed rows and what acts on them, in one transaction.
+    """Verify the audit log, all sealed rows and the schema, in one transaction.
 
     Args:
         connection: to read with.
         secret: the server's.
-        file: with the end of the audit.
-        since: rows of the audit that were verified before; None to look through all of them.
+        file: with the head of the audit log.
+        since: audit rows that were verified before; None to verify all of them.
     """
     chain, verified = audit.verify(connection, secret, file, since)
     state = seals.state_of(connection, secret)
@@ -109,13 +109,13 @@ def examine(
 
 
 def accept(connection: Connection, secret: Secret, file: Path, at: float, actor: str) -> list[str]:
-    """Trust the store as it is from now on; what was wrong is on record.
+    """Accept the store as it is; the faults are audited.
 
     Returns:
-        What was wrong.
+        The faults.
 
     Raises:
-        Conflict: the database has a trigger or the like of somebody's, which would act here, too.
+        Conflict: the schema has foreign triggers or the like, which would act here, too.
     """
     planted = shape.faults(connection)
     if planted:
@@ -140,7 +140,7 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
 
 
 def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:
-    """What of the store lets anybody in."""
+    """The rows that grant access."""
     if not faults:
         return everything
     doubted: dict[str, set[str]] = {kind: set() for kind in seals.TABLES}

@@ -1,4 +1,4 @@
-"""A key that is good now: who comes with each of its secrets, and what ends with which of them."""
+"""A valid key: the principals of its secrets, and the leases that end with each of them."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from gatewayd.tenants.principal import Lease, Principal, expired, revoked, rotat
 
 
 class LiveKey:
-    """Made from its row, whenever that has changed; what runs with it goes on from one to the next.
+    """Built from a key's row whenever that has changed; leases carry over to the next instance.
 
-    Each secret has a lease: what was begun with the old one ends with that. What goes on with the
-    key's rights whichever secret began it, as the lines of a batch, has the key's own.
+    Each secret has a lease: what was started with an old secret ends with it. What runs with the
+    key's rights regardless of the secret, such as batch lines, has the lease of the key itself.
 
     Args:
         row: of the key, which is not revoked.
         account: of its tenant.
-        before: the same key before its row has changed; None for a new one.
+        before: the key before the change of its row; None for a new one.
 
     Attributes:
         tenant: whose it is.
@@ -38,7 +38,7 @@ class LiveKey:
         self._old_until: int = row.old_until or 0
         self._expires_at: int | None = row.expires_at
         known = {} if before is None else before._leases
-        # The key's own is that of no secret.
+        # None stands for the key itself.
         secrets = {None: None, self._digest: None, self._old_digest: None}
         self._principals = {
             digest: Principal(
@@ -56,39 +56,39 @@ class LiveKey:
         return {at: one.lease for at, one in self._principals.items() if one.lease is not None}
 
     def digests(self, now: float) -> tuple[bytes, ...]:
-        """Of the secrets that are good at a time."""
+        """Digests of the secrets that are valid at a time."""
         if self._old_digest is not None and now < self._old_until:
             return self._digest, self._old_digest
         return (self._digest,)
 
     def principal(self, now: float, digest: bytes | None = None) -> Principal:
-        """Who comes with a secret that is good now; without one, whatever the key has begun.
+        """The principal of a valid secret; without one, of work that belongs to the key itself.
 
         Raises:
-            Unauthorized: its time is over.
+            Unauthorized: the key has expired.
         """
         if self._expires_at is not None and self._expires_at <= now:
             raise expired()
         found = self._principals[digest]
         if found.lease is not None and found.lease.is_over:
-            # The clock was beyond its end, and was put back.
+            # The clock was beyond the end of the lease, and was set back.
             found = self._principals[digest] = replace(found, lease=Lease())
         return found
 
     def next_end(self, now: float) -> float:
-        """When it or a secret of it is over, Unix time; infinite for never, or if all are."""
+        """When the key or its old secret ends next, Unix time; infinite if neither does."""
         times = (self._expires_at, None if self._old_digest is None else self._old_until)
         return min([at for at in times if at is not None and at > now], default=math.inf)
 
     def end_what_is_over(self, now: float) -> None:
-        """End what runs with what is good no more by this time."""
+        """End the leases of what has expired at this time."""
         if self._expires_at is not None and self._expires_at <= now:
             self._end(expired)
         elif self._old_digest is not None and self._old_until <= now:
             self._leases[self._old_digest].end(rotated)
 
     def give_way(self, later: LiveKey | None) -> None:
-        """It is as another row says now, or gone: end what does not go on."""
+        """Hand over to the key's next instance, or None if it was revoked; end other leases."""
         if later is None:
             self._end(revoked)
             return

@@ -1,9 +1,10 @@
-"""Seals rows in the transaction that changes them, whoever in the program does.
+"""Seals rows in the transaction that changes them, whichever code does.
 
-Temporary triggers, which only connections of this process have, note what a row was before its
-first change in a transaction; right before the commit each such row is sealed anew. What was not
-as it had been sealed stays so, or a change of one's own would hide somebody else's. Where somebody
-has put in what acts within the transactions of this process, a trigger say, nothing is sealed.
+Temporary triggers, on connections of this process only, record the content of a row before its
+first change in a transaction; before the commit each such row is sealed again. A row whose previous
+content failed verification is not, or a legitimate change would launder an illegitimate one. While
+the schema contains foreign objects that act within transactions, such as triggers, nothing is
+sealed.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _TRIGGERS = _triggers()
 
 
 def watch(engine: Engine, secret: Secret) -> None:
-    """Seal from now on what connections of an engine change; its tables must be there."""
+    """Seal what connections of an engine change from now on; the tables must exist."""
     seen = _Seen()
 
     def note_changes(connection: sqlite3.Connection, _: object) -> None:
@@ -71,11 +72,11 @@ def watch(engine: Engine, secret: Secret) -> None:
 
 
 class _Seen:
-    """What was looked at already.
+    """What was verified or logged before.
 
     Attributes:
-        version: of the database's shape when it was found good.
-        told: rows of which the log tells that they were changed.
+        version: schema version of the last successful verification.
+        told: rows that were logged as changed.
     """
 
     def __init__(self) -> None:
@@ -83,9 +84,9 @@ class _Seen:
         self.told: set[tuple[str, str]] = set()
 
     def is_ours(self, connection: Connection) -> bool:
-        """Whether nothing else acts in this transaction; looks again where that may have changed.
+        """Whether the schema is the migrations'; verified again when its version has changed.
 
-        Vacuuming and the like change the version, and nothing that matters.
+        VACUUM and the like change the version and nothing that matters.
         """
         version = shape.version_of(connection)
         if version == self.version:
@@ -109,7 +110,7 @@ def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
     if not seen.is_ours(connection):
         return
     state = seals.state_of(connection, secret)
-    if state is None:  # looked for at the start, and now and then
+    if state is None:  # reported at the start and by periodic verification
         return
     appended = [seq for kind, seq, _ in changed if kind == _AUDIT]
     for kind, row_id, old in changed:
@@ -129,12 +130,12 @@ def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
 def _with_end(
     connection: Connection, secret: Secret, state: seals.State, first: int
 ) -> seals.State:
-    """The state with the end of the audit, to which rows have come."""
+    """The state with the new head of the audit log, after rows were appended."""
     head = audit.head_of(connection)
     if head == audit.Head(state.audit_seq, state.audit_mac):
         return state
     cut = audit.cut(connection, state, first)
-    # Whoever puts a fault on record has looked.
+    # A fault that is being recorded was verified already.
     if cut is not None and audit.rows(connection, 1)[0].action != audit.BROKEN:
         _log.error("the audit is not whole: %s", cut)
         head = audit.note_fault(connection, secret, cut, time.time())

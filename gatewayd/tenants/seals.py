@@ -1,9 +1,9 @@
-"""Seals of the rows that decide who may do what: tenants, keys, prices and budgets.
+"""Seals (MACs) of the rows that authorize: tenants, keys, prices and budgets.
 
-Each row has a seal over its content and a version, the number of the change that made it. A sealed
-state has the last number and, for each table, what the versions of all rows add up to. An older row
-has a lower version, whatever its seal says, so that the sum is too low: only all rows of one moment
-fit the state of that moment. The state also has the end of the audit's chain at that moment.
+Each row has a MAC over its content and a version, the number of the change that wrote it. A sealed
+state has the last number and, for each table, the sum of the versions of all rows. A restored older
+row has a lower version and a valid MAC, but the sum is then too low: only rows of one state match
+its sums. The state also has the head of the audit log's chain.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gatewayd.tenants.secret import Secret
 
 TABLES = {table.name: table for table in (tenants, keys, prices, budgets)}
 STATE = ""
-"""The kind of a fault that leaves no row to be trusted."""
+"""The kind of a fault after which no row is trusted."""
 
 
 _USUAL = {
@@ -31,16 +31,16 @@ _USUAL = {
     "retention_priority": 100,
     "retention_seconds": 86400,
 }
-"""Of the tenant of everybody, as migrations make it; the rest is 0 or not there."""
+"""Rows of the tenant ``default`` as migrations create them; other columns are 0 or NULL."""
 
 
 class Fault(NamedTuple):
-    """What is wrong.
+    """A failed verification.
 
     Attributes:
         kind: the table; ``STATE`` for all of them.
-        id: of the row; empty if it cannot be told which one.
-        what: is wrong with it.
+        id: of the row; empty if it is unknown which one.
+        what: a description of the fault.
     """
 
     kind: str
@@ -52,13 +52,13 @@ class Fault(NamedTuple):
 
 
 class State(NamedTuple):
-    """Of all seals.
+    """The sealed state of all rows.
 
     Attributes:
         changes: number of the last change.
         totals: by table, the sum of all versions.
-        audit_seq: number of the last row of the audit then.
-        audit_mac: its seal.
+        audit_seq: number of the last audit row at that time.
+        audit_mac: its MAC.
     """
 
     changes: int
@@ -68,13 +68,13 @@ class State(NamedTuple):
 
 
 def id_of(table: Table) -> str:
-    """The column by which rows of a table are known."""
+    """The name of a table's primary key column."""
     (column,) = table.primary_key.columns
     return column.name
 
 
 def content_of(table: Table, row: str = "") -> str:
-    """SQL for all that a row has, as one text; columns without a value leave no trace in it.
+    """SQL for a canonical text of a row's content; NULL columns do not appear in it.
 
     Args:
         table: of the row.
@@ -83,7 +83,7 @@ def content_of(table: Table, row: str = "") -> str:
 
     def part(name: str) -> str:
         it = f'{row}"{name}"'
-        # Not as it is written: a text may hold anything, and 17 digits of a number are one number.
+        # Hex, for a text may contain delimiters; 17 digits identify a float.
         value = f"CASE typeof({it}) WHEN 'real' THEN printf('%!.17g', {it}) ELSE hex({it}) END"
         return f"CASE WHEN {it} IS NULL THEN '' ELSE ';{name}:' || typeof({it}) || {value} END"
 
@@ -112,14 +112,14 @@ _PUT_STATE = (
 
 
 def is_begun(connection: Connection) -> bool:
-    """Whether there is any seal, of whomever."""
+    """Whether there is any seal, valid or not."""
     query = "SELECT EXISTS (SELECT 1 FROM seals) OR EXISTS (SELECT 1 FROM seal_state)"
     (found,) = raw_of(connection).execute(query).fetchone()
     return bool(found)
 
 
 def is_pristine(connection: Connection) -> bool:
-    """Whether nobody has been promised anything yet, nor has used anything that counts."""
+    """Whether there is nothing to protect: no tenants, keys, prices, limits or usage of budgets."""
     raw = raw_of(connection)
     (others,) = raw.execute(
         "SELECT (SELECT count(*) FROM tenants WHERE id <> ?) + (SELECT count(*) FROM keys) "
@@ -136,7 +136,7 @@ def is_pristine(connection: Connection) -> bool:
 
 
 def state_of(connection: Connection, secret: Secret) -> State | None:
-    """The sealed state; None if there is none, or it was changed."""
+    """The sealed state; None if it is missing, or fails verification."""
     row = (
         raw_of(connection)
         .execute(
@@ -151,7 +151,7 @@ def state_of(connection: Connection, secret: Secret) -> State | None:
 
 
 def put_state(connection: Connection, secret: Secret, state: State) -> None:
-    """Seal a state."""
+    """Seal and store a state."""
     row = (state.changes, json.dumps(state.totals), state.audit_seq, state.audit_mac)
     raw_of(connection).execute(_PUT_STATE, (*row, _state_mac(secret, row)))
 
@@ -159,18 +159,19 @@ def put_state(connection: Connection, secret: Secret, state: State) -> None:
 def reseal(
     connection: Connection, secret: Secret, state: State, kind: str, row_id: str, old: str | None
 ) -> State | None:
-    """Seal a row that has changed, if what it was before was as it was sealed.
+    """Seal a changed row, provided that its previous content matched its seal.
 
     Args:
-        connection: with the change.
+        connection: of the change.
         secret: the server's.
-        state: until then.
+        state: before the change.
         kind: the table.
         row_id: of the row.
-        old: its content before; None if it was not there.
+        old: its previous content; None if it did not exist.
 
     Returns:
-        The state after that; None if somebody else had changed the row before, which stays so.
+        The state after the change; None if the previous content failed verification: the row keeps
+        its old seal.
     """
     raw = raw_of(connection)
     query = "SELECT version, mac FROM seals WHERE kind = ? AND id = ?"
@@ -193,14 +194,14 @@ def reseal(
 def seal_everything(
     connection: Connection, secret: Secret, changes: int, audit_seq: int, audit_mac: str
 ) -> None:
-    """Seal every row as it is, and nothing else.
+    """Seal all present rows and drop all other seals.
 
     Args:
         connection: to write with.
         secret: the server's.
         changes: no number up to this one is used again.
-        audit_seq: number of the audit's last row.
-        audit_mac: its seal.
+        audit_seq: number of the last audit row.
+        audit_mac: its MAC.
     """
     raw = raw_of(connection)
     state = state_of(connection, secret)
@@ -218,7 +219,7 @@ def seal_everything(
 
 
 def faults(connection: Connection, secret: Secret) -> list[Fault]:
-    """Look through all rows and seals, in one transaction."""
+    """Verify all rows and seals, in one transaction."""
     raw, state = raw_of(connection), state_of(connection, secret)
     if state is None:
         return [Fault(STATE, "", "the seals of tenants, keys, prices and budgets are missing")]
@@ -258,12 +259,12 @@ def _faults_of(
 
 
 def _told(row_id: object) -> str:
-    """The id of a row; empty, which is the whole table, for one of a type that none of ours has."""
+    """The id of a row; empty, for the whole table, if it is not text as all valid ids are."""
     return row_id if isinstance(row_id, str) else ""
 
 
 def _mac(secret: Secret, kind: str, row_id: object, version: object, content: str | None) -> str:
-    """Over a row; over None for one that is gone."""
+    """The MAC of a row; of None for a deleted one."""
     said = json.dumps(["row", kind, row_id, version, content], default=repr)
     return secret.seal(said.encode())
 

@@ -1,7 +1,7 @@
-"""Usage of long ago in fewer rows: of each hour one for a tenant's key and model, with its sums.
+"""Aggregates old usage rows: one row per hour, tenant, key and model.
 
-Sums by tenant, key, model and budget period are what they were. What is lost is the single request:
-its id, outcome and times.
+Sums by tenant, key, model and budget period are unchanged. Data of single requests is lost: id,
+outcome and times.
 """
 
 from __future__ import annotations
@@ -16,21 +16,21 @@ from gatewayd.store.tables import usage
 
 _HOUR = 3600
 _SINGLE = usage.c.id >= "use_"
-"""Ids of single requests are in the order of their time; those of sums are before all of them."""
+"""Ids of single requests sort by time; ids of aggregates sort before them."""
 _TOKENS = ("prompt_tokens", "cached_tokens", "completion_tokens")
 _ADDED = (*_TOKENS, "micros", "engine_seconds", "requests", "total_ms")
 
 
 def num_over(connection: Connection, keep: int) -> int:
-    """How many rows of single requests there are beyond those that stay as they are."""
+    """Number of rows of single requests beyond those to keep."""
     count = select(func.count()).select_from(usage).where(_SINGLE)
     return max(0, connection.execute(count).scalar_one() - keep)
 
 
 def add_up(connection: Connection, count: int) -> None:
-    """Add the oldest rows of single requests up, so many of them.
+    """Aggregate the ``count`` oldest rows of single requests.
 
-    A settlement that is tried again must find its row: what may wait for the store is to stay.
+    A settlement that is retried must find its row: rows that may still be retried must be kept.
     """
     oldest = select(usage).where(_SINGLE).order_by(usage.c.id).limit(count)
     rows = connection.execute(oldest).all()
@@ -53,7 +53,7 @@ def _groups(rows: Sequence[Row[Any]]) -> list[list[Row[Any]]]:
 
 
 def _sum(rows: Sequence[Row[Any]]) -> dict[str, Any]:
-    """One row for requests of an hour: periods of budgets begin with one."""
+    """The aggregate of an hour's requests; budget periods begin on the hour."""
     first = rows[0]
     hour = first.created_at // _HOUR
     return {

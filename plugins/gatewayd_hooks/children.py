@@ -1,9 +1,9 @@
-"""Starts child processes: the one place that says what of this process they have.
+"""Starts child processes: the one place that decides what they inherit.
 
-A child imports nothing from the working folder, which may be a checkpoint's or anybody's: Python is
-started with ``-P``, in the folder ``/``. Of the environment it has what is listed here, and so no
-key of an operator, no credential and no socket of the service manager. Of the open descriptors it
-has those that it is given.
+A child imports nothing from the working folder, which may be a checkpoint's or another user's:
+Python is started with ``-P``, in the folder ``/``. Its environment is the allowlist here, without
+the operator's key, credentials and sockets of the service manager. It inherits only the descriptors
+that are passed explicitly.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio.subprocess
 
 FOLDER: Final = "/"
-"""Where children run: nothing but root can put a file there."""
+"""Working folder of children: only root can create files there."""
 
 _NAMED = """
 PATH HOME USER LOGNAME TMPDIR TEMP TMP XDG_CACHE_HOME LD_LIBRARY_PATH LD_PRELOAD VIRTUAL_ENV
@@ -33,24 +33,24 @@ LC_ PYTHON MALLOC_ THP_ CUDA NVIDIA_ NCCL_ CUBLAS CUDNN GLOO_ OMP_ GOMP_ KMP_ MK
 ONEDNN_ RAYON_ RUST_ TORCH PYTORCH_ TRITON_ FLASHINFER_ HUMMING_ TVM_
 """
 NAMES: Final = frozenset(_NAMED.split())
-"""Variables that children get: of places, languages, terminals, compilers and hubs of models."""
+"""Variables that children inherit: for paths, locales, terminals, compilers and model hubs."""
 PREFIXES: Final = tuple(_BEGUN.split())
-"""Beginnings of the names of others: of libraries that compute. Not if they sound like secrets."""
+"""Prefixes of further ones, of numerical libraries; names that look like secrets are excluded."""
 
 _SECRET = re.compile("TOKEN|SECRET|PASSW|CREDENTIAL|KEY")
 _OURS = re.compile(r"GATEWAYD_|CREDENTIALS_DIRECTORY$|NOTIFY_SOCKET$|LISTEN_|WATCHDOG_")
-"""Settings of the daemon, and what the service manager tells it alone."""
+"""Settings of the daemon, and variables of the service manager for it alone."""
 
 _WORKING_FOLDER = "GATEWAYD_FOLDER"
 
 
 def is_private(name: str) -> bool:
-    """Whether a variable is the daemon's own, and no child's in any case."""
+    """Whether a variable is the daemon's own, and never passed to a child."""
     return _OURS.match(name) is not None
 
 
 def python(*arguments: str) -> tuple[str, ...]:
-    """The command of a Python that takes no module from the working folder."""
+    """A Python command line that imports nothing from the working folder."""
     return (sys.executable, "-P", *arguments)
 
 
@@ -59,12 +59,12 @@ def environment(
     names: Collection[str] = (),
     source: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The environment of a child, whole.
+    """The complete environment of a child.
 
     Args:
-        more: variables that it gets besides, or with another value.
-        names: of further variables to pass on, such as an operator lists.
-        source: what they are taken from; None takes this process's environment.
+        more: variables to add or override.
+        names: of further variables to pass on, such as those of ``[engine] environment``.
+        source: environment to filter; None for that of this process.
     """
     source = os.environ if source is None else source
     passed = {
@@ -74,27 +74,27 @@ def environment(
     }
     if more is not None:
         passed |= more
-    # An empty or relative entry means the working folder, which is another one there.
+    # An empty or relative entry means the working folder, which differs in the child.
     for name, is_kept in (("PATH", os.path.isabs), ("PYTHONPATH", bool)):
         entries = [os.path.abspath(one) for one in passed.pop(name, "").split(":") if is_kept(one)]
         if entries:
             passed[name] = os.pathsep.join(entries)
-    passed["PYTHONSAFEPATH"] = "1"  # of the Pythons that it starts
+    passed["PYTHONSAFEPATH"] = "1"  # for Pythons that it starts
     passed[_WORKING_FOLDER] = working_folder(source)
     return passed
 
 
 def environment_of_person(source: Mapping[str, str] | None = None) -> dict[str, str]:
-    """All that a person's shell has set, less what is the daemon's own.
+    """The environment of a user's shell, without the daemon's own variables.
 
-    For what a person could as well have started: a plugin's own tests, a daemon to be measured.
+    For programs that the user could have started as well: a plugin's tests, a daemon to benchmark.
     """
     source = os.environ if source is None else source
     return {name: value for name, value in source.items() if not is_private(name)}
 
 
 def working_folder(source: Mapping[str, str] | None = None) -> str:
-    """The folder that relative paths of the configuration are meant from.
+    """The folder against which relative paths of the configuration are resolved.
 
     In a child it is that of the process that started it.
     """
@@ -113,8 +113,8 @@ def run(
 
     Args:
         argv: the command; a program without a folder is looked for in the child's ``PATH``.
-        env: its environment, whole; None takes ``environment()``.
-        cwd: its folder.
+        env: its complete environment; None for ``environment()``.
+        cwd: its working folder.
         options: of ``subprocess.run``.
 
     Raises:
@@ -160,7 +160,7 @@ async def start_async(
 
 
 def found(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """A command with its program's path, which does not change with the folder.
+    """A command with the program resolved to a path, independent of the working folder.
 
     Raises:
         FileNotFoundError: there is no such program.

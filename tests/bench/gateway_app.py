@@ -24,8 +24,8 @@ import uvloop
 
 from gatewayd.config import Config
 from gatewayd.durable import Durable
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
-from gatewayd.engines.taken import Taken
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
@@ -73,14 +73,14 @@ class FreeHandle:
         self._fleet = fleet
         self._mine = mine
 
-    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
         """It took nothing."""
         tell(self.taken)
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> PromptUsage:
         """The same."""
-        return Taken(generated=(0,) * len(self._mine))
+        return PromptUsage(generated=(0,) * len(self._mine))
 
     def cancel(self, choice: int | None = None) -> None:
         """Stop one choice, or all."""

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
-from gatewayd.engines.taken import Taken
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
@@ -48,25 +48,25 @@ class Job:
     timelines: Sequence[Timeline] = ()
     cached: int | None = None  # None until its prompt was computed
     is_silent: bool = False  # does not say yet what it took
-    tell: Callable[[Taken], None] | None = None
+    tell: Callable[[PromptUsage], None] | None = None
 
     def cancel(self, choice: int | None = None) -> None:
         self.cancelled.update(range(len(self.sinks)) if choice is None else [choice])
         if len(self.cancelled) == len(self.sinks):
             self.gone.set()
 
-    def when_spent(self, tell: Callable[[Taken], None]) -> None:
+    def when_spent(self, tell: Callable[[PromptUsage], None]) -> None:
         if self.is_silent:
             self.tell = tell
         else:
             tell(self.taken)
 
     @property
-    def taken(self) -> Taken:
+    def taken(self) -> PromptUsage:
         nothing = (0,) * len(self.sinks)
         if self.cached is None:
-            return Taken(generated=nothing)
-        return Taken(0.25, len(self.request.prompt), self.cached, nothing)
+            return PromptUsage(generated=nothing)
+        return PromptUsage(0.25, len(self.request.prompt), self.cached, nothing)
 
     def compute(self, cached: int = 0) -> None:
         """The prompt, as engines tell of it."""

@@ -17,7 +17,7 @@ import pytest
 from gatewayd.config import Config, GuideTable
 from gatewayd.errors import InvalidRequest, NotAdmitted, TenantNotAdmitted
 from gatewayd.guides.checks import GuideChecks
-from gatewayd.guides.losses import MOST, SECONDS, Losses
+from gatewayd.guides.losses import MOST, SECONDS, CheckerLosses
 from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine.guide_check import Verdict
 from gatewayd_hooks.guiding import GuideSpec
@@ -181,7 +181,7 @@ async def test_a_tenant_that_loses_many_is_asked_to_wait_and_no_other(
 
 def test_losses_are_forgotten_after_a_minute() -> None:
     now = 1000.0
-    losses = Losses(lambda: now)
+    losses = CheckerLosses(lambda: now)
     for _ in range(3 * MOST):
         losses.note("a")
         now += 1

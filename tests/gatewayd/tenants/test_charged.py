@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from gatewayd import pipeline_settling
-from gatewayd.engines.taken import Taken
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.errors import QueueFull
 from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants.costs import Asked, Entry, Spent
@@ -63,7 +63,7 @@ async def test_who_leaves_holds_slot_tokens_and_budget_until_the_engine_has_told
         assert await here.rows(usage) == []
         assert len(await here.rows(reservations)) == 1
         assert job.tell is not None
-        job.tell(Taken(0.5, 48, 16, (2,)))
+        job.tell(PromptUsage(0.5, 48, 16, (2,)))
         assert account.standing()["concurrency"]["remaining"] == 1
         assert account.standing()["tokens_per_minute"]["remaining"] in range(950, 960)
         (row,) = await here.rows(usage)
@@ -84,7 +84,7 @@ async def test_an_answer_frees_the_slot_at_once_though_seconds_are_not_known(
         assert await here.rows(usage) == []
         for count, job in enumerate(here.gateway.fleet.jobs, 1):
             assert job.tell is not None
-            job.tell(Taken(0.5, 100, 16, (3,)))
+            job.tell(PromptUsage(0.5, 100, 16, (3,)))
             row = (await here.rows(usage))[-1]
             assert len(await here.rows(usage)) == count
             assert (row["engine_seconds"], *counted(row)) == (0.5, 100, 16, 2), "as it was told"
@@ -109,7 +109,7 @@ async def test_tokens_that_nobody_was_told_are_charged_up_to_what_was_asked(
         for made, charged in ((1, 2), (4, 4), (9, 5)):
             job = await leave(here, key, ask())
             assert job.tell is not None
-            job.tell(Taken(0.5, 100, 0, (made,)))
+            job.tell(PromptUsage(0.5, 100, 0, (made,)))
             assert counted((await here.rows(usage))[-1]) == (100, 0, charged)
 
 
@@ -129,7 +129,7 @@ async def test_prompts_whose_next_one_is_refused_cost_what_was_computed(
         assert (await here.post(PATH, key, ask())).status_code == 429, "the first may run"
         (job,) = fleet.jobs
         assert job.tell is not None
-        job.tell(Taken(took / 100, took, 0, (0,)))
+        job.tell(PromptUsage(took / 100, took, 0, (0,)))
         found = [counted(row) for row in await here.rows(usage)]
         assert found == ([] if charged is None else [charged])
         assert await here.rows(reservations) == []
@@ -150,7 +150,7 @@ async def test_an_engine_that_never_tells_is_charged_for_the_prompt_in_the_end(
         assert counted(row) == (100, 0, 0)
         job = here.gateway.fleet.jobs[-1]
         assert job.tell is not None
-        job.tell(Taken(0.5, 48, 0, (0,)))
+        job.tell(PromptUsage(0.5, 48, 0, (0,)))
         assert len(await here.rows(usage)) == 1
 
 

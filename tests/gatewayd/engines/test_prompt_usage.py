@@ -11,7 +11,7 @@ from gatewayd.engines.backlog import Backlog, QueueLimits
 from gatewayd.engines.flight import Flight
 from gatewayd.engines.handle import JobHandle
 from gatewayd.engines.job import Job
-from gatewayd.engines.taken import Taken
+from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.frames import FrameError
 from gatewayd_engine.messages import STOP, Admitted, EngineStats, Finished, StepOutput
@@ -23,7 +23,7 @@ class Told:
     def __init__(self, sinks: list[Any], request: Any) -> None:
         self.flight = Flight(Backlog(QueueLimits(9, 99_999)), lambda sequences: None)
         self.job = Job.make(0, request, sinks)
-        self.told: list[Taken] = []
+        self.told: list[PromptUsage] = []
         self.send()
 
     def send(self, first: int = 0) -> None:
@@ -72,7 +72,7 @@ def test_one_that_leaves_in_its_first_step_took_what_that_computed(
     here.step((0, 512), admitted=[Admitted(0, 64, 0.1)])
     assert here.told == []
     here.end((0, 0.25, 512, 64, 0))
-    assert here.told == [Taken(0.25, 512, 64, (0,))]
+    assert here.told == [PromptUsage(0.25, 512, 64, (0,))]
 
 
 def test_what_a_lost_engine_had_told_of_one_that_left_counts(
@@ -83,7 +83,7 @@ def test_what_a_lost_engine_had_told_of_one_that_left_counts(
     here.ask()
     here.step((0, 512), admitted=[Admitted(0, 64, 0.1)])
     here.flight.lose()
-    assert here.told == [Taken(0.0, 512, 64, (0,))]
+    assert here.told == [PromptUsage(0.0, 512, 64, (0,))]
 
 
 def test_one_whose_end_came_with_a_step_behind_it_took_that_as_well(
@@ -97,7 +97,7 @@ def test_one_whose_end_came_with_a_step_behind_it_took_that_as_well(
     here.ask()
     assert (sink.reason, here.told) == ("stop", [])
     here.end((0, 0.5, 40, 0, 3))
-    assert here.told == [Taken(0.5, 40, 0, (3,))]
+    assert here.told == [PromptUsage(0.5, 40, 0, (3,))]
 
 
 def test_what_starts_over_on_another_engine_counts_once(make_sink: type, make_request: Any) -> None:
@@ -110,7 +110,7 @@ def test_what_starts_over_on_another_engine_counts_once(make_sink: type, make_re
     here.step((7, 96), admitted=[Admitted(7, 32, 0.2)])
     here.ask()
     here.end((7, 0.5, 100, 32, 9), finished=[Finished(7, STOP, 2)])
-    assert here.told == [Taken(0.5, 100, 0, (9,))], "the first engine had found nothing"
+    assert here.told == [PromptUsage(0.5, 100, 0, (9,))], "the first engine had found nothing"
     assert sink.reached == [60, 96]
 
 
@@ -123,7 +123,7 @@ def test_several_answers_took_their_prompt_once(make_sink: type, make_request: A
     here.end((0, 0.5, 100, 16, 4), (1, 0.25, 100, 99, 3))
     assert here.told == []
     here.end((2, 0.25, 100, 99, 3))
-    assert here.told == [Taken(1.0, 100, 16, (4, 3, 3))]
+    assert here.told == [PromptUsage(1.0, 100, 16, (4, 3, 3))]
 
 
 def test_an_heir_of_a_prompt_computes_it_for_whoever_left_before(
@@ -137,7 +137,7 @@ def test_an_heir_of_a_prompt_computes_it_for_whoever_left_before(
     here.step((1, 100), admitted=[Admitted(1, 48, 0.1)])
     here.ask()
     here.end((1, 0.5, 100, 48, 5), finished=[Finished(1, STOP, 2)])
-    assert here.told == [Taken(0.5, 100, 48, (0, 5))]
+    assert here.told == [PromptUsage(0.5, 100, 48, (0, 5))]
     assert heir.is_settled
 
 

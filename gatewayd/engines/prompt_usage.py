@@ -1,18 +1,18 @@
-"""What requests took of the engines, as these tell it once a sequence has ended."""
+"""What requests consumed, as the engines report it when a sequence has ended."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Took(NamedTuple):
-    """Of one sequence.
+class SequenceUsage(NamedTuple):
+    """Consumption of one sequence.
 
     Attributes:
-        seconds: of its engine, by its share of the tokens of steps.
+        seconds: engine time, by its share of the tokens of each step.
         prompt_tokens: of its prompt, computed or found in the prefix cache, each counted once.
         cached_tokens: of these, found there when it first left the queue.
-        generated: tokens, also those that nobody was told.
+        generated: tokens, also those that were never delivered.
     """
 
     seconds: float
@@ -21,16 +21,16 @@ class Took(NamedTuple):
     generated: int
 
 
-class Taken(NamedTuple):
-    """Of a prompt and all its choices, on all engines that had it.
+class PromptUsage(NamedTuple):
+    """Consumption of a prompt and all its choices, on all engines that ran it.
 
     Attributes:
-        seconds: of engines; of one that was lost, none.
+        seconds: engine time; none of an engine that was lost.
         prompt_tokens: computed or found in the prefix cache; what several choices share, and what
             was computed again, counts once.
         cached_tokens: of these, found there.
-        generated: tokens of each choice, in their order, at the engine that had it last; 0 if that
-            was lost.
+        generated: tokens of each choice, in order, on the engine that ran it last; 0 if that was
+            lost.
     """
 
     seconds: float = 0.0

@@ -94,7 +94,7 @@ class ServerTable(Table):
         if self.bodies_bytes < self.body_bytes:
             raise ValueError(
                 f"bodies_bytes is {int(self.bodies_bytes)} and body_bytes {int(self.body_bytes)}: "
-                "bodies_bytes must be as large at least"
+                "bodies_bytes must be at least as large"
             )
         return self
 

@@ -53,8 +53,8 @@ class Batches:
         self._tasks: set[asyncio.Task[None]] = set()
         self.cap = TenantCap(
             limits.open,
-            "{held} batches are not over; {most} may be, [batches] open: wait until one is, cancel "
-            "one, or put more lines into each",
+            "{held} batches are unfinished; the maximum is {most}, [batches] open: wait until one "
+            "has ended, cancel one, or put more lines into each",
             reason="open_batches",
             retry_after=_RETRY_SECONDS,
         )

@@ -65,17 +65,17 @@ Class = Annotated[
     ),
 ]
 Retention = Annotated[
-    str | None, _option("--retention-priority", "Of kv_retention, at most; none for 50, the usual.")
+    str | None, _option("--retention-priority", "Maximum kv_retention.priority; none for 50.")
 ]
 RetentionSeconds = Annotated[
-    str | None, _option("--retention-seconds", "For which more than 50 may count; none for a day.")
+    str | None, _option("--retention-seconds", "Maximum time of more than 50; none for a day.")
 ]
 StoreBytes = Annotated[
     str | None,
     typer.Option(
         "--store-bytes",
         metavar="SIZE|none",
-        help="That it may keep in the store, such as 10GiB; none for its fair share.",
+        help="Most bytes in the store, such as 10GiB; none for its fair share.",
     ),
 ]
 Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]

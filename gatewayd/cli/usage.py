@@ -58,17 +58,19 @@ def audit(
     limit: Annotated[int, typer.Option("--limit", min=1, max=10_000, help="The last ones.")] = 100,
     head: Annotated[
         str | None,
-        typer.Option("--head", metavar="N:SEAL", help="An end that the log told of: is it there?"),
+        typer.Option(
+            "--head", metavar="N:SEAL", help="A head from the log: verify that it is there."
+        ),
     ] = None,
     accept: Annotated[
         bool,
-        typer.Option("--accept", help="Trust the store as it is now; what was wrong is on record."),
+        typer.Option("--accept", help="Trust the store as it is now; the faults are audited."),
     ] = False,
     config: ConfigFile = None,
     socket: Socket = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show who changed tenants, keys and prices, the latest first, and whether it is all there.
+    """Show who changed tenants, keys and prices, the latest first, and verify the store.
 
     It looks through the audit, and through the seals of tenants, keys, prices and budgets; with
     something wrong its status is 1.

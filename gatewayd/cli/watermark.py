@@ -26,7 +26,9 @@ def detect(
     file: Annotated[
         Path, typer.Argument(metavar="FILE", help="A UTF-8 text; - reads standard input.")
     ],
-    tenant: Annotated[str, typer.Option(help="Whose mark; by default of all without a key.")] = "",
+    tenant: Annotated[
+        str, typer.Option(help="Whose mark; by default that of requests without a key.")
+    ] = "",
     config: ConfigFile = None,
     as_json: AsJson = False,
 ) -> None:

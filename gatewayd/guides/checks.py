@@ -216,7 +216,7 @@ class GuideChecks:
                 answer.set_exception(error)
                 answer.exception()  # whoever has left does not want to know
             else:
-                _log.exception("a process that checks grammars was not replaced")
+                _log.exception("a grammar checker could not be replaced")
         finally:
             self._drop(key, asked)
             answer.cancel()

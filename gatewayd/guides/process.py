@@ -26,7 +26,7 @@ _GRACE = 5.0
 @functools.cache
 def _tell(reason: str) -> None:
     """Log it, once."""
-    _log.warning("what compiles grammars can reach what this daemon can: %s", reason)
+    _log.warning("grammar checkers are not sandboxed: %s", reason)
 
 
 class CheckLost(Exception):

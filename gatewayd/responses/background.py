@@ -71,8 +71,8 @@ class Background:
         self._running: dict[str, _Run] = {}
         self.cap = TenantCap(
             most,
-            "{held} responses run in the background; {most} may, [responses] background: wait "
-            "until one has ended, or cancel one",
+            "{held} responses run in the background; the maximum is {most}, [responses] "
+            "background: wait until one has ended, or cancel one",
             reason="background",
             retry_after=_RETRY_SECONDS,
         )

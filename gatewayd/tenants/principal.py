@@ -81,7 +81,7 @@ class Lease:
                 end()
             except Exception:  # noqa: BLE001 - whatever a callback raises
                 # The others have to end whatever becomes of this one.
-                _log.exception("what runs with a key that ended could not be told to end")
+                _log.exception("a request of an ended key could not be cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

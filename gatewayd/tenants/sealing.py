@@ -93,7 +93,7 @@ class _Seen:
             return True
         found = shape.faults(connection)
         if found:
-            _log.error("what is written now is not sealed: %s", "; ".join(found[:3]))
+            _log.error("present writes are not sealed: %s", "; ".join(found[:3]))
             return False
         self.version = version
         return True
@@ -121,7 +121,9 @@ def _seal(connection: Connection, secret: Secret, seen: _Seen) -> None:
             state = after
         elif (kind, row_id) not in seen.told:
             seen.told.add((kind, row_id))
-            _log.error("%s %s was changed by another program: it is not sealed", kind, row_id)
+            _log.error(
+                "%s %s failed verification before this change: it is not sealed", kind, row_id
+            )
     if appended:
         state = _with_end(connection, secret, state, min(appended))
     seals.put_state(connection, secret, state)

@@ -245,16 +245,16 @@ def _faults_of(
     for row_id, content in raw.execute(_ALL[kind]):
         version, mac = seals.pop(row_id, (0, None))
         if mac is None:
-            found.append(Fault(kind, _told(row_id), "has no seal: it was put in"))
+            found.append(Fault(kind, _told(row_id), "has no seal: it was inserted from outside"))
         elif not _is(mac, _mac(secret, kind, row_id, version, content)):
             found.append(Fault(kind, _told(row_id), "was changed"))
         elif version > state.changes:
-            found.append(Fault(kind, _told(row_id), "is of later than the rest"))
+            found.append(Fault(kind, _told(row_id), "is newer than the sealed state"))
     for row_id, (version, mac) in seals.items():
         if not _is(mac, _mac(secret, kind, row_id, version, None)):
             found.append(Fault(kind, _told(row_id), "is missing"))
     if total != state.totals.get(kind):
-        found.append(Fault(kind, "", "as a whole are not of one moment: an older row was put back"))
+        found.append(Fault(kind, "", "do not match their sealed sum: an older row was restored"))
     return found
 
 

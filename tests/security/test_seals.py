@@ -276,7 +276,7 @@ def test_a_row_of_later_does_not_make_up_for_one_of_before(
     found = attacked.reports(*steps)
     attacked.engine.dispose()
     assert found.chain is None
-    assert [fault.what for fault in found.faults] == ["is of later than the rest"]
+    assert [fault.what for fault in found.faults] == ["is newer than the sealed state"]
 
 
 @pytest.mark.parametrize(

@@ -133,7 +133,7 @@ async def test_no_tenant_has_more_batches_open_than_it_may(text: TextModel, fold
         refused = await here.post("/v1/batches", many, body)
         assert refused.status_code == 429, refused.text
         assert refused.json()["error"]["code"] == "tenant_not_admitted"
-        assert "2 may be, [batches] open" in refused.json()["error"]["message"]
+        assert "maximum is 2, [batches] open" in refused.json()["error"]["message"]
         assert int(refused.headers["retry-after"]) <= 60
         await send(here, other, jsonl(LINES[:1]))
         # One that cannot be made takes no share.

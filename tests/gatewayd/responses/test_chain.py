@@ -288,7 +288,7 @@ async def test_no_tenant_has_more_in_the_background_than_it_may(
         )
         assert Counter(one.status_code for one in answers) == {200: 3, 429: 7}
         refused = next(one for one in answers if one.status_code == 429)
-        assert "3 may, [responses] background" in refused.json()["error"]["message"]
+        assert "maximum is 3, [responses] background" in refused.json()["error"]["message"]
         wrong = await here.gateway.http.post("/v1/responses", json={**body, "model": "nobody"})
         assert wrong.status_code == 429
         (first, *_) = [one.json()["id"] for one in answers if one.status_code == 200]

@@ -198,7 +198,7 @@ TERMS = {
 async def serve_tenant(port: int) -> None:
     """The gateway with a store in a folder that goes with the process, and one tenant."""
     with TemporaryDirectory() as folder:
-        durable = Durable(Config(store={"path": folder}))
+        durable = Durable(Config(store={"path": folder}))  # type: ignore[arg-type]
         try:
             ours = services(durable)
             app = build_app(ours)

@@ -52,7 +52,7 @@ test: install ## the tests that every change must pass; no GPU, a few minutes
 test-all: install ## those and the long campaigns
 	$(BIN)/python -m pytest -m "not gpu and not bench"
 
-hostile: install ## a good tenant beside all bad neighbours, for minutes; on a quiet machine
+hostile: install ## a well-behaved tenant beside all noisy neighbours, for minutes; on a quiet machine
 	GATEWAYD_HOSTILE_SECONDS=60 $(BIN)/python -m pytest -s tests/security/hostile
 
 check: lint types layers ## style, types and the direction of imports

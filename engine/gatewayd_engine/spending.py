@@ -1,7 +1,7 @@
-"""What each sequence took of the engine: time by its share of the tokens of steps, and the tokens.
+"""What each sequence consumed: engine time, by its share of the tokens of steps, and tokens.
 
-Whoever took time has tokens: both are noted where a step lands, so that nobody who leaves in the
-middle of one leaves without having taken anything.
+Both are recorded when a step lands, so that engine time always comes with tokens, and a sequence
+that is aborted in the middle of a step is still accounted for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 
 _ANY = int(np.iinfo(np.int32).max)
-"""Length of a prompt that is not known any more; whoever is told knows it."""
+"""Stands for a prompt length that is no longer known here; the receiver knows it."""
 
 
 class Ended(NamedTuple):
@@ -29,12 +29,12 @@ class Ended(NamedTuple):
 
 @dataclass(slots=True)
 class _Took:
-    """What one that has ended took.
+    """The consumption of a sequence that has ended.
 
     Attributes:
-        seconds: of the engine.
+        seconds: engine time.
         prompt_len: tokens of its prompt.
-        reached: of these, computed or cached, and perhaps tokens behind them.
+        reached: tokens computed or cached, of the prompt and possibly beyond.
         cached: of these, found in the prefix cache when it first left the queue.
         generated: tokens.
     """
@@ -96,7 +96,7 @@ class Spending:
         is_alive = queue.ids[slots] == batch.sequences
         alive = slots[is_alive]
         self._by_slot[alive] += shares[is_alive]
-        # One that was preempted comes by the same tokens again: the furthest counts.
+        # A preempted one computes the same tokens again: the furthest counts.
         self._reached[alive] = np.maximum(self._reached[alive], ends[is_alive])
         for line in np.flatnonzero(~is_alive).tolist():
             sequence = int(batch.sequences[line])

@@ -23,14 +23,14 @@ _log = logging.getLogger(__name__)
 _AGAIN_SECONDS = 30.0
 """After a mistake of ours, which may have passed."""
 _RETRY_SECONDS = 30.0
-"""A batch of a few lines is over by then."""
+"""A batch of a few lines has ended by then."""
 
 
 class Batches:
     """Runs batches in tasks of its own; between ``start`` and ``stop``.
 
     Attributes:
-        cap: of those that are not over; ``begin`` needs one that is reserved there.
+        cap: of unfinished batches; ``begin`` needs a reservation there.
 
     Args:
         database: with their rows.
@@ -98,7 +98,7 @@ class Batches:
 
     @property
     def queues(self) -> dict[str, QueueStats]:
-        """How lines, inputs and ends stand; all empty before the start."""
+        """Counts of the queues of lines, inputs and ends; all zero before the start."""
         shared = self._shared
         if shared is None:
             return dict.fromkeys(("batches", "batch_inputs", "batch_ends"), QueueStats())
@@ -109,7 +109,7 @@ class Batches:
         }
 
     def begin(self, tenant: str, batch_id: str) -> None:
-        """Work on a batch that was reserved; a daemon that stops leaves it to the next one."""
+        """Run a batch that was reserved; if the daemon stops, the next one resumes it."""
         if self._shared is None:
             return
         run = self._runs[batch_id] = BatchRun(self._shared, batch_id)
@@ -126,7 +126,7 @@ class Batches:
         task.add_done_callback(self._tasks.discard)
 
     async def _forget(self, batch_ids: Sequence[str]) -> None:
-        """The last process ended between a batch's end and this."""
+        """Delete results that the last process had no time to delete after a batch's end."""
         for batch_id in batch_ids:
             await forget_results(self.database, batch_id)
 

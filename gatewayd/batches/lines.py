@@ -1,4 +1,4 @@
-"""The lines of a batch's input: what each asks for, and reading them in small pieces. Blocks.
+"""The lines of a batch's input: parsing them, and reading them in small pieces. Blocks.
 
 A body stays the bytes that it is: millions of objects of a large one would stall the daemon, and
 the route that answers it reads it anyway.
@@ -18,9 +18,9 @@ MAX_CUSTOM_ID = 512
 
 _LINES_AT_ONCE = 32
 _BYTES_AT_ONCE = 64 << 10
-"""Lines that are read ahead of each open batch; one that is longer comes alone."""
+"""Limits of reading ahead for each open batch; a longer line is read alone."""
 _SCANNED_LINES, _SCANNED_BYTES = 4096, 1 << 20
-"""Lines that have a result are passed over in pieces, too."""
+"""Limits of a piece when skipping lines that have a result."""
 
 _NULL = msgspec.Raw(b"null")
 
@@ -33,7 +33,7 @@ class _Request(msgspec.Struct):
 
 
 class _Body(msgspec.Struct):
-    """Of a million fields that nobody knows no object is made."""
+    """Unknown fields, maybe a million, are not materialized."""
 
     stream: msgspec.Raw = _NULL
     background: msgspec.Raw = _NULL
@@ -64,7 +64,7 @@ class Line(NamedTuple):
 
 
 class Position(NamedTuple):
-    """Where reading goes on.
+    """A position in the input.
 
     Attributes:
         offset: bytes before it.
@@ -80,20 +80,20 @@ class Position(NamedTuple):
 def some_lines(
     path: Path, endpoint: str, at: Position, *, total: int, without: Container[int]
 ) -> tuple[list[Line], Position | None]:
-    """The next requests of an input that was checked, but for some.
+    """The next requests of a validated input, except for some.
 
-    A piece of work of a few milliseconds: it may find none though there are more. A long line comes
-    alone.
+    A bounded piece of work, a few milliseconds: it may find none though there are more. A long line
+    is returned alone.
 
     Args:
         path: of the content.
         endpoint: that every line names.
         at: where to begin.
-        total: requests of the whole input; behind the last nothing is read.
-        without: numbers of lines that are passed over.
+        total: requests of the whole input; nothing is read after the last.
+        without: numbers of lines to skip.
 
     Returns:
-        The requests, and where to go on; None at the end.
+        The requests, and the next position; None at the end.
 
     Raises:
         OSError: it cannot be read.
@@ -119,7 +119,7 @@ def some_lines(
 
 
 def all_lines(path: Path, endpoint: str, total: int, without: Container[int]) -> Iterator[Line]:
-    """The same, of the whole input.
+    """All requests of the input, except for some.
 
     Raises:
         OSError: it cannot be read.
@@ -131,7 +131,7 @@ def all_lines(path: Path, endpoint: str, total: int, without: Container[int]) ->
 
 
 def line_at(path: Path, endpoint: str, offset: int, number: int) -> Line:
-    """One of them, again.
+    """Read a line again.
 
     Raises:
         OSError: it cannot be read.
@@ -158,7 +158,7 @@ class Request(NamedTuple):
 
 
 class InvalidLine(Exception):
-    """A line is wrong.
+    """A line of the input is invalid.
 
     Attributes:
         code: OpenAI's.
@@ -175,7 +175,7 @@ def request_of(text: bytes, endpoint: str) -> Request:
     """What a line asks for.
 
     Raises:
-        InvalidLine: it is wrong.
+        InvalidLine: the line is invalid.
     """
     try:
         request = _request(text)

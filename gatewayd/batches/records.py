@@ -95,7 +95,7 @@ def page(connection: Connection, tenant: str, page: Page) -> Sequence[BatchRow]:
 
 
 def unfinished(connection: Connection) -> list[tuple[str, str]]:
-    """Ids of those that are not over, each with its tenant, the oldest first."""
+    """Ids of unfinished batches, each with its tenant, the oldest first."""
     query = select(batches.c.id, batches.c.tenant).where(batches.c.status.not_in(OVER))
     return [(row.id, row.tenant) for row in connection.execute(query.order_by(batches.c.id))]
 
@@ -178,7 +178,7 @@ def usage(connection: Connection, batch_id: str) -> dict[str, Any]:
 
 
 def forget_results(connection: Connection, batch_id: str) -> bool:
-    """Delete some of the results of a batch that is over; whether there are more."""
+    """Delete some results of a batch that has ended; returns whether there may be more."""
     table = batch_results.c
     some = select(table.line).where(table.batch_id == batch_id).limit(_FORGOTTEN_AT_ONCE)
     mine = delete(batch_results).where(table.batch_id == batch_id, table.line.in_(some))
@@ -186,21 +186,21 @@ def forget_results(connection: Connection, batch_id: str) -> bool:
 
 
 def left_behind(connection: Connection) -> Sequence[str]:
-    """Ids of batches that are over and still have results, which are in files."""
+    """Ids of batches that have ended and still have result rows, which are in files, too."""
     has_some = exists().where(batch_results.c.batch_id == batches.c.id)
     query = select(batches.c.id).where(batches.c.status.in_(OVER), has_some)
     return connection.execute(query).scalars().all()
 
 
 def remove_older(connection: Connection, ended_at: float, most: int) -> int:
-    """Delete at most so many that have ended before; a file that they name is not touched.
+    """Delete at most ``most`` batches that ended before a time; their files are kept.
 
     Returns:
         How many were deleted.
     """
     ends = (batches.c[f"{status}_at"] for status in OVER)
     old = select(batches.c.id).where(
-        # Ids begin with their time: those of younger ones need not be looked at.
+        # Ids begin with the creation time, which bounds the scan.
         batches.c.id < f"batch_{max(0, int(ended_at * 1e9)):016x}",
         batches.c.status.in_(OVER),
         func.coalesce(*ends, batches.c.created_at) < ended_at,

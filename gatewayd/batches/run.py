@@ -36,10 +36,10 @@ from gatewayd.tenants.directory import Directory
 T = TypeVar("T")
 
 _PIECE_SECONDS = 0.02
-"""Of looking at an input; then it is the next tenant's turn."""
+"""Time slice of validating an input; then the next tenant is scheduled."""
 
 _TURNS_OF_A_LOOK = 32
-"""Between two looks at what the tenant keeps in the store."""
+"""Lines between two checks of the tenant's store quota."""
 
 _LOOK_SECONDS = 60.0
 """Between two looks at the clock: a machine may sleep meanwhile."""
@@ -50,7 +50,7 @@ class BatchLimits(NamedTuple):
 
     Attributes:
         concurrency: lines that run at once, of all batches together.
-        open: batches of a tenant that are not over.
+        open: unfinished batches of a tenant.
         lines: of a batch, empty ones too.
         line_bytes: of a line.
         window: seconds in which a batch ends.
@@ -74,9 +74,9 @@ class Shared(NamedTuple):
         limits: of batches.
         room: for results.
         clock: for their times.
-        lanes: in which lines have their turns, by tenant.
-        reading: of inputs, a piece at a time: many at once would take all threads.
-        ending: of batches, one at a time: each takes a reader of the database until it is done.
+        lanes: schedule lines, by tenant.
+        reading: queue for validating inputs, in pieces: many at once would take all threads.
+        ending: queue for ends of batches, one at a time: each takes a reader of the database.
     """
 
     app: App
@@ -123,7 +123,7 @@ class BatchRun:
 
     async def _validate(self, row: BatchRow) -> BatchRow:
         try:
-            # One of a tenant's at a time: what is known of each so far takes memory.
+            # One input of a tenant at a time: the state of a validation takes memory.
             async with self._shared.lanes.of(row.tenant).checking:
                 checked = await self._check(row)
         except OSError:
@@ -206,7 +206,7 @@ class BatchRun:
             )
 
     async def _refusal(self, row: BatchRow) -> StoreFull | None:
-        """Why the next lines are not run, if their tenant keeps all that it may in the store."""
+        """Why the next lines are not run, if their tenant has used up its store quota."""
         shared = self._shared
         with contextlib.suppress(Unauthorized):  # each line is told so
             owner = shared.directory.principal_of(row.tenant, row.key_id)
@@ -242,7 +242,7 @@ class BatchRun:
             source.refused(todo, result.seconds, is_lost=result.is_lost)
             return
         permit.answered()
-        # With the slot: if the store cannot be written, no more is computed than can be held.
+        # Holding the slot: if the store cannot be written, no more is computed than fits in memory.
         await self._write(lambda connection: records.record(connection, result))
         permit.close()
         source.ended()

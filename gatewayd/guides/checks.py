@@ -1,7 +1,7 @@
-"""Checks grammars before engines see them, in processes that may end by it; see ADR 0015.
+"""Checks grammars before engines see them, in expendable processes; see ADR 0015.
 
-Tenants take turns at the processes by the seconds that they had of them. What is found out is known
-to the tenant that has asked and to no other: otherwise the time would tell what others use.
+Tenants share the processes by fair queueing, charged by the seconds used. Results are cached per
+tenant: otherwise response times would reveal what others use.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from gatewayd_hooks.guiding import GuideSpec
 _log = logging.getLogger(__name__)
 _CACHED, _CACHED_CHARS = 1024, 8 << 20
 _LEAST_CHARS, _MOST_CHARS = 1 << 10, 64 << 10
-"""What a grammar that waits counts for in the waiting room, at least and at most."""
+"""Queue capacity that a waiting grammar takes, at least and at most, in characters."""
 _ROOM_CHARS = 512 << 10
-"""Of all that wait; a tenant alone has half of it."""
+"""Queue capacity, in characters; a single tenant gets half of it."""
 _SPARE = 2
-"""Processes that are there once one was lost: its own, and one for the tenant that comes next."""
+"""Processes to have after one was lost: a replacement, and one for the next tenant."""
 
 
 class _Answer(NamedTuple):
-    """What is told of a grammar: nothing, what is wrong with it, or that nobody can say.
+    """The result of a check: valid, invalid with a reason, or unknown.
 
     Attributes:
-        is_lost: whether a process has ended by it.
-        is_sure: whether it is the same the next time; if so it is remembered.
-        chars: of the grammar, which is remembered with it.
+        is_lost: whether the grammar killed its process.
+        is_sure: whether the result is deterministic; only then it is cached.
+        chars: length of the grammar, which is cached with it.
     """
 
     refusal: str = ""
@@ -116,8 +116,8 @@ class GuideChecks:
         Args:
             spec: what the answer is to follow.
             param: the request's field, for the error.
-            tenant: who asks; what it has asked before is known at once.
-            turn: with whom it shares its turns at the processes; empty for its tenant.
+            tenant: that asks; its earlier results are cached.
+            turn: name under which it is scheduled; empty for its tenant's.
 
         Returns:
             The same.
@@ -125,7 +125,7 @@ class GuideChecks:
         Raises:
             InvalidRequest: it cannot; the sentence says why, or names the limit.
             StrategyUnavailable: nobody can say.
-            NotAdmitted: too many wait for an answer, or the tenant's grammars end too many
+            NotAdmitted: the queue is full, or the tenant's grammars killed too many
                 processes.
         """
         config = self._config(param)
@@ -142,7 +142,7 @@ class GuideChecks:
         return spec
 
     def wake(self) -> None:
-        """Look at what waits, for there may be more processes by now."""
+        """Grant free slots, since the number of processes may have grown."""
         self.queue.wake()
 
     async def close(self) -> None:
@@ -195,7 +195,7 @@ class GuideChecks:
             del self._asked[key]
 
     async def _find_out(self, asked: _Asked, key: _Key, config: CheckConfig, turn: str) -> None:
-        """Tell it; a process that was lost by it is replaced at the expense of who has asked."""
+        """Deliver the result; replacing a lost process is charged to the tenant that asked."""
         tenant, spec, encoded = key
         answer = asked.answer
         try:
@@ -214,7 +214,7 @@ class GuideChecks:
         except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
             if not answer.done():
                 answer.set_exception(error)
-                answer.exception()  # whoever has left does not want to know
+                answer.exception()  # mark as retrieved: the waiters may be gone
             else:
                 _log.exception("a grammar checker could not be replaced")
         finally:

@@ -17,8 +17,8 @@ T = TypeVar("T")
 _MANY = 100_000
 """Objects that the collector walks in some tens of milliseconds, while everybody waits."""
 
-# Parsers hold the interpreter, so more threads would parse no faster. Half of the time at least is
-# for everybody else, however many bodies come.
+# Parsers hold the interpreter lock, so more threads would not parse faster. At least half of the
+# time is left to everything else, however many bodies arrive.
 threads = FairThreads("gatewayd-body", 1, rests=True)
 
 _lock = threading.Lock()

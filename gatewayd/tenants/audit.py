@@ -84,11 +84,11 @@ class HeadFile(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """Rows that were found whole.
+    """Rows that passed verification.
 
     Attributes:
         head: the last of them.
-        digest: SHA-256 over all of them, to go on from a copy.
+        digest: SHA-256 over all of them, to continue from a copy.
     """
 
     head: Head
@@ -191,19 +191,19 @@ def fault(connection: Connection, secret: Secret, file: Path) -> str | None:
 def verify(
     connection: Connection, secret: Secret, file: Path, since: Verified | None
 ) -> tuple[str | None, Verified | None]:
-    """Look through what follows rows that were found whole, or through all of it.
+    """Verify the rows that follow those verified before, or all of them.
 
-    Of the rows before, only the number and the last seal are looked at again; if those are not as
-    they were, all rows are.
+    Of the rows verified before only the number and the last MAC are compared; if these differ, all
+    rows are verified.
 
     Args:
         connection: to read with.
         secret: the server's.
-        file: with the end of the chain.
-        since: what was verified before; None to look through all of it.
+        file: with the head of the chain.
+        since: rows verified before; None to verify all.
 
     Returns:
-        What is wrong first, as ``fault``; and what is verified now, None unless all rows are whole.
+        The first fault, as ``fault``; and the verified rows, None unless all rows are valid.
     """
     kept = read(secret, file)
     if since is None or not _holds(connection, since, kept):
@@ -226,7 +226,7 @@ def verify(
 
 
 def _holds(connection: Connection, since: Verified, kept: HeadFile | None) -> bool:
-    """Whether what was verified is still there, by its number, its end and the file's."""
+    """Whether the verified rows are still there, by their number, their head and the file's."""
     head = since.head
     query = select(func.count()).select_from(audit).where(audit.c.seq <= head.seq)
     if connection.execute(query).scalar_one() != head.seq:
@@ -294,21 +294,21 @@ def _made(connection: Connection) -> int:
 
 
 def keep(secret: Secret, file: Path, head: Head, changes: int) -> None:
-    """Put the end of the chain beside the store, and into the log. Blocks.
+    """Write the head of the chain to its file beside the store, and to the log. Blocks.
 
-    A store whose disk is full does without: its sealed state tells of the end, too.
+    On a full disk the file is not updated: the sealed state has the head, too.
 
     Args:
         secret: the server's.
         file: to write.
-        head: the end.
-        changes: of sealed rows until then.
+        head: of the chain.
+        changes: of sealed rows so far.
     """
     kept, before = HeadFile(head, changes), read(secret, file)
     if not head.seq or kept == before:
         return
     if before is None or before.head != head:
-        # Whoever changes the store cannot change a log elsewhere: gatewayd audit --head
+        # An attacker with the store cannot change a log elsewhere: gatewayd audit --head
         _ends.info("the audit ends with %s", head)
     content = {**head._asdict(), "changes": changes, "seal": _seal_of(secret, kept)}
     try:
@@ -322,7 +322,7 @@ def _text(detail: dict[str, Any]) -> str:
 
 
 def read(secret: Secret, file: Path) -> HeadFile | None:
-    """What is beside the store; None if it is not there, or not ours."""
+    """The content of the head file; None if it is missing, or its seal is wrong."""
     try:
         found = msgspec.json.decode(file.read_bytes(), type=dict[str, str | int])
         head = Head(int(found["seq"]), str(found["mac"]))
@@ -339,7 +339,7 @@ def _seal_of(secret: Secret, kept: HeadFile) -> str:
 
 
 def _accepts(row: Row, so_far: str) -> bool:
-    """Whether somebody has accepted all rows before, as they are."""
+    """Whether an operator has accepted all earlier rows as they are."""
     if row.action != ACCEPT:
         return False
     found = json.loads(row.detail)

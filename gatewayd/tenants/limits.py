@@ -16,7 +16,7 @@ from gatewayd.tenants.costs import Asked
 _MINUTE = 60.0
 _READS_PER_REQUEST = 10
 _LEAST_READS, _LEAST_READS_AT_ONCE = 60, 8
-"""Enough to look once a second, and at some things together."""
+"""Enough to poll once a second, and several things at once."""
 
 
 class Limits(NamedTuple):
@@ -61,7 +61,7 @@ class Bucket:
 
 
 def _resized(bucket: Bucket | None, size: int | None, clock: Callable[[], float]) -> Bucket | None:
-    """A bucket of another size, of which as much was used."""
+    """A bucket of another size with the same amount used."""
     if size is None:
         return None
     fresh = Bucket(size, clock)
@@ -108,7 +108,7 @@ def set_current_slot(slot: ConcurrencySlot | None) -> None:
 
 
 class _Kind:
-    """Requests of one kind: how many may come within a minute, and how many be there at once."""
+    """The rate and concurrency limits of one kind of requests."""
 
     def __init__(self, name: str, clock: Callable[[], float]) -> None:
         self.name = name
@@ -132,10 +132,10 @@ class _Kind:
 
 
 class Gate:
-    """Lets a tenant's requests in: when they arrive, and with their tokens once those are known.
+    """Enforces a tenant's limits: on arrival of requests, and on their tokens once these are known.
 
-    Reads (all but POST, and what cancels) are limited for themselves: whoever polls takes nothing
-    from what is generated, and can look at it and end it while as much runs as may.
+    Reads (all but POST, and cancellations) have limits of their own: polling takes nothing from
+    generation, and running work can be watched and cancelled at the concurrency limit.
 
     Args:
         limits: of the tenant.
@@ -152,7 +152,7 @@ class Gate:
         self.change(limits)
 
     def change(self, limits: Limits) -> None:
-        """Other limits from now on; what was used counts on."""
+        """Change the limits; what was used still counts."""
         per_minute, at_once = limits.requests_per_minute, limits.concurrency
         self._work.change(per_minute, at_once)
         self._reads.change(
@@ -167,22 +167,22 @@ class Gate:
         """Count a request, before its body is read.
 
         Returns:
-            Its slot, which the caller holds.
+            Its slot, held by the caller.
 
         Raises:
-            RateLimited: a limit is reached; then it is not counted.
+            RateLimited: a limit is reached; the request is not counted.
         """
         kind = self._reads if is_read else self._work
         if kind.at_once is not None and kind.num_inside >= kind.at_once:
             refusal = self._refusal(f"{kind.at_once} {kind.name} at once", 1.0)
-            refusal.offers = ()  # nobody knows when one of them ends
+            refusal.offers = ()  # it is unknown when one of them ends
             raise refusal
         if kind.bucket is not None and (seconds := kind.bucket.seconds_until(1)):
             raise self._refusal(f"{kind.bucket.size} {kind.name} a minute", seconds)
         return kind.enter()
 
     def enter(self, asked: Asked) -> int:
-        """Let a request's tokens in.
+        """Take a request's tokens from the rate limit.
 
         Args:
             asked: the request; one that may take more tokens than a minute has needs all of it.

@@ -33,26 +33,26 @@ USUAL = (INFER, FILES, BATCHES, MODELS)
 
 
 def revoked() -> Unauthorized:
-    """What whoever has a revoked key is told."""
+    """The error for a revoked key."""
     return Unauthorized("the API key was revoked", code="key_revoked")
 
 
 def rotated() -> Unauthorized:
-    """What whoever has the old secret of a key is told while something of his runs."""
+    """The error for a request in progress whose secret was rotated out."""
     return Unauthorized("the API key was rotated: use its new secret", code="key_revoked")
 
 
 def expired() -> Unauthorized:
-    """What whoever has a key is told whose time is over."""
+    """The error for an expired key."""
     return Unauthorized("the API key has expired", code="key_expired")
 
 
 class Lease:
-    """What hangs on a key, or on one of its secrets: ends with it.
+    """The validity of a key, or of one of its secrets, with callbacks for its end.
 
     Attributes:
-        is_over: whether it is good no more.
-        why: makes what is told then.
+        is_over: whether it has ended.
+        why: makes the error for requests then.
     """
 
     __slots__ = ("_ends", "is_over", "why")
@@ -71,7 +71,7 @@ class Lease:
         self._ends.discard(end)
 
     def end(self, why: Callable[[], Unauthorized]) -> None:
-        """It is good no more: whatever runs with it ends now."""
+        """End it: whatever runs with it is cancelled now."""
         if self.is_over:
             return
         self.is_over, self.why = True, why
@@ -80,7 +80,7 @@ class Lease:
             try:
                 end()
             except Exception:  # noqa: BLE001 - whatever a callback raises
-                # The others have to end whatever becomes of this one.
+                # One failure must not keep the others running.
                 _log.exception("a request of an ended key could not be cancelled")
 
 
@@ -108,7 +108,7 @@ class Principal:
 
     @property
     def grant(self) -> Grant | None:
-        """What its tenant may ask for; None for anything: the operator, or where nobody has a key.
+        """The rights of its tenant; None for all: the operator, or a server without keys.
 
         Read at each request: a change is in force at once.
         """
@@ -133,7 +133,7 @@ class Principal:
 
         Raises:
             PermissionDenied: it is not there.
-            Unauthorized: the key is good no more since the request came.
+            Unauthorized: the key has ended since the request arrived.
         """
         if self.lease is not None and self.lease.is_over:
             raise self.lease.why()
@@ -144,7 +144,7 @@ class Principal:
             )
 
     def visible(self, models: Sequence[str]) -> Sequence[str]:
-        """Those that it may know of: all, unless its key names models."""
+        """The models in its scope: all, unless its key names models."""
         if self.is_free or INFER in self.scopes:
             return models
         if not any(one.startswith("infer:") for one in self.scopes):
@@ -159,12 +159,12 @@ _current: ContextVar[Principal] = ContextVar("gatewayd.principal", default=OPERA
 
 
 def current_principal() -> Principal:
-    """Who has sent the request that this task works on; the operator where nobody was asked."""
+    """The sender of the request that this task works on; the operator by default."""
     return _current.get()
 
 
 def set_current_principal(principal: Principal) -> None:
-    """This task works on a request of theirs from now on."""
+    """Set the sender of the request that this task works on."""
     _current.set(principal)
 
 

@@ -25,7 +25,7 @@ LONG_SIZE = 32 << 10
 """Longer ones are encoded one at a time, apart from the others: the library takes up to 250 bytes
 for each token of a text until it is through, 8 MiB at this size."""
 PER_TEXT = 16
-"""Characters that take about as long as it takes to encode an empty text."""
+"""Characters that cost about as much as encoding an empty text."""
 
 # One text at a time needs no threads of the library's own, which complain at each fork.
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -81,7 +81,7 @@ class Tokenizer:
 
     @property
     def queues(self) -> dict[str, QueueStats]:
-        """How many of its jobs run and wait."""
+        """Counts of its queues."""
         return {
             "tokenizer": self._threads.standing,
             "tokenizer_long": self._long_thread.standing,

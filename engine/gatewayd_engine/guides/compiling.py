@@ -1,6 +1,6 @@
-"""Compiles grammars in threads beside the steps, and keeps those that were asked for last.
+"""Compiles grammars in threads beside the steps, with an LRU cache.
 
-Each tenant has its own, and a share of threads and cache: the time of one tells nothing of others.
+Cache and threads are shared by tenant, and entries are private: timing reveals nothing of others.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Compiled:
         error: what its guide raised, but for refusals.
         seconds: that it took.
         tenant: whose it is.
-        began: when its thread did, seconds of ``time.monotonic``.
+        began: start of its compilation, seconds of ``time.monotonic``.
         until: when it is given up, seconds of ``time.monotonic``.
         is_settled: whether it is there, or refused, for good.
     """
@@ -175,9 +175,9 @@ class Compiler:
     def want(
         self, spec: GuideSpec, guide: Guide, bounds: Bounds | None = None, tenant: str = ""
     ) -> Compiled:
-        """What comes of a tenant's spec, behind reasoning or not; begins it if nobody has.
+        """The compilation of a tenant's spec, after reasoning or not; queues it if it is new.
 
-        What nobody holds any more before its turn comes, is not compiled.
+        A grammar that no request refers to any more when it is scheduled is not compiled.
         """
         found = self._alive.get((tenant, spec, bounds))
         if found is not None and found.guide is guide:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import random
 import sqlite3
-from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 import pytest
-from sqlalchemy import Connection, delete
+from sqlalchemy import delete
 
 from gatewayd.store.tables import reservations, usage
-from gatewayd.tenants import ledger_records
-from gatewayd.tenants.costs import Asked, Entry
+from gatewayd.tenants.costs import Asked
 from gatewayd.tenants.limits import Bucket, Gate, Limits
 from gatewayd.tenants.marks import NAME, Mark, Marks, known
 from gatewayd.tenants.prices import Price
@@ -116,54 +114,6 @@ async def test_what_runs_holds_its_most_and_gives_the_rest_back(
         row = await here.budget("a")
         assert (row["used_tokens"], row["reserved_tokens"]) == (5, 0)
         await here.check_books()
-
-
-async def test_a_request_whose_reservation_somebody_deletes_is_charged(
-    text: TextModel, folder: Path
-) -> None:
-    go = asyncio.Event()
-
-    async def script(job: Job) -> None:
-        await go.wait()
-        await says([300] * 4, reason="length")(job)
-
-    async with town(text, folder, script) as here:
-        await here.tenant("a", most_tokens=20)
-        asked = asyncio.create_task(here.post(PATH, await here.key("a"), ask(max_tokens=10)))
-        await until(lambda: here.gateway.fleet.jobs)
-        with sqlite3.connect(folder / "gatewayd.db") as other:
-            assert other.execute("DELETE FROM reservations").rowcount == 1
-        other.close()
-        go.set()
-        assert (await asked).status_code == 200
-        row = await here.budget("a")
-        assert (row["used_tokens"], row["reserved_tokens"]) == (7, 0)
-        assert [one["completion_tokens"] for one in await here.rows(usage)] == [4]
-
-
-async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
-    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reserve = ledger_records.reserve
-    sizes: list[int] = []
-
-    def fails(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
-        told = reserve(connection, entries)
-        sizes.append(len(entries))
-        if any(entry.asked.prompt_tokens == 6 for entry in entries):
-            raise ValueError("a fault of ours")
-        return told
-
-    async with town(text, folder, says([300], reason="length")) as here:
-        await here.tenant("a", most_tokens=1000)
-        key = await here.key("a")
-        monkeypatch.setattr(ledger_records, "reserve", fails)
-        lengths = [3, 4, 6, 5, 3]
-        answers = await asyncio.gather(*[here.post(PATH, key, ask(n, 1)) for n in lengths])
-        assert [answer.status_code for answer in answers] == [200, 200, 500, 200, 200]
-        assert max(sizes) > 1, "they were written together"
-        await here.check_books()
-        assert (await here.budget("a"))["used_tokens"] == sum(lengths) - 6 + 4
 
 
 async def test_a_request_that_the_engines_refuse_costs_nothing(

@@ -1,0 +1,79 @@
+"""Reservations are written together, and each request is charged whatever becomes of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from sqlalchemy import Connection
+
+from gatewayd.store.tables import usage
+from gatewayd.tenants import ledger_records
+from gatewayd.tenants.costs import Entry
+from gatewayd.text.model import TextModel
+from tests.gatewayd.durables import copy_of
+from tests.gatewayd.fake_fleet import Job, says
+from tests.gatewayd.gateway import until
+from tests.gatewayd.tenants.desk import town
+
+PATH = "/v1/completions"
+
+
+@pytest.fixture
+def folder(fresh_store: Path, tmp_path: Path) -> Path:
+    return copy_of(fresh_store, tmp_path / "store")
+
+
+def ask(num_prompt: int, max_tokens: int) -> dict[str, object]:
+    return {"model": "nano", "prompt": [7] * num_prompt, "max_tokens": max_tokens}
+
+
+async def test_a_request_whose_reservation_somebody_deletes_is_charged(
+    text: TextModel, folder: Path
+) -> None:
+    go = asyncio.Event()
+
+    async def script(job: Job) -> None:
+        await go.wait()
+        await says([300] * 4, reason="length")(job)
+
+    async with town(text, folder, script) as here:
+        await here.tenant("a", most_tokens=20)
+        asked = asyncio.create_task(here.post(PATH, await here.key("a"), ask(3, 10)))
+        await until(lambda: here.gateway.fleet.jobs)
+        with sqlite3.connect(folder / "gatewayd.db") as other:
+            assert other.execute("DELETE FROM reservations").rowcount == 1
+        other.close()
+        go.set()
+        assert (await asked).status_code == 200
+        row = await here.budget("a")
+        assert (row["used_tokens"], row["reserved_tokens"]) == (7, 0)
+        assert [one["completion_tokens"] for one in await here.rows(usage)] == [4]
+
+
+async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve = ledger_records.reserve
+    sizes: list[int] = []
+
+    def fails(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
+        told = reserve(connection, entries)
+        sizes.append(len(entries))
+        if any(entry.asked.prompt_tokens == 6 for entry in entries):
+            raise ValueError("a fault of ours")
+        return told
+
+    async with town(text, folder, says([300], reason="length")) as here:
+        await here.tenant("a", most_tokens=1000)
+        key = await here.key("a")
+        monkeypatch.setattr(ledger_records, "reserve", fails)
+        lengths = [3, 4, 6, 5, 3]
+        answers = await asyncio.gather(*[here.post(PATH, key, ask(n, 1)) for n in lengths])
+        assert [answer.status_code for answer in answers] == [200, 200, 500, 200, 200]
+        assert max(sizes) > 1, "they were written together"
+        await here.check_books()
+        assert (await here.budget("a"))["used_tokens"] == sum(lengths) - 6 + 4

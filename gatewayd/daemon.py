@@ -11,6 +11,7 @@ import contextlib
 import gc
 import logging
 import signal
+import sys
 import time
 
 import uvloop
@@ -195,6 +196,7 @@ def run(config: Config, options: Options) -> int:
         StartError: it cannot start.
     """
     memory.settle()
+    sys.setswitchinterval(0.0005)
 
     async def main() -> int:
         return await Daemon(config, options).run()

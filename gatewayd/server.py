@@ -21,6 +21,11 @@ from gatewayd.service.activation import ActivationError, inherited
 
 _BACKLOG = 2048
 
+_ACCEPTED_AT_ONCE = 16
+"""Connections in an iteration of the event loop. uvloop accepts one for each listener it is given,
+so it is given copies: else a few clients that connect again and again keep others out for seconds.
+"""
+
 _FAREWELL_SECONDS = 1.0
 """That a connection may be silent which will not be served for long."""
 
@@ -133,6 +138,11 @@ class Server(uvicorn.Server):
 
     def __init__(self, app: App, answered: Answered, table: ServerTable) -> None:
         super().__init__(server_config(app, answered, edge_limits(table), backlog=_BACKLOG))
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Serve until it should exit."""
+        copies = [each.dup() for each in sockets or () for _ in range(_ACCEPTED_AT_ONCE - 1)]
+        await super().serve([*sockets, *copies] if sockets else None)
 
     async def hand_over(self) -> None:
         """Accept nothing more, and return when all that was accepted has been served.

@@ -7,10 +7,13 @@ that stays. Under a server without the extension a task waits for the message in
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from typing import Protocol
 
 from gatewayd.http.asgi import Receive, Scope
+
+_log = logging.getLogger(__name__)
 
 EXTENSION = "gatewayd.departure"
 
@@ -50,7 +53,11 @@ class ToldDeparture:
         self._has_come = True
         listeners, self._listeners = self._listeners, set()
         for gone in listeners:
-            gone()
+            try:
+                gone()
+            except Exception:  # noqa: BLE001 - whatever a listener raises
+                # The others have to be told nevertheless.
+                _log.exception("a listener for a client's disconnect raised")
 
 
 class ReceivedDeparture:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+
+import pytest
 
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Message, encode_json
@@ -36,6 +39,23 @@ def test_a_departure_is_told_once_to_whoever_listens() -> None:
     departure.tell()
     departure.tell()
     assert told == ["first"]
+
+
+def test_what_cannot_be_told_keeps_nobody_else_from_it(caplog: pytest.LogCaptureFixture) -> None:
+    departure, told = ToldDeparture(), set[int]()
+
+    def gone(number: int) -> None:
+        if number % 3 == 0:
+            raise RuntimeError(f"number {number} is stuck")
+        told.add(number)
+
+    for number in range(30):
+        departure.listen(lambda number=number: gone(number))  # type: ignore[misc]
+    with caplog.at_level(logging.ERROR):
+        departure.tell()
+    assert told == {number for number in range(30) if number % 3}
+    logged = {str(record.exc_info[1]) for record in caplog.records if record.exc_info}
+    assert logged == {f"number {number} is stuck" for number in range(0, 30, 3)}
 
 
 def test_listening_after_the_departure_is_told_at_once() -> None:

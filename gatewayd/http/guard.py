@@ -13,9 +13,16 @@ from functools import lru_cache
 from hashlib import sha256
 from hmac import compare_digest
 
-from gatewayd.errors import HostNotAllowed, InvalidRequest, TooManyWrongKeys, Unauthorized
-from gatewayd.http.asgi import App, Receive, Scope, Send, header
+from gatewayd.errors import (
+    GatewayError,
+    HostNotAllowed,
+    InvalidRequest,
+    TooManyWrongKeys,
+    Unauthorized,
+)
+from gatewayd.http.asgi import Receive, Scope, Send, header
 from gatewayd.http.brake import FREE, Brake
+from gatewayd.http.request_gate import RequestGate
 from gatewayd.http.rights import Rights
 from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.directory import Directory
@@ -103,44 +110,55 @@ def wants_details(scope: Scope) -> bool:
 
 
 class Guard:
-    """Stands before the routes."""
+    """Stands before the request gate, which also counts what is refused here for a valid key."""
 
-    def __init__(self, app: App, keys: KeyCheck, rights: Rights, *, only_local_hosts: bool) -> None:
+    def __init__(
+        self, gate: RequestGate, keys: KeyCheck, rights: Rights, *, only_local_hosts: bool
+    ) -> None:
         """Put it there.
 
         Args:
-            app: the routes.
+            gate: called with requests that are let in.
             keys: who may come in.
             rights: that each path asks for.
             only_local_hosts: while nobody needs a key, refuse host names that somebody on the
                 internet can own.
         """
-        self._app = app
+        self._gate = gate
         self._keys = keys
         self._rights = rights
         self._only_local_hosts = only_local_hosts
 
     def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
-        """Let a request through or refuse it, before anything is awaited."""
+        """Let a request through or refuse it, before anything is awaited.
+
+        Raises:
+            RateLimited: it is refused, and its tenant's request limit is used up.
+        """
         if scope["type"] == "http":
             is_public = scope["path"] in PUBLIC and not wants_details(scope)
-            if not is_public:
+            if is_public:
+                _host(scope)
+            else:
                 _drop_slash(scope)
                 principal = scope[IN_SCOPE] = self._keys.check(scope)
-                if not principal.is_free:
-                    self._rights.check(principal, scope["path"])
-            host = _host(scope)
-            if (
-                self._only_local_hosts
-                and not is_public
-                and not _is_local(host)
-                and self._keys.is_open
-            ):
-                raise HostNotAllowed(
-                    f"without an API key this server answers only to local names, not to "
-                    f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"
-                )
-        return self._app(scope, receive, send)
+                try:
+                    self._check(principal, scope)
+                except GatewayError:
+                    self._gate.count_refused(principal, scope)
+                    raise
+        return self._gate(scope, receive, send)
+
+    def _check(self, principal: Principal, scope: Scope) -> None:
+        """Check a request whose key is valid: rights and host."""
+        if not principal.is_free:
+            self._rights.check(principal, scope["path"])
+        host = _host(scope)
+        if self._only_local_hosts and not _is_local(host) and self._keys.is_open:
+            raise HostNotAllowed(
+                f"without an API key this server answers only to local names, not to "
+                f"{host.decode()!r}: use 127.0.0.1 or localhost, or set server.api_key"
+            )
 
 
 def _drop_slash(scope: Scope) -> None:

@@ -7,6 +7,7 @@ them before a prompt is encoded.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 from gatewayd.errors import RateLimited
 from gatewayd.fair_queue import set_current_tenant
@@ -16,6 +17,9 @@ from gatewayd.http.start_scheduler import StartScheduler
 from gatewayd.http.subscriber import queue_name
 from gatewayd.tenants.limits import ConcurrencySlot, set_current_slot
 from gatewayd.tenants.principal import IN_SCOPE, Principal, set_current_principal
+
+if TYPE_CHECKING:
+    from gatewayd.tenants.account import Account
 
 _CANCELS = "/cancel"
 """Ends the paths of those POST that are as cheap as a read, and must work at any limit."""
@@ -59,18 +63,31 @@ class RequestGate:
         else:
             whose = principal.tenant
             if account.counts_requests:
-                try:
-                    slot = account.arrive(is_read=_is_read(scope))
-                except RateLimited:
-                    self.num_refused += 1
-                    scope["endpoint"] = self._endpoint(scope)
-                    raise
+                slot = self._arrive(account, scope)
         set_current_slot(slot)
         set_current_tenant(whose)
         is_now = self._turns.is_now()
         if is_now and slot is None:
             return self._routes(scope, receive, send)
         return self._serve(None if is_now else whose, slot, scope, receive, send)
+
+    def count_refused(self, principal: Principal, scope: Scope) -> None:
+        """Count a request that is refused before it reaches the gate.
+
+        Raises:
+            RateLimited: its tenant has too many; takes precedence over the refusal.
+        """
+        account = principal.account
+        if account is not None and account.counts_requests:
+            self._arrive(account, scope).let_go()
+
+    def _arrive(self, account: Account, scope: Scope) -> ConcurrencySlot:
+        try:
+            return account.arrive(is_read=_is_read(scope))
+        except RateLimited:
+            self.num_refused += 1
+            scope["endpoint"] = self._endpoint(scope)
+            raise
 
     async def _serve(
         self,

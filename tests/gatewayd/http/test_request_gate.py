@@ -135,6 +135,39 @@ async def test_reads_and_cancelling_have_limits_of_their_own(
             assert (await here.gateway.http.get("/livez", headers=bearer(key))).is_success
 
 
+async def test_what_is_refused_to_a_good_key_counts_as_what_is_answered(
+    text: TextModel, folder: Path, routes: list[Route]
+) -> None:
+    """By its rights on every route, for a path that is nowhere, and for its host header."""
+    async with whole(text, folder, says([300])) as here:
+        tried = {(method, path) for method in ("POST", "GET") for path in paths_of(routes, method)}
+        tried = {(method, path) for method, path in tried if not path.endswith("/cancel")}
+        tried -= {("GET", path) for path in ("/livez", "/readyz", "/health")}
+        tried |= {("GET", "/livez?verbose=1"), ("POST", "/nowhere"), ("POST", "bad host")}
+        assert len(tried) > 40
+        for number, (method, path) in enumerate(sorted(tried)):
+            tenant = f"t{number}"
+            await here.tenant(tenant, requests_per_minute=2, concurrency=1)
+            is_reading = path.startswith(("/v1/files", "/v1/batches"))
+            headers = bearer(await here.key(tenant, scopes=["infer" if is_reading else "files"]))
+            if path == "bad host":
+                path, headers["host"] = "/v1/files", "a b"
+            gate = here.durable.tenancy.directory._accounts[tenant]._gate
+            kind = gate._reads if method == "GET" else gate._work
+            assert kind.bucket is not None
+            now = time.monotonic()
+            kind.bucket._clock = lambda now=now: now  # type: ignore[misc]
+            kind.bucket._seen, kind.bucket._level = now, 2.0
+            statuses = [
+                (await here.gateway.http.request(method, path, headers=headers)).status_code
+                for _ in range(4)
+            ]
+            assert set(statuses[:2]) <= {400, 403, 404}, (method, path, statuses)
+            assert statuses[2:] == [429, 429], (method, path, statuses)
+            assert kind.num_inside == 0
+            assert (await here.gateway.http.get("/livez", headers=bearer("none"))).is_success
+
+
 async def test_a_request_holds_its_slot_from_its_arrival_to_the_end_of_its_answer(
     text: TextModel, folder: Path
 ) -> None:

@@ -11,12 +11,14 @@ a thread.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 import stat
 import struct
 import sys
 from collections.abc import Iterable
+from functools import partial
 from typing import Final, NamedTuple
 
 _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 22, 38
@@ -85,6 +87,10 @@ class CannotConfine(Exception):
     """The system lacks a sandboxing mechanism; the message says which."""
 
 
+class ConfinementFailed(Exception):
+    """The system supports the mechanism, but applying it failed; the message says why."""
+
+
 def readable(folder: str) -> list[str]:
     """Paths that Python needs for imports in this environment, and a checkpoint's.
 
@@ -132,7 +138,8 @@ def confine(paths: Iterable[str]) -> None:
         paths: absolute; missing ones are skipped.
 
     Raises:
-        CannotConfine: the system lacks a mechanism; some of the restrictions may be in force.
+        CannotConfine: the system lacks a mechanism; the others are in force.
+        ConfinementFailed: the system supports a mechanism, but applying it failed.
     """
     if sys.platform != "linux":
         raise CannotConfine(f"{sys.platform} has neither Landlock nor seccomp")
@@ -140,8 +147,14 @@ def confine(paths: Iterable[str]) -> None:
     if libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0):
         raise CannotConfine("the kernel refuses PR_SET_NO_NEW_PRIVS")
     version = libc.syscall(_CREATE, None, ctypes.c_size_t(0), _VERSION)
-    _filter_calls(libc, version)
-    _keep(libc, version, paths)
+    lacks = []
+    for apply in (partial(_filter_calls, libc, version), partial(_keep, libc, version, paths)):
+        try:
+            apply()
+        except CannotConfine as error:  # still apply the other one
+            lacks.append(str(error))
+    if lacks:
+        raise CannotConfine(", and ".join(lacks))
 
 
 def _keep(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
@@ -158,12 +171,12 @@ def _keep(libc: ctypes.CDLL, version: int, paths: Iterable[str]) -> None:
     size = 8 if version < 4 else 16 if version < 6 else 24
     ruleset = libc.syscall(_CREATE, handled, ctypes.c_size_t(size), 0)
     if ruleset < 0:
-        raise CannotConfine(f"Landlock: {os.strerror(ctypes.get_errno())}")
+        raise _failed("Landlock")
     try:
         for path in paths:
             _allow(libc, ruleset, path)
         if libc.syscall(_RESTRICT, ruleset, 0):
-            raise CannotConfine(f"Landlock: {os.strerror(ctypes.get_errno())}")
+            raise _failed("Landlock")
     finally:
         os.close(ruleset)
 
@@ -178,7 +191,7 @@ def _allow(libc: ctypes.CDLL, ruleset: int, path: str) -> None:
         rights = _EXECUTE | _READ_FILE | (_READ_DIR if is_folder else 0)
         rule = struct.pack("=Qi", rights, opened)
         if libc.syscall(_ADD, ruleset, _PATH_BENEATH, rule, 0):
-            raise CannotConfine(f"Landlock, {path}: {os.strerror(ctypes.get_errno())}")
+            raise _failed(f"Landlock, {path}")
     finally:
         os.close(opened)
 
@@ -188,11 +201,19 @@ def _filter_calls(libc: ctypes.CDLL, landlock: int) -> None:
     machine = platform.machine()
     if machine not in _AUDIT_ARCH:
         raise CannotConfine(f"the system call numbers of {machine} are not known")
+    # A kernel that supports filters fails to read this one, at address 0.
+    libc.prctl(_PR_SET_SECCOMP, 2, None, 0, 0)
+    if ctypes.get_errno() != errno.EFAULT:
+        raise CannotConfine("the kernel has no seccomp filters")
     code = _program(machine, landlock, os.getpid())
     held = ctypes.create_string_buffer(code)
     program = struct.pack("@HP", len(code) // 8, ctypes.addressof(held))
     if libc.prctl(_PR_SET_SECCOMP, 2, program, 0, 0):
-        raise CannotConfine(f"seccomp: {os.strerror(ctypes.get_errno())}")
+        raise _failed("seccomp")
+
+
+def _failed(what: str) -> ConfinementFailed:
+    return ConfinementFailed(f"{what}: {os.strerror(ctypes.get_errno())}")
 
 
 def _program(machine: str, landlock: int, pid: int) -> bytes:
@@ -233,3 +254,20 @@ def _program(machine: str, landlock: int, pid: int) -> bytes:
         struct.pack("=HBBI", what, *(last - at - 1 if to is None else to for to in (yes, no)), k)
         for at, (what, yes, no, k) in enumerate(steps)
     )
+
+
+def main() -> int:
+    """Confine this process as a trial: 0 if it worked, 1 if it failed, 2 if one is missing."""
+    try:
+        confine(readable(sys.argv[1]))
+    except (ConfinementFailed, OSError) as error:
+        print(error)
+        return 1
+    except CannotConfine as error:
+        print(error)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -63,6 +63,8 @@ class Verdict(msgspec.Struct, frozen=True, array_like=True):
     """Whether the guide raised what it should not."""
     note: str = ""
     """For the operator; of the first answer alone."""
+    is_unconfined: bool = False
+    """Whether entering the sandbox failed; the process then compiles nothing."""
 
 
 def encode(message: CheckConfig | tuple[str, str] | Verdict) -> bytes:
@@ -105,6 +107,13 @@ def main(note: str = "") -> int:
         signal.setitimer(signal.ITIMER_REAL, 0.0)
         _write(answers, verdict)
     return 0
+
+
+def refuse(why: str) -> int:
+    """Answer the configuration with a refusal: this process could not be confined."""
+    if _read(sys.stdin.buffer) is not None:
+        _write(sys.stdout.buffer, Verdict(why, is_unconfined=True))
+    return 1
 
 
 def _open(config: CheckConfig) -> GuideStrategy:

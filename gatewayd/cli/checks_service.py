@@ -1,4 +1,4 @@
-"""The doctor's checks of what is around a service: its unit, its disk, its database."""
+"""The doctor's checks of what is around a service: its unit, sandbox, disk and database."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from pathlib import Path
 
 from gatewayd.cli.checks import Finding
 from gatewayd.config import Config
+from gatewayd.launch import NONE, model_folder
 from gatewayd_hooks import children
 
 MOST_EXPOSURE = 2.0
 _UNIT = Path("/etc/systemd/system/gatewayd.service")
 _GIB = 1 << 30
+_LACKING = 2
+"""Exit status of ``gatewayd_engine.confinement`` where the system lacks a mechanism."""
 _EXPOSURE = re.compile(r"exposure level for \S+: ([\d.]+)")
 
 
@@ -57,6 +60,25 @@ def sqlite(config: Config) -> Finding:
         )
         return Finding("sqlite", "warning", text)
     return Finding("sqlite", "ok", version)
+
+
+def confinement(config: Config) -> Finding:
+    """Grammar checkers can be confined; tried in a child process."""
+    if config.guide.strategy == NONE:
+        return Finding("confinement", "ok", "no grammars are compiled, by [guide] strategy")
+    command = children.python("-m", "gatewayd_engine.confinement", str(model_folder(config)))
+    try:
+        done = children.run(command, capture_output=True, text=True, timeout=30, check=False)
+    except (OSError, subprocess.SubprocessError) as error:
+        return Finding("confinement", "failure", f"it cannot be tried: {error}")
+    why = "".join((done.stdout.strip() or done.stderr.strip()).splitlines()[-1:])
+    if done.returncode == 0:
+        return Finding("confinement", "ok", "grammar checkers are restricted to their own files")
+    if done.returncode == _LACKING:
+        text = f"{why}: grammar checkers can access what the daemon can"
+        return Finding("confinement", "warning", text)
+    text = f"{why}: requests with grammars are refused"
+    return Finding("confinement", "failure", text)
 
 
 def unit(config: Config) -> Finding:

@@ -22,6 +22,7 @@ CHECKS: tuple[Callable[[Config], checks.Finding], ...] = (
     checks_service.disk,
     checks_service.sqlite,
     checks_service.unit,
+    checks_service.confinement,
     checks.port,
     checks.model,
     checks_weights.weights,

@@ -18,7 +18,7 @@ from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.fair_queue import FairQueue
 from gatewayd.guides.losses import SECONDS, CheckerLosses
 from gatewayd.guides.pool import CheckPool, Unusable
-from gatewayd.guides.process import CheckLost
+from gatewayd.guides.process import CheckLost, NotConfined
 from gatewayd.launch import NONE
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd_engine.config import StrategyChoice
@@ -228,7 +228,7 @@ class GuideChecks:
     async def _ask(self, spec: GuideSpec, config: CheckConfig) -> _Answer:
         try:
             process = await self._pool.take(config)
-        except (CheckLost, OSError, Unusable) as error:
+        except (CheckLost, NotConfined, OSError, Unusable) as error:
             _log.error("grammars cannot be checked: %s", error)
             return _Answer(is_fault=True)
         try:

@@ -21,6 +21,7 @@ class CheckPool:
 
         Raises:
             CheckLost: it does not come up.
+            NotConfined: applying the confinement failed.
             OSError: it cannot be started.
             Unusable: the guide cannot be loaded.
         """
@@ -42,7 +43,7 @@ class CheckPool:
         """Start checkers until ``wanted`` are idle, so that no request waits for a start.
 
         Raises:
-            CheckLost, OSError, Unusable: as ``take``.
+            CheckLost, NotConfined, OSError, Unusable: as ``take``.
         """
         while len(self._idle) < wanted:
             self._idle.append(await _started(config))

@@ -36,9 +36,17 @@ class CheckLost(Exception):
         was_slow: whether it had taken longer than it may.
     """
 
-    def __init__(self, *, was_slow: bool) -> None:
-        super().__init__("the process has ended")
+    def __init__(self, *, was_slow: bool, status: int | None = None) -> None:
+        with_status = "" if status is None else f" with status {status}"
+        super().__init__(f"the checker process ended{with_status}")
         self.was_slow = was_slow
+
+
+class NotConfined(Exception):
+    """The system supports confinement, but applying it failed; the message says why."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"the checker process could not be confined: {why}")
 
 
 class CheckProcess:
@@ -57,25 +65,22 @@ class CheckProcess:
     async def start(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
         """Start one; what it says of its configuration.
 
-        It cannot read the store. A guide that does not work so is told, and may.
+        It is confined and cannot read the store, unless the system lacks the mechanisms or the
+        guide cannot be opened there, which is logged. A process that dies, or cannot be confined,
+        is no reason to run without: it may be for lack of memory, which a client can cause.
 
         Raises:
             CheckLost: it does not come up.
+            NotConfined: the system supports confinement, but applying it failed twice.
             OSError: it cannot be started.
         """
-        try:
-            process, verdict = await cls._start_confined(config)
-        except CheckLost as lost:
-            if lost.was_slow:
-                raise
-            why = str(lost)
-        else:
-            if verdict.note:
-                _tell(verdict.note)
-            if not verdict.refusal:
-                return process, verdict
-            why = verdict.refusal
-            await process.stop()
+        process, verdict = await cls._start_confined(config)
+        if verdict.note:
+            _tell(verdict.note)
+        if not verdict.refusal:
+            return process, verdict
+        why = verdict.refusal
+        await process.stop()
         process, verdict = await cls._start(config, COMMAND)
         if not verdict.refusal:
             _tell(f"the guide {config.guide.name} needs more than its own files: {why}")
@@ -83,18 +88,31 @@ class CheckProcess:
 
     @classmethod
     async def _start_confined(cls, config: CheckConfig) -> tuple[CheckProcess, Verdict]:
-        """One that dies at once is tried again: it may have been killed for the memory of others.
+        """Start it confined; retried once, since memory may have been short for a moment.
 
         Raises:
-            CheckLost: neither comes up.
+            CheckLost: the second one died, too.
+            NotConfined: the second one could not be confined.
         """
         command = (*CONFINED, config.folder)
         try:
-            return await cls._start(config, command)
+            return await cls._confined(config, command)
+        except NotConfined as failed:
+            _log.warning("%s; retrying", failed)
         except CheckLost as lost:
             if lost.was_slow:
                 raise
-        return await cls._start(config, command)
+        return await cls._confined(config, command)
+
+    @classmethod
+    async def _confined(
+        cls, config: CheckConfig, command: Sequence[str]
+    ) -> tuple[CheckProcess, Verdict]:
+        process, verdict = await cls._start(config, command)
+        if verdict.is_unconfined:
+            await process.stop()
+            raise NotConfined(verdict.refusal)
+        return process, verdict
 
     @classmethod
     async def _start(
@@ -137,7 +155,7 @@ class CheckProcess:
         except (asyncio.IncompleteReadError, OSError):
             self.kill()
             status = await child.wait()
-            raise CheckLost(was_slow=status == -signal.SIGALRM) from None
+            raise CheckLost(was_slow=status == -signal.SIGALRM, status=status) from None
 
     def kill(self) -> None:
         """End it."""

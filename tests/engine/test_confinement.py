@@ -216,6 +216,31 @@ def test_a_kernel_with_an_older_landlock_takes_signals_and_truncation_too(tmp_pa
     assert set(after.values()) == {"refused"}
 
 
+_NO_SECCOMP = """
+import sys
+from gatewayd_engine import confinement
+def none(*_):
+    raise confinement.CannotConfine("no seccomp")
+confinement._filter_calls = none
+try:
+    confinement.confine(confinement.readable("/usr"))
+except confinement.CannotConfine as error:
+    print(error)
+try:
+    open(sys.argv[1])
+except PermissionError:
+    print("refused")
+"""
+
+
+@pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")
+def test_a_system_that_lacks_one_means_confines_by_the_other(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    argv = [sys.executable, "-P", "-c", _NO_SECCOMP, str(tmp_path / "file")]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "no seccomp\nrefused\n", done.stderr
+
+
 def verdict(code: bytes, arch: int, number: int, *arguments: int) -> str:
     """What a filter does, by an interpreter of the few instructions that it has."""
     data = struct.pack("=IIQ6Q", number, arch, 0, *arguments, *[0] * (6 - len(arguments)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Container
 from typing import Any
 
 from sqlalchemy import Connection
@@ -30,17 +31,28 @@ def version_of(connection: Connection) -> int:
     return int(found)
 
 
-def digests(connection: Connection) -> dict[str, str]:
-    """What there is, by kind and name; a name that is there twice has no digest."""
+def tables(connection: Connection) -> frozenset[str]:
+    """The keys of all tables of a database."""
+    query = "SELECT name FROM main.sqlite_master WHERE type = 'table'"
+    return frozenset(f"table {name}" for (name,) in _raw(connection).execute(query))
+
+
+def digests(connection: Connection, known: Container[str]) -> dict[str, str]:
+    """What there is, by kind and name; a name that is there twice has no digest.
+
+    Args:
+        connection: to the store.
+        known: keys of the tables that are compared by columns and constraints, not by text.
+    """
     raw, found = _raw(connection), dict[str, str]()
     query = "SELECT type, name, tbl_name, sql FROM main.sqlite_master"
     for kind, name, table, sql in raw.execute(query).fetchall():
-        if kind == "index" and sql is None and f"table {table}" in SHAPE:
+        if kind == "index" and sql is None and f"table {table}" in known:
             continue  # of a constraint, which is told with its table
         if kind == "table" and _OF_SQLITE.fullmatch(str(name)):
             continue
         key, text = f"{kind} {name}", _normal(str(sql))
-        if kind == "table" and key in SHAPE:
+        if kind == "table" and key in known:
             text = _of_table(raw, name, text)
         said = repr((kind, name, table, text))
         digest = hashlib.sha256(said.encode(errors="replace")).hexdigest()[:32]
@@ -50,7 +62,7 @@ def digests(connection: Connection) -> dict[str, str]:
 
 def faults(connection: Connection) -> list[str]:
     """What is not as the migrations made it, a sentence for each."""
-    found, told = digests(connection), []
+    found, told = digests(connection, SHAPE), []
     for key in sorted(found.keys() | SHAPE.keys()):
         name = key[:_NAME_CHARACTERS]
         if key not in SHAPE:

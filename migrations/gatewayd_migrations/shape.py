@@ -1,6 +1,7 @@
 """What the migrations make, by kind and name: digests of ``gatewayd.store.shape``.
 
-Kept here, as ``HEAD`` is, so that a start imports no Alembic; a test makes it anew and compares.
+Kept here, as ``HEAD`` is, so that a start imports no Alembic; ``gatewayd.store.shape_table`` writes
+it again, and a test compares.
 """
 
 from __future__ import annotations

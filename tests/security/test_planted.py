@@ -9,10 +9,10 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import Connection, text
 
 from gatewayd.errors import Conflict, PermissionDenied, StoreUnavailable, Unauthorized
-from gatewayd.store import shape
+from gatewayd.store import shape, shape_table
 from gatewayd.store.database import connect
 from gatewayd.store.schema import bring_up
 from gatewayd.tenants import audit, ledger_records, sealing
@@ -82,11 +82,46 @@ def test_the_shape_is_what_migrations_make_from_any_revision_on(tmp_path: Path) 
                 steps.upgrade(connection, revision)
         bring_up(engine, file)
         with engine.connect() as connection:
-            assert shape.digests(connection) == SHAPE
+            assert shape.digests(connection, SHAPE) == SHAPE
             for harmless in ("ANALYZE", "REINDEX"):
                 connection.exec_driver_sql(harmless)
             assert shape.faults(connection) == []
         engine.dispose()
+
+
+TABLE = Path(__file__).parents[2] / "migrations" / "gatewayd_migrations" / "shape.py"
+
+
+def test_the_table_of_digests_is_what_the_migrations_make() -> None:
+    written = TABLE.read_text()
+    assert shape_table.rewrite(written) == written, (
+        "run .venv/bin/python -m gatewayd.store.shape_table migrations/gatewayd_migrations/shape.py"
+    )
+    with pytest.raises(ValueError, match="no table"):
+        shape_table.rewrite(written.replace("SHAPE", "FORM"))
+
+
+def test_a_table_that_is_written_at_once_is_right_for_a_new_migration(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """What it was before, an empty one too, makes no difference."""
+    upgrade = steps.upgrade
+
+    def one_more(connection: Connection, revision: str = "head") -> None:
+        upgrade(connection, revision)
+        connection.execute(text("CREATE TABLE new (id INTEGER PRIMARY KEY, x TEXT UNIQUE)"))
+
+    monkeypatch.setattr(steps, "upgrade", one_more)
+    once = shape_table.rewrite("SHAPE = {\n}\n")
+    namespace: dict[str, dict[str, str]] = {}
+    exec(once, namespace)
+    assert namespace["SHAPE"].keys() - SHAPE.keys() == {"table new"}
+    monkeypatch.setattr(shape, "SHAPE", namespace["SHAPE"])
+    engine = connect(tmp_path / "new.db")
+    with engine.begin() as connection:
+        one_more(connection)
+        assert shape.faults(connection) == []
+    engine.dispose()
 
 
 @pytest.mark.parametrize("name", PLANTED)

@@ -178,12 +178,15 @@ class Room:
         return {**seen.kept._asdict(), "bytes": seen.has, "limit": seen.may}
 
     async def _seen(self, owner: Owner) -> _Seen:
+        # Before the read: what completes during it is in the rows, in transit, or in both.
+        transit_of_now = self.coming.look(owner.tenant)
         standing, pages = await self._database.read(
             lambda c: (standing_of(c, owner.tenant, self.limit), _bytes_used(c))
         )
         used = await self._measured(pages)
-        has = standing.kept.total + self.coming.of(owner.tenant)
-        total = used.total + self.coming.num_unseen
+        transit = transit_of_now()  # no await after this; see Hold
+        has = standing.kept.total + transit.num_bytes
+        total = used.total + transit.num_unseen
         may, is_set = _limit_of(owner, standing, has, self.limit - total)
         return _Seen(owner, standing.kept, has, may, total, used.free, is_set)
 

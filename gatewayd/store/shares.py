@@ -8,7 +8,7 @@ tenant is refused only if it keeps its own part already and what is left is prom
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
@@ -123,6 +123,18 @@ def all_kept(connection: Connection) -> dict[str, StoredBytes]:
     return {row.tenant: StoredBytes(*row[1:]) for row in connection.execute(select(kept))}
 
 
+class Transit(NamedTuple):
+    """Bytes that the rows that were read may not include.
+
+    Attributes:
+        num_bytes: of one tenant.
+        num_unseen: of all tenants, those not on the disk either.
+    """
+
+    num_bytes: int
+    num_unseen: int
+
+
 class Coming:
     """Bytes that are on their way in, which no row counts yet.
 
@@ -133,10 +145,29 @@ class Coming:
     def __init__(self) -> None:
         self.num_unseen = 0
         self._bytes: Counter[str] = Counter()
+        # Totals since the start, which only grow.
+        self._given_back: Counter[str] = Counter()
+        self._unseen_given_back = 0
 
     def of(self, tenant: str) -> int:
         """Of one tenant."""
         return self._bytes[tenant]
+
+    def look(self, tenant: str) -> Callable[[], Transit]:
+        """Begin to sum up a tenant's bytes; call it before its rows are read.
+
+        Returns:
+            A function for after the read: what is coming, and what was given back meanwhile.
+        """
+        returned, unseen = self._given_back[tenant], self._unseen_given_back
+
+        def tell() -> Transit:
+            return Transit(
+                self._bytes[tenant] + self._given_back[tenant] - returned,
+                self.num_unseen + self._unseen_given_back - unseen,
+            )
+
+        return tell
 
     @contextmanager
     def counted(self, tenant: str) -> Iterator[Hold]:
@@ -146,6 +177,13 @@ class Coming:
             yield hold
         finally:
             hold.give_back()
+
+    def give_back(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
+        """They are in rows now, or dropped."""
+        self.change(tenant, -num_bytes, -num_unseen)
+        if num_bytes:
+            self._given_back[tenant] += num_bytes
+            self._unseen_given_back += num_unseen
 
     def change(self, tenant: str, num_bytes: int, num_unseen: int) -> None:
         """Count more, or with a minus less."""
@@ -176,7 +214,8 @@ class Hold:
 
     def give_back(self) -> None:
         """A row counts them, or they are gone."""
-        self._change(-self._num_bytes, -self._num_unseen)
+        self._coming.give_back(self._tenant, self._num_bytes, self._num_unseen)
+        self._num_bytes = self._num_unseen = 0
 
     def _change(self, num_bytes: int, num_unseen: int) -> None:
         self._num_bytes += num_bytes

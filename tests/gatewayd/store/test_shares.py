@@ -18,13 +18,16 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from gatewayd.batches import records as batch_records
 from gatewayd.batches.records import Result
+from gatewayd.errors import StoreFull
 from gatewayd.files import records as file_records
 from gatewayd.files.records import FileRow
 from gatewayd.responses import records as response_records
 from gatewayd.responses.records import Kept
 from gatewayd.store.database import Database, connect
+from gatewayd.store.room import Used
 from gatewayd.store.shares import FILE_BYTES, Coming, standing_of
 from gatewayd.store.tables import batches, kept, responses, tenants
+from gatewayd.tenants.principal import Principal
 from gatewayd.text.model import TextModel
 from tests.gatewayd.batching import CHAT, jsonl, line
 from tests.gatewayd.durables import copy_of, opened
@@ -182,6 +185,36 @@ async def test_files_that_come_together_have_one_share(text: TextModel, folder: 
         assert (await upload(here, key, MIB // 3)).status_code == 200
         coming = here.durable.room.coming
         assert (coming.of("acme"), coming.num_unseen) == (0, 0)
+
+
+@pytest.mark.parametrize("limit", ["store_bytes", "bytes"])
+async def test_what_ends_while_somebody_looks_is_counted(
+    text: TextModel, folder: Path, limit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its row comes after rows were read, and it comes no more when that is looked at."""
+    is_of_tenant = limit == "store_bytes"
+    async with city(text, folder, bytes="1GiB" if is_of_tenant else "3MiB") as here:
+        await here.tenant("acme", store_bytes=3 * MIB if is_of_tenant else None)
+        room, key_id = here.durable.room, "k" if is_of_tenant else None
+        measured = room._measured
+        row = FileRow("file-1", 1, None, 2 * MIB, "f", "user_data", "acme")
+        with room.coming.counted("acme") as hold:
+            hold.add(2 * MIB)
+            if is_of_tenant:
+                hold.land(2 * MIB)
+
+            async def ends_first(pages: int) -> Used:
+                monkeypatch.setattr(room, "_measured", measured)  # the daemon looks, too
+                await room._database.write(lambda connection: file_records.add(connection, row))
+                hold.give_back()
+                return await measured(pages)
+
+            monkeypatch.setattr(room, "_measured", ends_first)
+            owner = Principal(tenant="acme", scopes=frozenset(), key_id=key_id)
+            said = "its store_bytes" if is_of_tenant else r"\[store\] bytes"
+            with pytest.raises(StoreFull, match=said):
+                await room.check(owner, MIB + 1)
+        assert room.coming.look("acme")() == (0, 0)
 
 
 async def test_responses_that_run_together_have_one_share(text: TextModel, folder: Path) -> None:

@@ -1,12 +1,13 @@
 """Queues for resources that tenants share: a FIFO per tenant, slots assigned by fair queueing.
 
-Queue capacity is shared by dynamic thresholds (Choudhury and Hahne, 1998): a tenant may queue as
-much as there is capacity left, so a single one gets half of it and a new one always finds some.
+Queue capacity is a ``SharedCapacity``; a tenant that has no request waiting may always queue one
+while any is left.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 import time
 from collections import deque
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
+from gatewayd.shared_capacity import SharedCapacity
 from gatewayd_engine.fair_share import FairShare
 
 _RETRY_SECONDS = 1.0
@@ -82,7 +84,7 @@ class _Turn(NamedTuple):
         granted: its slot, once granted.
     """
 
-    size: float
+    size: int
     granted: asyncio.Future[QueueSlot]
 
 
@@ -92,19 +94,17 @@ class _Line:
 
     Attributes:
         turns: the oldest first.
-        size: of these together.
         is_smallest_next: whether the smallest is served next, and not the oldest.
     """
 
     turns: deque[_Turn] = field(default_factory=deque)
-    size: float = 0.0
     is_smallest_next: bool = True
 
-    def next(self) -> _Turn:
-        """The request to run next."""
+    def next(self, size: int) -> _Turn:
+        """The request to run next, of requests that have this size together."""
         at = 0
         # With all sizes 1 the oldest is the smallest: no search.
-        if self.is_smallest_next and self.size != len(self.turns):
+        if self.is_smallest_next and size != len(self.turns):
             at = min(range(len(self.turns)), key=lambda i: self.turns[i].size)
         self.is_smallest_next = not self.is_smallest_next
         return self.turns[at]
@@ -132,12 +132,12 @@ class FairQueue:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._what = what
-        self._most_waiting = most_waiting
+        self._is_bounded = most_waiting is not None
+        self._capacity = SharedCapacity(sys.maxsize if most_waiting is None else most_waiting)
         self._clock = clock
         self._share = FairShare(slots, clock)
         self._lines: dict[str, _Line] = {}  # of tenants with any
         self._num_waiting = self._num_refused = 0
-        self._size_waiting = 0.0
 
     @property
     def num_waiting(self) -> int:
@@ -152,10 +152,9 @@ class FairQueue:
     @property
     def standing(self) -> QueueStats:
         """The current counts."""
-        is_bounded = self._most_waiting is not None
-        return QueueStats(self.num_running, self._num_waiting, self._num_refused, is_bounded)
+        return QueueStats(self.num_running, self._num_waiting, self._num_refused, self._is_bounded)
 
-    async def acquire(self, tenant: str, size: float = 1.0) -> QueueSlot:
+    async def acquire(self, tenant: str, size: int = 1) -> QueueSlot:
         """Wait for a slot; cancelling leaves the queue.
 
         Args:
@@ -175,13 +174,12 @@ class FairQueue:
             if share.may_run(tenant):
                 return self._start(tenant)
             line = _Line()
-        self._check_room(line, size)
+        self._check_room(tenant, line, size)
         turn = _Turn(size, asyncio.get_running_loop().create_future())
         self._lines[tenant] = line
         line.turns.append(turn)
-        line.size += size
         self._num_waiting += 1
-        self._size_waiting += size
+        self._capacity.take(tenant, size)
         share.wait(tenant)
         try:
             return await turn.granted
@@ -200,7 +198,7 @@ class FairQueue:
     def wake(self) -> None:
         """Grant free slots; to be called when their number has grown."""
         while (tenant := self._share.next()) is not None:
-            turn = self._lines[tenant].next()
+            turn = self._lines[tenant].next(self._capacity.held(tenant))
             self._leave(tenant, turn)
             if not turn.granted.cancelled():  # else the waiter is about to clean up
                 turn.granted.set_result(self._start(tenant))
@@ -216,18 +214,14 @@ class FairQueue:
     def _leave(self, tenant: str, turn: _Turn) -> None:
         line = self._lines[tenant]
         line.turns.remove(turn)
-        line.size -= turn.size
         self._num_waiting -= 1
-        self._size_waiting -= turn.size
+        self._capacity.give_back(tenant, turn.size)
         self._share.leave(tenant)
         if not line.turns:
             del self._lines[tenant]
 
-    def _check_room(self, line: _Line, size: float) -> None:
-        if self._most_waiting is None:
-            return
-        left = self._most_waiting - self._size_waiting
-        if left <= 0:
+    def _check_room(self, tenant: str, line: _Line, size: int) -> None:
+        if self._capacity.left <= 0:
             self._num_refused += 1
             raise NotAdmitted(
                 f"{self._num_waiting} requests wait for the {self._what}, which is the limit; try "
@@ -235,11 +229,11 @@ class FairQueue:
                 reason="full",
                 retry_after=_RETRY_SECONDS,
             )
-        if line.turns and line.size + size > left:
+        if line.turns and self._capacity.is_over_share(tenant, size):
             self._num_refused += 1
             raise TenantNotAdmitted(
                 f"{len(line.turns)} of this tenant's requests wait for the {self._what}, "
-                f"which is its share of the {self._most_waiting} that may; try again later",
+                f"which is its share of the {self._capacity.most} that may; try again later",
                 reason="tenant_share",
                 retry_after=_RETRY_SECONDS,
             )

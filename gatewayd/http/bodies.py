@@ -1,17 +1,16 @@
 """A memory budget for request bodies over all connections, shared between tenants.
 
-By dynamic thresholds (Choudhury and Hahne, 1998): a tenant may hold as much as is left, so a single
-one gets half and a new one always finds some. Bodies up to ``FREE_BYTES`` are not counted: the
-limit on connections bounds them, and most requests are smaller.
+Bodies up to ``FREE_BYTES`` are not counted: the limit on connections bounds them, and most requests
+are smaller.
 """
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import TYPE_CHECKING
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.fair_queue import on_behalf_of
+from gatewayd.shared_capacity import SharedCapacity
 
 if TYPE_CHECKING:
     from gatewayd.http.asgi import Scope
@@ -29,16 +28,14 @@ class Bodies:
     """
 
     def __init__(self, most: int) -> None:
-        self._most = most
-        self._held: Counter[str] = Counter()
-        self._total = 0
+        self._capacity = SharedCapacity(most)
         self.num_refused = 0
         """Requests refused, since the start."""
 
     @property
     def total(self) -> int:
         """Bytes held by all tenants."""
-        return self._total
+        return self._capacity.total
 
     def take(self, tenant: str, num_bytes: int) -> None:
         """Reserve bytes for a tenant.
@@ -47,32 +44,28 @@ class Bodies:
             TenantNotAdmitted: the tenant's share is used up.
             NotAdmitted: others hold too much of the budget.
         """
-        left, held = self._most - self._total, self._held[tenant]
-        if held + num_bytes > left:
+        capacity = self._capacity
+        if capacity.is_over_share(tenant, num_bytes):
             self.num_refused += 1
-            if held:
+            if held := capacity.held(tenant):
                 raise TenantNotAdmitted(
                     f"this tenant's bodies hold {held} bytes, and this one has {num_bytes}: "
-                    f"its share of the {self._most} of [server] bodies_bytes is used up; try again "
-                    "when one of them has been answered",
+                    f"its share of the {capacity.most} of [server] bodies_bytes is used up; try "
+                    "again when one of them has been answered",
                     reason="bodies",
                     retry_after=_RETRY_SECONDS,
                 )
             raise NotAdmitted(
-                f"this body has {num_bytes} bytes, and {left} of the {self._most} of [server] "
-                "bodies_bytes are left; try again later",
+                f"this body has {num_bytes} bytes, and {capacity.left} of the {capacity.most} of "
+                "[server] bodies_bytes are left; try again later",
                 reason="bodies",
                 retry_after=_RETRY_SECONDS,
             )
-        self._held[tenant] += num_bytes
-        self._total += num_bytes
+        capacity.take(tenant, num_bytes)
 
     def give_back(self, tenant: str, num_bytes: int) -> None:
         """Release bytes of a tenant."""
-        self._total -= num_bytes
-        self._held[tenant] -= num_bytes
-        if not self._held[tenant]:
-            del self._held[tenant]
+        self._capacity.give_back(tenant, num_bytes)
 
 
 class _Claim:

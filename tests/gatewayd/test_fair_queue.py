@@ -247,7 +247,7 @@ async def test_a_slot_that_is_granted_to_one_who_leaves_is_free_again() -> None:
 async def test_where_the_room_has_no_limit_all_wait() -> None:
     queue = FairQueue("thing", lambda: 1, most_waiting=None)
     held = await queue.acquire("one")
-    tasks = [asyncio.create_task(queue.acquire("one", 1e9)) for _ in range(2000)]
+    tasks = [asyncio.create_task(queue.acquire("one", 10**9)) for _ in range(2000)]
     await settled()
     assert queue.num_waiting == 2000
     for task in tasks:

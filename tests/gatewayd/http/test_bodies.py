@@ -43,7 +43,7 @@ def test_a_tenant_has_as_much_as_is_left_and_all_of_it_comes_back() -> None:
     for tenant, size in held:
         bodies.give_back(tenant, size)
     assert bodies.total == 0
-    assert not bodies._held, "nothing is left of who has nothing"
+    assert not bodies._capacity._held, "nothing is left of who has nothing"
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ app = typer.Typer(no_args_is_help=True, help="Tenants: their limits, budgets and
 Name = Annotated[str, typer.Argument(metavar="TENANT")]
 _NONE = ("none", "unlimited")
 _MICROS = 1_000_000
+_SHARE = "PAGES|SHARE%"
 _PAGES = (PAGES, "neither a number of pages, nor a share such as 12.5%, nor none")
 _FORMS = {
     "kv_floor": _PAGES,
@@ -31,12 +32,8 @@ _FORMS = {
 """Of options that are words: what they match, and what is said of those that do not."""
 
 
-def _option(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
-    return typer.Option(flag, metavar="N|none", help=text)
-
-
-def _amount(flag: str, text: str) -> Any:  # noqa: ANN401 - typer's
-    return typer.Option(flag, metavar="PAGES|SHARE%|none", help=text)
+def _option(flag: str, text: str, value: str = "N") -> Any:  # noqa: ANN401 - typer's
+    return typer.Option(flag, metavar=f"{value}|none", help=text)
 
 
 Requests = Annotated[str | None, _option("--requests-per-minute", "At most so many.")]
@@ -47,21 +44,20 @@ BudgetMoney = Annotated[
     str | None, _option("--budget-money", "The same in money, such as 12.50; needs prices.")
 ]
 BudgetPeriod = Annotated[
-    str | None,
-    typer.Option("--budget-period", metavar="day|month|none", help="In UTC; none for all time."),
+    str | None, _option("--budget-period", "In UTC; none for all time.", "day|month")
 ]
 Floor = Annotated[
-    str | None, _amount("--kv-floor", "Cached pages that others' requests leave there.")
+    str | None, _option("--kv-floor", "Cached pages that others' requests leave there.", _SHARE)
 ]
 Ceiling = Annotated[
-    str | None, _amount("--kv-ceiling", "Of the KV cache, what its requests may hold.")
+    str | None, _option("--kv-ceiling", "Of the KV cache, what its requests may hold.", _SHARE)
 ]
 Class = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--service-class",
-        metavar="realtime|standard|batch|none",
-        help="Most urgent class that it may ask for; none for standard.",
+        "Most urgent class that it may ask for; none for standard.",
+        "realtime|standard|batch",
     ),
 ]
 Retention = Annotated[
@@ -72,10 +68,10 @@ RetentionSeconds = Annotated[
 ]
 StoreBytes = Annotated[
     str | None,
-    typer.Option(
+    _option(
         "--store-bytes",
-        metavar="SIZE|none",
-        help="Most bytes in the store, such as 10GiB; none for its fair share.",
+        "Most bytes in the store, such as 10GiB; none for its fair share.",
+        "SIZE",
     ),
 ]
 Weight = Annotated[float | None, typer.Option("--weight", help="Beside other tenants; usually 1.")]

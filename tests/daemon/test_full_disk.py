@@ -18,14 +18,13 @@ from typing import Any
 import httpx
 import pytest
 
-from gatewayd.store.database import connect
-from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.store.tables import usage
 from tests.daemon.conftest import Running
 from tests.daemon.forking import FAKE_DAEMON
 from tests.daemon.small_disk import SmallDisk, small_disk, why_not
-from tests.daemon.test_tenants import act, rows
+from tests.daemon.test_tenants import act, rows, settled
 from tests.gatewayd.durables import copy_of
-from tests.gatewayd.tenants.desk import bearer, check_books
+from tests.gatewayd.tenants.desk import bearer
 
 pytestmark = pytest.mark.skipif(bool(why_not()), reason=why_not())
 
@@ -105,13 +104,7 @@ async def wave(
 
 def check(store: Path, told: int) -> None:
     """The books are exact, and hold no less than clients were told."""
-    engine = connect(store / "gatewayd.db").execution_options(readonly=True)
-    with engine.connect() as connection:
-        check_books(connection)
-    engine.dispose()
-    (row,) = [one for one in rows(store, budgets) if one.tenant == "a"]
-    assert row.reserved_tokens == 0
-    assert rows(store, reservations) == []
+    row = settled(store)
     assert row.used_tokens >= told
     done = [one for one in rows(store, usage) if one.outcome == "length"]
     assert sum(one.prompt_tokens + one.completion_tokens for one in done) >= told

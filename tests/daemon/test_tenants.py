@@ -52,6 +52,18 @@ def rows(store: Path, table: Any) -> list[Any]:
         engine.dispose()
 
 
+def settled(store: Path) -> Any:
+    """The budget of tenant a, once the books are exact and nothing is reserved."""
+    engine = connect(store / "gatewayd.db").execution_options(readonly=True)
+    with engine.connect() as connection:
+        check_books(connection)
+    engine.dispose()
+    (row,) = [one for one in rows(store, budgets) if one.tenant == "a"]
+    assert row.reserved_tokens == 0
+    assert rows(store, reservations) == []
+    return row
+
+
 @dataclass
 class Told:
     """What clients were told.
@@ -119,8 +131,7 @@ async def _campaign(start_daemon: Any, store: Path, kills: int, budget: int, see
         before = len(rows(store, usage))
         daemon = await asyncio.to_thread(start_daemon, env=env, wait=False, **settings)
         await asyncio.to_thread(daemon.wait_listening)
-        settled = [one for one in rows(store, usage) if one.outcome == "lost"]
-        assert len(settled) == lost
+        assert len([one for one in rows(store, usage) if one.outcome == "lost"]) == lost
         assert len(rows(store, usage)) >= before + len(held)
         url[0] = daemon.url
     async with asyncio.timeout(60):
@@ -128,12 +139,7 @@ async def _campaign(start_daemon: Any, store: Path, kills: int, budget: int, see
     assert told.wrong == []
     assert told.is_spent
     assert daemon.stop() == 0
-    engine = connect(store / "gatewayd.db").execution_options(readonly=True)
-    with engine.connect() as connection:
-        check_books(connection)
-    engine.dispose()
-    (row,) = [one for one in rows(store, budgets) if one.tenant == "a"]
-    assert row.reserved_tokens == 0
+    row = settled(store)
     assert budget - 12 - 2 * MOST <= row.used_tokens <= budget
     assert told.tokens <= row.used_tokens
     assert lost > 0

@@ -16,6 +16,20 @@ import pytest
 from gatewayd_engine import confinement
 from gatewayd_engine.confinement import readable
 
+_TRIED = """
+def tried():
+    found = {}
+    for name, attempt in TRIES.items():
+        try:
+            attempt()
+        except PermissionError:
+            found[name] = "refused"
+        except OSError as error:
+            found[name] = str(error)
+        else:
+            found[name] = "done"
+    return found
+"""
 _TRIES = """
 import ctypes, json, os, resource, signal, socket, subprocess, sys, threading
 from gatewayd_engine.confinement import confine, readable
@@ -80,18 +94,6 @@ else:
     TRIES["removexattr"] = lambda: (
         os.removexattr(secret, "user.a") or os.setxattr(secret, "user.a", b"1"))
 opened = os.open(os.path.join(model, "plain.json"), os.O_RDONLY)
-def tried():
-    found = {}
-    for name, attempt in TRIES.items():
-        try:
-            attempt()
-        except PermissionError:
-            found[name] = "refused"
-        except OSError as error:
-            found[name] = str(error)
-        else:
-            found[name] = "done"
-    return found
 before = tried()
 os.rmdir(secret + "-made")
 os.unlink(secret + "-y")
@@ -131,7 +133,9 @@ def test_files_sockets_and_other_processes_are_out_of_reach(tmp_path: Path) -> N
         admin.listen()
         argv = [model, store / "secret", tmp_path / "admin.sock", os.getpid()]
         done = subprocess.run(
-            [sys.executable, "-P", "-c", _TRIES, *map(str, argv)], capture_output=True, text=True
+            [sys.executable, "-P", "-c", _TRIED + _TRIES, *map(str, argv)],
+            capture_output=True,
+            text=True,
         )
     assert done.returncode == 0, done.stderr
     before, after, in_a_thread, kept = json.loads(done.stdout)
@@ -184,16 +188,6 @@ TRIES = {
     "owner": lambda: fcntl.fcntl(reads, fcntl.F_SETOWN, other.pid),
     "truncate": lambda: os.truncate(sys.argv[1], 1),
 }
-def tried():
-    found = {}
-    for name, attempt in TRIES.items():
-        try:
-            attempt()
-        except PermissionError:
-            found[name] = "refused"
-        else:
-            found[name] = "done"
-    return found
 before = tried()
 libc.prctl(38, 1, 0, 0, 0)
 confinement._filter_calls(libc, 1)
@@ -208,7 +202,7 @@ print(json.dumps([before, after]))
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux only")
 def test_a_kernel_with_an_older_landlock_takes_signals_and_truncation_too(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("12345")
-    argv = [sys.executable, "-P", "-c", _OLDER_KERNEL, str(tmp_path / "file")]
+    argv = [sys.executable, "-P", "-c", _TRIED + _OLDER_KERNEL, str(tmp_path / "file")]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     before, after = json.loads(done.stdout)

@@ -46,8 +46,7 @@ def test_a_tenant_has_as_much_as_is_left_and_all_of_it_comes_back() -> None:
     assert not bodies._capacity._held, "nothing is left of who has nothing"
 
 
-@pytest.fixture
-def bodies(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
     """What the app that a test builds counts in."""
     made: list[Bodies] = []
 
@@ -58,6 +57,11 @@ def bodies(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
 
     monkeypatch.setattr("gatewayd.http.app.Bodies", Recorded)
     return made
+
+
+@pytest.fixture
+def bodies(monkeypatch: pytest.MonkeyPatch) -> list[Bodies]:
+    return recorded(monkeypatch)
 
 
 async def begun(port: int, key: str, *, size: int | None = SIZE) -> asyncio.StreamWriter:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -21,37 +23,37 @@ def cut(stream: bytes) -> list[bytes]:
     return pieces
 
 
+def taken(
+    stream: bytes, sizes: list[int], end: bytes, take: Callable[[Intake], bytes]
+) -> list[bytes]:
+    """The pieces of a stream that comes in these sizes; what was cut short goes on in the next."""
+    intake, pieces = Intake(), [b""]
+    for size in [*sizes, len(stream)]:
+        intake.add(stream[:size])
+        stream = stream[size:]
+        while intake.size:
+            piece = take(intake)
+            if pieces[-1].endswith(end) or not pieces[-1]:
+                pieces.append(piece)
+            else:
+                pieces[-1] += piece
+    return pieces[1:]
+
+
 @given(LINES, st.lists(st.integers(0, 9), max_size=12), st.integers(1, 60))
-def test_pieces_end_with_empty_lines_however_they_have_come(
+def test_pieces_end_with_lines_however_they_have_come(
     words: list[bytes], sizes: list[int], most: int
 ) -> None:
-    stream, intake, pieces, left = b"".join(words), Intake(), [b""], b"".join(words)
-    for size in [*sizes, len(stream)]:
-        intake.add(left[:size])
-        left = left[size:]
-        while intake.size:
-            piece = intake.through_empty_line(most)
-            assert 0 < len(piece) <= most
-            if pieces[-1].endswith(b"\r\n\r\n") or not pieces[-1]:
-                pieces.append(piece)
-            else:
-                pieces[-1] += piece
-    assert pieces[1:] == cut(stream)
+    def bounded(piece: bytes) -> bytes:
+        assert 0 < len(piece) <= most
+        return piece
 
-
-@given(LINES, st.lists(st.integers(0, 9), max_size=12), st.integers(1, 60))
-def test_pieces_end_with_lines_too(words: list[bytes], sizes: list[int], most: int) -> None:
-    stream, intake, pieces, left = b"".join(words), Intake(), [b""], b"".join(words)
-    for size in [*sizes, len(stream)]:
-        intake.add(left[:size])
-        left = left[size:]
-        while intake.size:
-            piece = intake.through_line(most)
-            assert 0 < len(piece) <= most
-            if pieces[-1].endswith(b"\n") or not pieces[-1]:
-                pieces.append(piece)
-            else:
-                pieces[-1] += piece
+    stream = b"".join(words)
+    pieces = taken(
+        stream, sizes, b"\r\n\r\n", lambda intake: bounded(intake.through_empty_line(most))
+    )
+    assert pieces == cut(stream)
+    pieces = taken(stream, sizes, b"\n", lambda intake: bounded(intake.through_line(most)))
     assert b"".join(pieces) == stream
     assert all(piece.find(b"\n") in (-1, len(piece) - 1) for piece in pieces)
 

@@ -17,7 +17,6 @@ import httpx
 import pytest
 from starlette.routing import Route, Router
 
-from gatewayd.http.bodies import Bodies
 from gatewayd.text.model import TextModel
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
@@ -26,6 +25,7 @@ from tests.gatewayd.batching import jsonl, line
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import hangs, says
 from tests.gatewayd.gateway import until
+from tests.gatewayd.http.test_bodies import recorded
 from tests.gatewayd.tenants.desk import Town, bearer, town
 
 COMPLETIONS = "/v1/completions"
@@ -326,14 +326,7 @@ async def test_of_a_flood_one_is_answered_and_nobody_else_waits_for_it(
 async def test_whatever_clients_do_all_slots_and_bytes_come_back(
     text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[Bodies] = []
-
-    class Recorded(Bodies):
-        def __init__(self, most: int) -> None:
-            super().__init__(most)
-            made.append(self)
-
-    monkeypatch.setattr("gatewayd.http.app.Bodies", Recorded)
+    made = recorded(monkeypatch)
     rng = random.Random(46)
     slowly = says([300, 301, 302], delay=0.01)
     async with whole(text, folder, slowly) as here:

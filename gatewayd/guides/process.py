@@ -19,6 +19,7 @@ COMMAND = children.python("-m", "gatewayd_engine.guide_check")
 CONFINED = children.python("-m", "gatewayd_engine.guide_confined")
 _log = logging.getLogger(__name__)
 _START_SECONDS = 60.0
+_EXIT_SECONDS = 1.0
 _GRACE = 5.0
 """Times the limit of a compilation after which a process is ended that has not ended itself."""
 
@@ -153,9 +154,21 @@ class CheckProcess:
             self.kill()
             raise CheckLost(was_slow=True) from None
         except (asyncio.IncompleteReadError, OSError):
-            self.kill()
-            status = await child.wait()
+            status = await self._ended()
             raise CheckLost(was_slow=status == -signal.SIGALRM, status=status) from None
+
+    async def _ended(self) -> int:
+        """The exit status of a process that has closed its output.
+
+        It is not killed at once: Popen polls before it signals, and would take the status of one
+        that is dead from asyncio, which then says 255.
+        """
+        try:
+            async with asyncio.timeout(_EXIT_SECONDS):
+                return await self._child.wait()
+        except TimeoutError:
+            self.kill()
+            return await self._child.wait()
 
     def kill(self) -> None:
         """End it."""

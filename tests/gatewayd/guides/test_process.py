@@ -19,7 +19,10 @@ from gatewayd.config import Config, GuideTable
 from gatewayd.errors import StrategyUnavailable
 from gatewayd.guides import process
 from gatewayd.guides.checks import GuideChecks
+from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine import embedded
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.guide_check import CheckConfig
 from gatewayd_hooks import children
 from gatewayd_hooks.guiding import GuideSpec
 from tests.engine.test_confinement import has_landlock
@@ -116,6 +119,25 @@ async def test_one_death_is_tried_again_and_always_confined(
         await watched.check()
     assert (len(watched.started), watched.unconfined) == (min(deaths, 1) + 1, 0)
     assert watched.told == []
+
+
+CLOSES = """
+import os, signal, sys, time
+os.close(1)
+time.sleep(float(sys.argv[1]))
+os.kill(os.getpid(), signal.SIGALRM)
+"""
+
+
+@pytest.mark.parametrize(("seconds", "status"), [(0.2, -signal.SIGALRM), (60, -signal.SIGKILL)])
+async def test_a_process_that_closes_its_output_has_its_own_status_if_it_ends(
+    seconds: float, status: int
+) -> None:
+    """A kill at once would take the place of it."""
+    config = CheckConfig(StrategyChoice("none"), "/", 1, [], 1.0, 1)
+    with pytest.raises(CheckLost, match=f"status {status}") as lost:
+        await CheckProcess._start(config, children.python("-c", CLOSES, str(seconds)))
+    assert lost.value.was_slow == (status == -signal.SIGALRM)
 
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")

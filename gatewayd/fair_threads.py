@@ -26,13 +26,13 @@ class FairThreads:
         name: of the threads.
         count: number of threads; small, since each competes with the event loop for the interpreter
             lock.
-        rests: whether a thread idles after each job for as long as the job took; for work that
-            holds the interpreter lock, which leaves half of the time to everything else.
+        rest: for how long a thread idles after each job, as a multiple of the job's time. With 1
+            half of the time is left for all that needs the same core, or the interpreter.
     """
 
-    def __init__(self, name: str, count: int, *, rests: bool = False) -> None:
+    def __init__(self, name: str, count: int, *, rest: float = 0.0) -> None:
         self._pool = ThreadPoolExecutor(count, thread_name_prefix=name)
-        self._name, self._count, self._rests = name, count, rests
+        self._name, self._count, self._rest = name, count, rest
         self._queues: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
 
     @property
@@ -63,8 +63,8 @@ class FairThreads:
 
         def end(job: Future[T]) -> None:
             result = results.pop()
-            if self._rests:
-                loop.call_later(time.monotonic() - began, slot.release)
+            if self._rest:
+                loop.call_later(self._rest * (time.monotonic() - began), slot.release)
             else:
                 slot.release()
             if result.done():  # nobody waits any more

@@ -10,6 +10,10 @@ import ctypes
 from collections.abc import Callable
 from typing import Any
 
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 256 * 1024
+_M_MMAP_THRESHOLD = -3
+_LARGE_BYTES = 256 * 1024
 _M_ARENA_MAX = -8
 _ARENAS = 2
 
@@ -25,6 +29,7 @@ def settle() -> None:
     """Limit malloc to two arenas, since few threads allocate at a time; call before any thread."""
     if mallopt := _function("mallopt"):
         mallopt(_M_ARENA_MAX, _ARENAS)
+        mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
 def give_back() -> None:

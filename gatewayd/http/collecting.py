@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
+from gatewayd import memory
 from gatewayd.errors import GatewayError
 from gatewayd.fair_threads import FairThreads
 from gatewayd_hooks.protocols import Refusal
@@ -19,7 +20,7 @@ _MANY = 100_000
 
 # Parsers hold the interpreter lock, so more threads would not parse faster. At least half of the
 # time is left to everything else, however many bodies arrive.
-threads = FairThreads("gatewayd-body", 1, rests=True)
+threads = FairThreads("gatewayd-body", 1, rest=1.0)
 
 _lock = threading.Lock()
 _num_holding = 0
@@ -66,5 +67,6 @@ async def apart(work: Callable[[], T]) -> T:
                     # What was frozen when the daemon began becomes as old as that.
                     gc.freeze()
                     gc.unfreeze()
+                memory.give_back()
 
     return await threads.run(held_work)

@@ -1,11 +1,13 @@
 """Schedules connections that have unparsed bytes: pipelined requests and chunks of bodies.
 
-A bounded number per iteration of the event loop: the loop accepts one connection per iteration and
-reads from the others, so an iteration must not grow with the number of connections.
+A bounded number per iteration of the event loop: the loop accepts and reads between iterations, so
+an iteration must not grow with the number of connections.
 
 Round-robin between authenticated and unauthenticated connections, so that no number of
 unauthenticated ones starves a client with a key; within each class round-robin between clients,
-then between the connections of a client.
+then between the connections of a client. Unauthenticated connections also have a rate limit: what
+they pipeline is refused, and refusals as fast as a core makes them would be one core less for the
+engine.
 """
 
 from __future__ import annotations
@@ -23,6 +25,9 @@ MOST = 8
 
 SECONDS = 0.002
 """Time budget of an iteration: chunks of one byte each take longer to parse."""
+
+REST_SECONDS = 0.02
+"""After an iteration that resumed unauthenticated connections, until the next that does."""
 
 
 class Waiting(Protocol):
@@ -42,8 +47,10 @@ class ConnectionScheduler:
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
         self._authenticated, self._unauthenticated = _Queue(), _Queue()
-        self._next, self._other = self._authenticated, self._unauthenticated
+        self._is_turn_of_authenticated = True
         self._is_due = False
+        self._rest_ends = 0.0
+        self._rest: asyncio.TimerHandle | None = None
 
     def ask(self, connection: Waiting, client: str, principal: Principal | None) -> None:
         """Queue a connection for a later iteration of the event loop.
@@ -63,22 +70,47 @@ class ConnectionScheduler:
         self._call()
 
     def _call(self) -> None:
-        if (self._authenticated or self._unauthenticated) and not self._is_due:
+        if self._is_due:
+            return
+        if self._authenticated or (self._unauthenticated and not self._is_resting()):
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._run)
+        elif self._unauthenticated and self._rest is None:
+            left = self._rest_ends - self._clock()
+            self._rest = asyncio.get_running_loop().call_later(max(0.0, left), self._end_rest)
+
+    def _is_resting(self) -> bool:
+        return self._clock() < self._rest_ends
+
+    def _end_rest(self) -> None:
+        self._rest, self._rest_ends = None, 0.0
+        self._call()
 
     def _run(self) -> None:
         self._is_due = False
+        is_resting, has_resumed = self._is_resting(), False
         end = self._clock() + SECONDS
         try:
-            for _ in range(min(MOST, len(self._authenticated) + len(self._unauthenticated))):
-                waiting = self._next or self._other
-                self._next, self._other = self._other, self._next
-                waiting.take().go_on()
+            for _ in range(MOST):
+                queue = self._next(is_resting)
+                if not queue:
+                    break
+                has_resumed |= queue is self._unauthenticated
+                queue.take().go_on()
                 if self._clock() > end:
                     break
         finally:
+            if has_resumed:
+                self._rest_ends = self._clock() + REST_SECONDS
             self._call()
+
+    def _next(self, is_resting: bool) -> _Queue:
+        """The queue whose turn it is, or the other one if that is empty."""
+        if is_resting or not self._unauthenticated:
+            return self._authenticated
+        is_turn = self._is_turn_of_authenticated
+        self._is_turn_of_authenticated = not is_turn
+        return self._authenticated if is_turn and self._authenticated else self._unauthenticated
 
 
 class _Queue:

@@ -55,7 +55,9 @@ class Tokenizer:
             backend.no_truncation()
             backend.no_padding()
         self._threads = FairThreads("gatewayd-tokenize", 2)
-        self._long_thread = FairThreads("gatewayd-tokenize-long", 1)
+        # Of two cores it takes half of one: the other is the engine's, which may run on them.
+        rest = 1 / max(1, (os.cpu_count() or 1) - 1)
+        self._long_thread = FairThreads("gatewayd-tokenize-long", 1, rest=rest)
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
         self.special_texts = {added[i].content: i for i in self.special_ids}

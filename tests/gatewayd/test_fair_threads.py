@@ -104,7 +104,7 @@ async def test_what_a_job_raises_is_raised_and_its_slot_is_free() -> None:
 
 
 async def test_threads_that_rest_leave_half_of_the_time() -> None:
-    threads = FairThreads("test", 1, rests=True)
+    threads = FairThreads("test", 1, rest=1.0)
     began = time.monotonic()
     await asyncio.gather(*[threads.run(lambda: time.sleep(0.05)) for _ in range(4)])
     assert time.monotonic() - began > 0.05 * (4 + 3) - 0.01
@@ -147,3 +147,12 @@ async def test_an_error_keeps_nothing_alive_that_its_frames_had() -> None:
         assert seen() is None
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("rest", [0.5, 2.0])
+async def test_a_thread_rests_for_as_long_as_it_should(rest: float) -> None:
+    threads = FairThreads("test", 1, rest=rest)
+    began = time.monotonic()
+    for _ in range(3):
+        await threads.run(lambda: time.sleep(0.04))
+    assert time.monotonic() - began >= 3 * 0.04 + 2 * rest * 0.04

@@ -63,6 +63,7 @@ CLIENTS = (
     "gatewayd/http/asgi.py",
     "gatewayd/http/edge_chunks.py",
     "gatewayd/http/guard.py",
+    "gatewayd/http/parse.py",
     "gatewayd/http/protocol_route.py",
     "gatewayd/http/request_id.py",
     "gatewayd/log_lines.py",

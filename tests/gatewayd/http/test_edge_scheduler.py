@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from gatewayd.http.edge_scheduler import MOST, ConnectionScheduler
+from gatewayd.http.edge_scheduler import MOST, REST_SECONDS, ConnectionScheduler
+from gatewayd.tenants.principal import OPERATOR, Principal
 
 
 class Connections:
@@ -20,7 +21,7 @@ class Connections:
         self._seconds = seconds
 
     def ask(self, number: int) -> None:
-        self.turns.ask(_Connection(self, number), "192.0.2.1", None)
+        self.turns.ask(_Connection(self, number), "192.0.2.1", OPERATOR)
 
     def goes_on(self, number: int) -> None:
         self.went_on.append((self.turn, number))
@@ -70,3 +71,38 @@ async def test_the_others_go_on_behind_one_that_fails() -> None:
         connections.ask(number)
     await connections.until(30)
     assert [str(fault) for fault in faults] == ["13"]
+
+
+class _Pipelining:
+    """A connection that has another request as soon as one is parsed."""
+
+    def __init__(self, turns: ConnectionScheduler, principal: Principal | None) -> None:
+        self.turns, self.principal, self.count = turns, principal, 0
+
+    def go_on(self) -> None:
+        self.count += 1
+        self.turns.ask(self, f"192.0.2.{id(self)}", self.principal)
+
+
+async def test_strangers_have_a_rate_whatever_they_send_and_nobody_with_a_key_has() -> None:
+    turns = ConnectionScheduler()
+    strangers = [_Pipelining(turns, None) for _ in range(50)]
+    known = _Pipelining(turns, OPERATOR)
+    for connection in (*strangers, known):
+        turns.ask(connection, f"192.0.2.{id(connection)}", connection.principal)
+    began = asyncio.get_running_loop().time()
+    await asyncio.sleep(20 * REST_SECONDS)
+    spent = asyncio.get_running_loop().time() - began
+    resumed = sum(connection.count for connection in strangers)
+    assert MOST < resumed <= MOST * (1 + spent / REST_SECONDS)
+    assert max(one.count for one in strangers) - min(one.count for one in strangers) <= 1
+    assert known.count > 10 * resumed
+
+
+async def test_strangers_go_on_when_nobody_else_is_there() -> None:
+    turns = ConnectionScheduler()
+    stranger = _Pipelining(turns, None)
+    turns.ask(stranger, "192.0.2.1", None)
+    async with asyncio.timeout(5):
+        while stranger.count < 5:
+            await asyncio.sleep(0)

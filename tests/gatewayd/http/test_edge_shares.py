@@ -9,12 +9,20 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gatewayd.http import edge_scheduler
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.edge_limits import EdgeLimits
 from gatewayd.http.edge_scheduler import MOST, ConnectionScheduler
 from gatewayd.http.subscriber import subscriber
 from gatewayd.tenants.principal import IN_SCOPE, Principal
 from tests.gatewayd.http.wires import Connection
+
+
+@pytest.fixture(autouse=True)
+def without_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections without a key go on in the next iteration; their rate has a test of its own."""
+    monkeypatch.setattr(edge_scheduler, "REST_SECONDS", 0.0)
+
 
 GET = b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n"
 HEAD = b"POST /a HTTP/1.1\r\nhost: x\r\nauthorization: good\r\ntransfer-encoding: chunked\r\n\r\n"

@@ -23,3 +23,9 @@ BRIEFLY = {
     "PYTHONPATH": os.pathsep.join(_PATH).strip(os.pathsep),
 }
 """The same, and ``inner/few_examples.py``."""
+
+
+def with_examples(count: int, *sources: Path) -> dict[str, str]:
+    """The same with so many cases of the kit, for projects whose sources are here."""
+    path = [*map(str, sources), BRIEFLY["PYTHONPATH"]]
+    return {**BRIEFLY, "PYTHONPATH": os.pathsep.join(path), "KIT_EXAMPLES": str(count)}

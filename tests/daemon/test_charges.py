@@ -110,15 +110,17 @@ class Books:
         assert self.metric("gatewayd_uncharged_engine_seconds_total") == 0
 
 
-@pytest.fixture
-def books(tmp_path: Path, fresh_store: Path) -> Iterator[Books]:
-    store, socket = copy_of(fresh_store, tmp_path / "store"), str(tmp_path / "admin.sock")
+@pytest.fixture(scope="module")
+def books(tmp_path_factory: pytest.TempPathFactory, fresh_store: Path) -> Iterator[Books]:
+    """Of one daemon for all: what each test leaves must be on somebody's account in the next."""
+    folder = tmp_path_factory.mktemp("charges")
+    store, socket = copy_of(fresh_store, folder / "store"), str(folder / "admin.sock")
     settings = {
         "GATEWAYD_STORE__PATH": str(store),
         "GATEWAYD_ADMIN__SOCKET": socket,
         "GATEWAYD_ENGINE__THREADS": "1",
     }
-    with nano_daemon(tmp_path, **settings) as daemon:
+    with nano_daemon(folder, **settings) as daemon:
         found = Books(daemon, socket, store)
         found.open_books()
         yield found

@@ -204,7 +204,7 @@ async def load(daemon: Any, client: Any, until: asyncio.Event, wanted: dict[str,
     return served
 
 
-@pytest.mark.parametrize("num_swaps", [60, pytest.param(1000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_swaps", [24, pytest.param(1000, marks=pytest.mark.slow)])
 async def test_random_swaps_under_load_fail_nothing(nano: Any, client: Any, num_swaps: int) -> None:
     prompts = [f"{k} is a number and this is a story about it. " * 3 for k in range(6)]
     wanted = {p: (await client.complete(nano, p, 24)).text for p in prompts}

@@ -1,14 +1,18 @@
-"""A plugin for a pytest that a test starts: the kit draws ten cases and does not shrink a failure.
+"""A plugin for a pytest that a test starts: the kit draws few cases and does not shrink a failure.
 
-It is for tests of what runs the kit. The kit itself, and each strategy and template that those use,
-have all their cases elsewhere: ``test_conformance``, ``test_scaffold``.
+Ten are for tests of what runs the kit, more, by ``KIT_EXAMPLES``, for those of strategies and
+templates. All cases of the kit are drawn for the built-in strategies, in ``test_conformance``.
 """
+
+import os
 
 from hypothesis import Phase, settings
 
 from gatewayd_hooks.testing import campaign as of_the_kit
 
 of_the_kit.campaign = settings(
-    of_the_kit.campaign, max_examples=10, phases=[Phase.explicit, Phase.generate]
+    of_the_kit.campaign,
+    max_examples=int(os.environ.get("KIT_EXAMPLES", "10")),
+    phases=[Phase.explicit, Phase.generate],
 )
 of_the_kit.storms = of_the_kit.campaign

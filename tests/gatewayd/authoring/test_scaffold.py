@@ -25,10 +25,12 @@ from gatewayd.authoring.scaffold import (
 )
 from gatewayd_hooks.kinds import KINDS
 from gatewayd_hooks.strategy import Kind, StrategyConfig
-from tests.inner_pytest import QUICKLY
+from tests.inner_pytest import with_examples
 
 LONGEST = "l" * (MOST_LETTERS - 5) + "_2_de"
 NAMES = ["x", LONGEST]
+EXAMPLES = 30
+"""Of the kit for each template; broken as in ``tests/contract/kit``, each fails within them."""
 HEADINGS = ["Name", "Description", "Configuration", "Metrics", "Example"]
 
 
@@ -139,8 +141,7 @@ def test_every_project_passes_its_tests(projects: Path) -> None:
         *["pytest", "-v", "--import-mode=importlib", "-p", "no:cacheprovider", "--rootdir"],
         *(projects, *folders),
         cwd=projects,
-        PYTHONPATH=sources(projects),
-        **QUICKLY,
+        **with_examples(EXAMPLES, *sorted(projects.glob("*/src"))),
     )
     assert done.returncode == 0, done.stdout
     for kind in BEGINNINGS:

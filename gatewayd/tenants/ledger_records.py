@@ -85,12 +85,13 @@ def reserve(connection: Connection, entries: Sequence[Entry]) -> list[Insufficie
     """
     refused: dict[str, InsufficientQuota] = {}
     held: list[dict[str, object]] = []
-    begins: dict[tuple[str, int], int] = {}
+    begins: dict[str, tuple[int, int]] = {}  # for the time of the tenant's last entry
     for entry in entries:
         asked, price = entry.asked, entry.price
-        when = asked.tenant, entry.created_at
-        if when not in begins:
-            begins[when], _ = turn(connection, *when)
+        at, begin = begins.get(asked.tenant, (None, 0))
+        if at != entry.created_at:
+            begin, _ = turn(connection, asked.tenant, entry.created_at)
+            begins[asked.tenant] = entry.created_at, begin
         amount = {"tokens": asked.tokens, "micros": entry.micros}
         if _RESERVE.run(connection, whose=asked.tenant, **amount).rowcount != 1:
             refused[entry.id] = _refusal(connection, entry)
@@ -104,7 +105,7 @@ def reserve(connection: Connection, entries: Sequence[Entry]) -> list[Insufficie
                 "input_price": price.input,
                 "cached_price": price.cached,
                 "output_price": price.output,
-                "period_begin": begins[when],
+                "period_begin": begin,
             }
         )
     _HOLD.run_for_all(connection, held)
@@ -130,20 +131,17 @@ def settle(connection: Connection, settlements: Sequence[Settlement]) -> None:
     released = dict(_RELEASE.run(connection, **ids).fetchall())
     settled = {found for (found,) in _SETTLED.run(connection, **ids)}
     rows: list[dict[str, object]] = []
-    moves: dict[str, _Moved] = defaultdict(_Moved)
+    moves: dict[tuple[str, int], _Moved] = defaultdict(_Moved)  # by tenant and period
     for entry, spent in settlements:
         begin = released.pop(entry.id, None)
         if entry.id in settled or (begin is None and spent is None):
             continue
         settled.add(entry.id)
         tenant = entry.asked.tenant
-        if begin is not None:
-            counts = begin == period_of(connection, tenant)
-        else:
+        if begin is None:
             # Nothing was reserved: it counts in the period in which it came.
-            now, then = turn(connection, tenant, entry.created_at)
-            counts = now == then
-        move = moves[tenant] if counts else _Moved()  # of a period that is over nothing counts
+            _, begin = turn(connection, tenant, entry.created_at)
+        move = moves[tenant, begin]
         if entry.is_reserved:
             # As it was reserved: the row is not sealed, and the budget is.
             move.released_tokens += entry.asked.tokens
@@ -158,7 +156,9 @@ def settle(connection: Connection, settlements: Sequence[Settlement]) -> None:
                 {"id": entry.id, "micros": micros, **_of_a_request(entry), **spent._asdict()}
             )
     _USE.run_for_all(connection, rows)
-    for tenant, move in moves.items():
+    for (tenant, begin), move in moves.items():
+        if begin != period_of(connection, tenant):
+            continue  # it is over, perhaps since an entry above: nothing of it counts
         _MOVE.run(
             connection,
             whose=tenant,

@@ -160,6 +160,36 @@ def test_a_clock_that_goes_back_gives_nothing_back(connection: Connection) -> No
     assert turnover.current(budget(connection), now - DAY)["reserved_tokens"] == 90
 
 
+@pytest.mark.parametrize("is_reserved", [True, False])
+def test_a_period_that_ends_among_settlements_of_one_transaction(
+    connection: Connection, *, is_reserved: bool
+) -> None:
+    before, after = at("2026-03-01T23:59:59"), at("2026-03-02")
+    records.add_tenant(connection, "a", before, {"most_tokens": 99, "budget_period": "day"})
+    old = entry(1, before, 5, 20, is_reserved=is_reserved)
+    if is_reserved:
+        reserve_one(connection, old)
+    new = entry(2, after, 5, 20, is_reserved=False)
+    spent = Spent("stop", 5, 0, 1)
+    ledger_records.settle(connection, [Settlement(old, spent), Settlement(new, spent)])
+    row = budget(connection)
+    assert (row.period_begin, row.used_tokens, row.reserved_tokens) == (after, 6, 0)
+    check_books(connection)
+
+
+def test_a_clock_that_goes_back_among_reservations_of_one_transaction(
+    connection: Connection,
+) -> None:
+    before, after = at("2026-03-01T23:59:59"), at("2026-03-02")
+    records.add_tenant(connection, "a", before, {"most_tokens": 99, "budget_period": "day"})
+    entries = [entry(number, now, 5, 5) for number, now in enumerate((before, after, before))]
+    assert ledger_records.reserve(connection, entries) == [None] * 3
+    assert budget(connection).reserved_tokens == 20
+    check_books(connection)
+    ledger_records.settle(connection, [Settlement(one, None) for one in entries])
+    assert budget(connection).reserved_tokens == 0
+
+
 async def test_the_next_day_there_is_a_budget_again(
     text: TextModel, fresh_store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from gatewayd.errors import StoreUnavailable
 from gatewayd.store.again import until_done
@@ -24,6 +25,13 @@ _AT_ONCE = 256
 """In one transaction: nobody else writes meanwhile."""
 
 _MOST_LEFT = 10_000
+
+
+class _Wanted(NamedTuple):
+    """A reservation to be written."""
+
+    entry: Entry
+    written: asyncio.Future[None]
 
 
 class Ledger:
@@ -46,7 +54,7 @@ class Ledger:
         self._left: list[Settlement] = []
         self._slots: dict[str, int] = {}
         self._writing: asyncio.Task[None] | None = None
-        self._wanted: list[tuple[Entry, asyncio.Future[None]]] = []
+        self._wanted: list[_Wanted] = []
         self._reserving: asyncio.Task[None] | None = None
 
     def check(self) -> None:
@@ -69,7 +77,7 @@ class Ledger:
             StoreUnavailable: the store cannot be written.
         """
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._wanted.append((entry, written))
+        self._wanted.append(_Wanted(entry, written))
         if self._reserving is None or self._reserving.done():
             self._reserving = asyncio.create_task(self._reserve(), name="reservations")
         try:
@@ -133,34 +141,39 @@ class Ledger:
         """Write reservations; those that come meanwhile are the next transaction's."""
         while self._wanted:
             some, self._wanted = self._wanted[:_AT_ONCE], self._wanted[_AT_ONCE:]
-            some = [one for one in some if not one[1].done()]  # else it was cancelled
             try:
-                told = await self._reserved([entry for entry, _ in some])
+                await self._reserve_together(some)
             except asyncio.CancelledError:
                 for _, written in some:
                     written.cancel()
                 raise
-            for (_, written), error in zip(some, told, strict=True):
-                if written.done():
-                    continue
-                if error is None:
-                    written.set_result(None)
-                else:
-                    written.set_exception(error)
 
-    async def _reserved(self, entries: Sequence[Entry]) -> Sequence[Exception | None]:
-        """Write some; gives for each what went wrong."""
+    async def _reserve_together(self, some: Sequence[_Wanted]) -> None:
+        """Write some in one transaction, or each in its own if they cannot be."""
+        # One that was cancelled is withdrawn already: written now, it would stay.
+        some = [one for one in some if not one.written.done()]
+        if not some:
+            return
+        told: Sequence[Exception | None]
         try:
-            return await self._database.write(
-                lambda connection: records.reserve(connection, entries)
+            told = await self._database.write(
+                lambda connection: records.reserve(connection, [one.entry for one in some])
             )
         except StoreUnavailable as error:
-            return [error] * len(entries)
+            told = [error] * len(some)
         except Exception as error:  # noqa: BLE001 - told to whoever waits
-            if len(entries) == 1:
-                return [error]
-            # One of them must not take the others with it.
-            return [told for one in entries for told in await self._reserved([one])]
+            if len(some) > 1:  # one of them must not take the others with it
+                for one in some:
+                    await self._reserve_together([one])
+                return
+            told = [error]
+        for (_, written), refusal in zip(some, told, strict=True):
+            if written.done():
+                continue
+            if refusal is None:
+                written.set_result(None)
+            else:
+                written.set_exception(refusal)
 
     async def _write(self) -> None:
         while self._left:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from sqlalchemy import Connection
 
-from gatewayd.store.tables import usage
+from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants import ledger_records
-from gatewayd.tenants.costs import Entry
+from gatewayd.tenants.costs import Asked, Entry
+from gatewayd.tenants.prices import FREE
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, says
@@ -77,3 +80,36 @@ async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
         assert max(sizes) > 1, "they were written together"
         await here.check_books()
         assert (await here.budget("a"))["used_tokens"] == sum(lengths) - 6 + 4
+
+
+async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_afterwards(
+    text: TextModel, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserve, is_writing, go = ledger_records.reserve, threading.Event(), threading.Event()
+
+    def fails(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
+        told = reserve(connection, entries)
+        if entries[0].id == "use_bad":
+            is_writing.set()
+            assert go.wait(10)
+            raise ValueError("a fault of ours")
+        return told
+
+    async with town(text, folder, says([300], reason="length")) as here:
+        await here.tenant("a", most_tokens=1000)
+        monkeypatch.setattr(ledger_records, "reserve", fails)
+        ledger, asked = here.durable.tenancy.ledger, Asked("r", "a", None, PATH, "nano", 3, 1)
+        entries = [
+            Entry(name, asked, FREE, int(time.time()), True) for name in ("use_bad", "use_left")
+        ]
+        tasks = [asyncio.create_task(ledger.reserve(entry)) for entry in entries]
+        assert await asyncio.to_thread(is_writing.wait, 10)
+        tasks[1].cancel()
+        done, _ = await asyncio.wait([tasks[1]])
+        assert done.pop().cancelled()
+        go.set()
+        await asyncio.wait(tasks)
+        # The next reservation is written behind whatever is done for these.
+        await ledger.reserve(entries[0]._replace(id="use_next"))
+        assert [row["id"] for row in await here.rows(reservations)] == ["use_next"]
+        await here.check_books()

@@ -7,6 +7,7 @@ with it, or nothing. Imports no torch.
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 import resource
@@ -38,6 +39,8 @@ LENGTH: Final = struct.Struct("<I")
 _NICENESS = 5
 _WALKS, _WALK_TOKENS = 3, 12
 _WALK_SECONDS = 0.2
+_NO_THREAD = "can't start new thread"
+_SHORTAGES = (errno.ENOMEM, errno.EAGAIN, errno.EMFILE, errno.ENFILE)
 
 
 class CheckConfig(msgspec.Struct, frozen=True):
@@ -90,7 +93,9 @@ def main(note: str = "") -> int:
     config = msgspec.msgpack.decode(first, type=CheckConfig)
     try:
         guide = _open(config)
-    except Exception as error:  # noqa: BLE001 - a plugin may raise anything
+    except Exception as error:
+        if _is_shortage(error):
+            raise  # no refusal: for one the daemon starts a process that is not confined
         _write(answers, Verdict(told(error), is_fault=True))
         return 1
     _write(answers, Verdict(note=note))
@@ -136,6 +141,17 @@ def _open(config: CheckConfig) -> GuideStrategy:
     return guide
 
 
+def _is_shortage(error: BaseException | None) -> bool:
+    """Whether memory, threads or descriptors were short, which may pass and clients may cause."""
+    while error is not None:
+        if isinstance(error, MemoryError) or str(error) == _NO_THREAD:
+            return True
+        if isinstance(error, OSError) and error.errno in _SHORTAGES:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
 def _look_at(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> Verdict:
     try:
         _walk(guide.compile(spec), mask)
@@ -144,7 +160,7 @@ def _look_at(guide: GuideStrategy, spec: GuideSpec, mask: NDArray[np.int32]) -> 
     except (MemoryError, RecursionError) as error:
         return Verdict(f"it needs too much memory to compile ({type(error).__name__})")
     except Exception as error:  # noqa: BLE001 - a plugin may raise anything
-        if str(error) == "can't start new thread":
+        if str(error) == _NO_THREAD:
             return Verdict("it needs too much memory to compile (no room for a thread)")
         return Verdict(told(error), is_fault=True)
     return Verdict()

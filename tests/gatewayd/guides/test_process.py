@@ -62,6 +62,20 @@ sys.exit(guide_confined.main())
 """
 
 
+SHORT = """
+import errno, sys
+from gatewayd_engine import guide_check, guide_confined
+def short(config):
+    try:
+        raise {error}
+    except Exception as error:
+        raise ValueError("the tokenizer cannot be read") from error
+guide_check._open = short
+sys.exit(guide_confined.main())
+"""
+"""The guide cannot be opened, for a reason that may pass."""
+
+
 def linked(folder: Path) -> Path:
     """A checkpoint of links to files that only this user may read."""
     folder.chmod(0o700)
@@ -172,6 +186,19 @@ async def test_a_guide_that_needs_more_than_its_files_has_it_and_it_is_said(
     assert (len(watched.started), watched.unconfined) == (2, 1)
     (said,) = watched.told
     assert "needs more than its own files" in said
+
+
+@pytest.mark.parametrize(
+    "error", ["MemoryError", 'RuntimeError("can\'t start new thread")', "OSError(errno.EMFILE, '')"]
+)
+async def test_a_guide_that_is_short_of_memory_is_opened_confined_or_not_at_all(
+    error: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    watched = Watched(children.python("-c", SHORT.format(error=error)), monkeypatch)
+    with pytest.raises(StrategyUnavailable):
+        await watched.check()
+    assert (len(watched.started), watched.unconfined) == (2, 0)
+    assert "cannot be checked: the checker process ended with status 1" in caplog.text
 
 
 @pytest.mark.skipif(not has_landlock(), reason="this kernel has no Landlock")

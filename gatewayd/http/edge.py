@@ -195,7 +195,7 @@ class EdgeProtocol(ParsingProtocol):
                 self._enter_queue()
 
     def _enter_queue(self) -> None:
-        self.turns.ask(self, self._peer, self._principal())
+        self.turns.ask(self, self._peer, self._principal(), is_first=self.cycle is None)
 
     def _principal(self) -> Principal | None:
         """Whose key the request in front has, or the last one; None before one was found good."""

@@ -1,13 +1,13 @@
-"""Schedules connections that have unparsed bytes: pipelined requests and chunks of bodies.
+"""Schedules connections that have unparsed bytes: long headers, chunks, pipelined requests.
 
 A bounded number per iteration of the event loop: the loop accepts and reads between iterations, so
 an iteration must not grow with the number of connections.
 
-Round-robin between authenticated and unauthenticated connections, so that no number of
-unauthenticated ones starves a client with a key; within each class round-robin between clients,
-then between the connections of a client. Unauthenticated connections also have a rate limit: what
-they pipeline is refused, and refusals as fast as a core makes them would be one core less for the
-engine.
+Round-robin between authenticated connections, unauthenticated ones, and those whose first request
+is not whole yet, so that no number of one kind starves the others; within each class round-robin
+between clients, then between the connections of a client. Unauthenticated connections also have a
+rate limit: what they pipeline is refused, and refusals as fast as a core makes them would be one
+core less for the engine. A first request has none: it may have a key.
 """
 
 from __future__ import annotations
@@ -46,21 +46,31 @@ class ConnectionScheduler:
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
-        self._authenticated, self._unauthenticated = _Queue(), _Queue()
-        self._is_turn_of_authenticated = True
+        self._authenticated, self._first, self._unauthenticated = _Queue(), _Queue(), _Queue()
+        self._queues = deque((self._authenticated, self._first, self._unauthenticated))
         self._is_due = False
         self._rest_ends = 0.0
         self._rest: asyncio.TimerHandle | None = None
 
-    def ask(self, connection: Waiting, client: str, principal: Principal | None) -> None:
+    def ask(
+        self,
+        connection: Waiting,
+        client: str,
+        principal: Principal | None,
+        *,
+        is_first: bool = False,
+    ) -> None:
         """Queue a connection for a later iteration of the event loop.
 
         Args:
             connection: to resume.
             client: its address, or its network (IPv6 /64).
             principal: who its request was authenticated as; None before a key was accepted.
+            is_first: whether its first request is not whole yet.
         """
-        if principal is None:
+        if is_first:
+            self._first.add(client, connection)
+        elif principal is None:
             self._unauthenticated.add(client, connection)
         elif principal.key_id is None:
             # The operator, or everybody where there are no keys.
@@ -72,7 +82,8 @@ class ConnectionScheduler:
     def _call(self) -> None:
         if self._is_due:
             return
-        if self._authenticated or (self._unauthenticated and not self._is_resting()):
+        is_resting = self._is_resting()
+        if self._authenticated or self._first or (self._unauthenticated and not is_resting):
             self._is_due = True
             asyncio.get_running_loop().call_soon(self._run)
         elif self._unauthenticated and self._rest is None:
@@ -93,7 +104,7 @@ class ConnectionScheduler:
         try:
             for _ in range(MOST):
                 queue = self._next(is_resting)
-                if not queue:
+                if queue is None:
                     break
                 has_resumed |= queue is self._unauthenticated
                 queue.take().go_on()
@@ -104,13 +115,14 @@ class ConnectionScheduler:
                 self._rest_ends = self._clock() + REST_SECONDS
             self._call()
 
-    def _next(self, is_resting: bool) -> _Queue:
-        """The queue whose turn it is, or the other one if that is empty."""
-        if is_resting or not self._unauthenticated:
-            return self._authenticated
-        is_turn = self._is_turn_of_authenticated
-        self._is_turn_of_authenticated = not is_turn
-        return self._authenticated if is_turn and self._authenticated else self._unauthenticated
+    def _next(self, is_resting: bool) -> _Queue | None:
+        """The queue whose turn it is of those that are not empty; None if there is none."""
+        for _ in range(len(self._queues)):
+            queue = self._queues[0]
+            self._queues.rotate(-1)
+            if queue and not (is_resting and queue is self._unauthenticated):
+                return queue
+        return None
 
 
 class _Queue:

@@ -83,6 +83,26 @@ async def test_a_thousand_strangers_do_not_starve_a_chunked_body(
         await connection.close()
 
 
+async def test_long_headers_of_a_first_request_have_no_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They may have a key, and what others pipeline without one is no reason to wait."""
+    monkeypatch.setattr(edge_scheduler, "REST_SECONDS", 60.0)
+    stranger, *good = (Connection(app) for _ in range(1 + 3 * MOST))
+    for one in good:
+        one.edge.turns = type(stranger.edge).turns  # of one server
+    stranger.read(GET * 100)
+    await stranger.answers()
+    head = GET[:-2] + b"".join(b"x-%d: %s\r\n" % (i, b"a" * 900) for i in range(20)) + b"\r\n"
+    for one in good:
+        await one.send([head])
+    for one in good:
+        assert (await one.answers()).endswith(b"\r\n\r\n0")
+    assert stranger.edge._intake.size, "what is pipelined has its rate"
+    for one in (stranger, *good):
+        await one.close()
+
+
 @dataclass(eq=False)
 class Asking:
     """Asks again as soon as it has gone on."""
@@ -139,7 +159,14 @@ class Slow(ConnectionScheduler):
         super().__init__()
         self.waiting: list[Asking] = []
 
-    def ask(self, connection: object, client: str, principal: Principal | None) -> None:
+    def ask(
+        self,
+        connection: object,
+        client: str,
+        principal: Principal | None,
+        *,
+        is_first: bool = False,
+    ) -> None:
         self.waiting.append(connection)  # type: ignore[arg-type]
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 _M_MMAP_THRESHOLD = -3
 _LARGE_BYTES = 256 * 1024
-_M_MMAP_THRESHOLD = -3
-_LARGE_BYTES = 256 * 1024
 _M_ARENA_MAX = -8
 _ARENAS = 2
 
@@ -26,7 +24,10 @@ _trim = _function("malloc_trim")
 
 
 def settle() -> None:
-    """Limit malloc to two arenas, since few threads allocate at a time; call before any thread."""
+    """Limit malloc to two arenas, since few threads allocate at a time; map large blocks alone.
+
+    Call before any thread.
+    """
     if mallopt := _function("mallopt"):
         mallopt(_M_ARENA_MAX, _ARENAS)
         mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)

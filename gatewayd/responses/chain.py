@@ -203,5 +203,5 @@ def _read(connection: Connection, response_id: str, most_bytes: int) -> _Read | 
 
 
 def _as_text(column: Column[Any]) -> ColumnElement[str]:
-    """Length of JSON, which is stored as ASCII: characters are bytes."""
+    """A column of JSON as text, which is stored as ASCII: characters are bytes."""
     return type_coerce(column, Text)

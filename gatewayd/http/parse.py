@@ -6,7 +6,6 @@ Refused where JSON parsers differ: NaN, infinities, duplicate keys, bad UTF-8, l
 from __future__ import annotations
 
 import json
-import re
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +14,7 @@ from gatewayd.errors import InvalidRequest
 from gatewayd.http import collecting
 from gatewayd_hooks import checking
 from gatewayd_hooks.nesting import field_too_deep, too_deep
+from gatewayd_hooks.num_values import TOO_MANY, has_too_many
 from gatewayd_hooks.refusal import Refusal
 from gatewayd_hooks.tables import RequestTable
 
@@ -22,11 +22,6 @@ TableT = TypeVar("TableT", bound=RequestTable)
 
 _SMALL_BYTES = 16 * 1024
 """Of a body of which so few objects are made that the garbage collector may come by."""
-
-MOST_VALUES = 1 << 18
-"""Lists, objects and strings of a body. Numbers are small, and prompts may be a million of them."""
-_STRING = re.compile(rb'"[\[{]*+"?')
-_NO_MARKS = bytes(set(range(256)) - set(b'"[{'))
 
 _decode = msgspec.json.Decoder().decode
 
@@ -86,7 +81,8 @@ def _invalid(refusal: Refusal) -> InvalidRequest:
 
 
 def _object(body: bytes) -> dict[str, Any]:
-    _check_num_values(body)
+    if has_too_many(body):
+        raise InvalidRequest(TOO_MANY, code="invalid_json")
     try:
         _check_unique(body)
         value = _decode(body)
@@ -109,23 +105,3 @@ def _check_unique(body: bytes) -> None:
     except ValueError:
         _decode(body)  # says it in fewer words
         raise
-
-
-def _check_num_values(body: bytes) -> None:
-    """Refuse what would take a hundred times its bytes of memory when it is decoded."""
-    if len(body) <= MOST_VALUES:
-        return
-    if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= MOST_VALUES:
-        return
-    # Not so certain: texts may have brackets and escaped quotation marks. All steps but the last
-    # go over the bytes; that one goes over strings, and has few enough of them.
-    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
-    num_values = marks.count(b'"') // 2
-    if num_values <= MOST_VALUES:
-        num_values += len(_STRING.sub(b"", marks))
-    if num_values > MOST_VALUES:
-        raise InvalidRequest(
-            f"the body has more than {MOST_VALUES} lists, objects and strings, which is the "
-            "maximum: send it in parts",
-            code="invalid_json",
-        )

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gatewayd_hooks.nesting import field_too_deep, too_deep
+from gatewayd_hooks.num_values import TOO_MANY, has_too_many
 from gatewayd_hooks.refusal import Refusal
 
 
@@ -42,8 +43,11 @@ class HttpRequest:
         Of a body of megabytes it takes long: ``Gateway.read`` does it where nobody waits.
 
         Raises:
-            Refusal: it is not one, a key comes twice, or a number is none that JSON knows.
+            Refusal: it is not one, has too many values, a key comes twice, or a number is none that
+                JSON knows.
         """
+        if has_too_many(self.body):
+            raise Refusal(400, TOO_MANY, code="invalid_json")
         try:
             value = msgspec.json.decode(self.body)
             _find_duplicates(self.body.decode().lstrip())

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import GatewayError
-from gatewayd.http.parse import MOST_VALUES, parse
+from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
+from gatewayd_hooks.num_values import MOST_VALUES
 from gatewayd_hooks.tables import RequestTable
 
 SIZE = 2 << 20

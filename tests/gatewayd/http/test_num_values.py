@@ -10,9 +10,12 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.parse import MOST_VALUES, parse
+from gatewayd.http.parse import parse
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd_hooks.http import HttpRequest
+from gatewayd_hooks.num_values import MOST_VALUES
+from gatewayd_hooks.refusal import Refusal
 
 MIB = 1 << 20
 
@@ -73,3 +76,17 @@ def test_the_limit_is_exact(more: int) -> None:
 def test_what_is_no_json_is_told_so() -> None:
     with pytest.raises(InvalidRequest, match="is not JSON"):
         parse(CompletionRequest, b'["' * (MOST_VALUES - 10))
+
+
+@pytest.mark.parametrize("value", [[1], {}, "a"])
+def test_bodies_of_protocols_have_the_same_limit(value: object) -> None:
+    sent = body(messages=[value] * 300_000)
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refusal, match=f"more than {MOST_VALUES} lists") as refused:
+            HttpRequest("POST", "/v1/messages", {}, {}, {}, sent, "req").json()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert (refused.value.status, refused.value.code) == (400, "invalid_json")
+    assert peak < 3 * len(sent) + MIB

@@ -10,6 +10,7 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.messages import Message
 from gatewayd.parsing import ModelParsers
 from gatewayd.text.template import RESERVED, ChatTemplate
+from gatewayd_hooks.num_values import MOST_VALUES, num_values
 
 
 def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dict[str, Any]]:
@@ -18,6 +19,7 @@ def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dic
     Raises:
         InvalidRequest: a message lacks what its role needs, or has what it may not have.
     """
+    _check_arguments(messages)
     shown = []
     for at, message in enumerate(messages):
         fault = message.fault
@@ -34,6 +36,23 @@ def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dic
             call["id"] = parsers.call_id(call["id"])
         shown.append(one)
     return shown
+
+
+def _check_arguments(messages: Sequence[Message]) -> None:
+    """Refuse what would take a hundred times its bytes: arguments are JSON, decoded for templates.
+
+    Raises:
+        InvalidRequest: those of all calls have too many values.
+    """
+    texts = [text for message in messages for text in message.argument_texts]
+    if sum(map(len, texts)) <= MOST_VALUES:
+        return
+    if sum([num_values(text.encode(errors="surrogatepass")) for text in texts]) > MOST_VALUES:
+        raise InvalidRequest(
+            f"the arguments of all calls have more than {MOST_VALUES} lists, objects and strings, "
+            "which is the maximum: leave out older messages",
+            param="messages",
+        )
 
 
 def continued_of(request: ChatRequest) -> str | None:

@@ -21,10 +21,17 @@ def has_too_many(body: bytes) -> bool:
         return False
     if body.count(b'"') // 2 + body.count(b"[") + body.count(b"{") <= MOST_VALUES:
         return False
-    # Not so certain: texts may have brackets and escaped quotation marks. All steps but the last
-    # go over the bytes; that one goes over strings, and has few enough of them.
-    marks = body.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
+    return num_values(body) > MOST_VALUES
+
+
+def num_values(text: bytes) -> int:
+    """Lists, objects and strings of JSON; of more than ``MOST_VALUES`` perhaps the strings alone.
+
+    Texts may have brackets and escaped quotation marks, which do not count.
+    """
+    # All steps but the last go over the bytes; that one goes over strings, and has few enough.
+    marks = text.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NO_MARKS)
     num_strings = marks.count(b'"') // 2
     if num_strings > MOST_VALUES:
-        return True
-    return num_strings + len(_STRING.sub(b"", marks)) > MOST_VALUES
+        return num_strings
+    return num_strings + len(_STRING.sub(b"", marks))

@@ -149,6 +149,14 @@ class Message(RequestTable):
                 shown["name"] = self.name
         return shown
 
+    @property
+    def argument_texts(self) -> list[str]:
+        """Arguments of its calls, as they were sent."""
+        texts = [call.function.arguments for call in self.tool_calls or ()]
+        if self.function_call is not None:
+            texts.append(self.function_call.arguments)
+        return texts
+
     def _calls(self) -> list[dict[str, Any]]:
         calls = [(call.id, call.function) for call in self.tool_calls or ()]
         if self.function_call is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import tracemalloc
@@ -10,9 +11,12 @@ from typing import Any
 import pytest
 
 from gatewayd.errors import InvalidRequest
+from gatewayd.http.conversation import for_template
 from gatewayd.http.parse import parse
+from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
+from gatewayd.parsing import ModelParsers
 from gatewayd_hooks.http import HttpRequest
 from gatewayd_hooks.num_values import MOST_VALUES
 from gatewayd_hooks.refusal import Refusal
@@ -90,3 +94,24 @@ def test_bodies_of_protocols_have_the_same_limit(value: object) -> None:
         tracemalloc.stop()
     assert (refused.value.status, refused.value.code) == (400, "invalid_json")
     assert peak < 3 * len(sent) + MIB
+
+
+CALLS = [('{"a":[' + "{}," * 50_000 + "{}]}", 6), ('{"a":"[\\"' + "[" * 90_000 + '"}', 6)]
+
+
+@pytest.mark.parametrize(("arguments", "num_calls"), CALLS, ids=["objects", "a text"])
+def test_arguments_of_calls_are_decoded_up_to_the_same_limit(
+    arguments: str, num_calls: int
+) -> None:
+    call = {"id": "a", "type": "function", "function": {"name": "f", "arguments": arguments}}
+    message = {"role": "assistant", "content": "x", "tool_calls": [call]}
+    request, _ = parse(ChatRequest, body(messages=[message] * num_calls))
+    is_text = counted(json.loads(arguments)) < 10
+    tracemalloc.start()
+    try:
+        with contextlib.nullcontext() if is_text else pytest.raises(InvalidRequest, match="calls"):
+            for_template(request.messages, ModelParsers())
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 2 * MIB

@@ -43,7 +43,7 @@ class _Into:
         try:
             await self._room.check(self._owner, len(data) + FILE_BYTES)
         except StoreFull as refusal:
-            self.refusal = refusal
+            self.refusal = refusal.with_traceback(None)  # it leads here, and to the data
             await asyncio.to_thread(self._draft.drop)
             self._hold.give_back()
         else:

@@ -101,6 +101,10 @@ class EdgeProtocol(ParsingProtocol):
         if not self.peers[self._peer]:
             del self.peers[self._peer]
         super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it where the client has reset
+        # What leads back to the connection goes, or all of it, the last body included, would stay
+        # until the garbage collector looks through what is old.
+        del self._extensions[patience.EXTENSION]
         self._departure.tell()
 
     def read_size(self) -> int:

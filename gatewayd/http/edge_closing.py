@@ -75,8 +75,14 @@ class EdgeTransport:
     def ended(self) -> None:
         """The connection is lost."""
         self.is_over = True
+        self._end_input = _nothing_left  # it leads to the connection, which leads here
         if self._end is not None:
             self._end.cancel()
+
+
+def _nothing_left() -> bool:
+    """Nothing can come."""
+    return False
 
 
 def _drop(data: bytes) -> None:

@@ -77,6 +77,11 @@ class Form:
         self._pieces.clear()
         return data
 
+    def close(self) -> None:
+        """Nothing more comes. The parser leads back here: without this, only the collector ends it."""
+        self._parser.callbacks = {}
+        self._pieces.clear()
+
     def check(self) -> None:
         """The body has ended.
 
@@ -186,6 +191,16 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
     except FormParserError as error:
         raise InvalidRequest(f"the form cannot be read: {error}", code="invalid_form") from None
     claim(scope, _AT_ONCE)
+    try:
+        await _receive_into(form, scope, receive, sink, limit)
+    finally:
+        form.close()
+    return form
+
+
+async def _receive_into(
+    form: Form, scope: Scope, receive: Receive, sink: Sink, limit: int
+) -> None:
     waiting, total = 0, 0
     while True:
         message = await receive()
@@ -209,7 +224,6 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
             break
     form.check()
     await sink.write(form.take())
-    return form
 
 
 async def _discard(receive: Receive) -> None:

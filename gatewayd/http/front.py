@@ -105,6 +105,7 @@ class Front:
             if is_refusal(error):
                 self._note(scope, exchange, why_of(error))
             await self._answer(scope, exchange, error)
+            release_frames(error)
         except HTTPException as error:
             allow = [(b"allow", value.encode()) for value in (error.headers or {}).values()]
             await self._answer(scope, exchange, _routing_error(scope, error), allow)
@@ -144,6 +145,18 @@ class Front:
             error.retry_after = 1
         extra = [*(headers or []), *([CLOSE] if closes(scope, error) else [])]
         await send_error(exchange.send, error, extra, self._shape(scope, error))
+
+
+def release_frames(error: BaseException) -> None:
+    """Let go of the frames that an error passed, once it has been answered.
+
+    Where one of them holds the error, itself or by what it works with, they and the request's body
+    would stay in memory until the garbage collector looks through what is old.
+    """
+    found: BaseException | None = error
+    while found is not None and found.__traceback__ is not None:
+        found.__traceback__ = None
+        found = found.__cause__ or found.__context__
 
 
 def _routing_error(scope: Scope, error: HTTPException) -> GatewayError:

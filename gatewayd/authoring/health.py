@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -11,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from gatewayd.cores import available_cores
 from gatewayd_hooks import children
 from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.errors import nearest
@@ -92,7 +92,7 @@ def check(
     if only:
         missing = [plugin for plugin in missing if plugin in only]
         entries = tuple(entry for entry in entries if entry.plugin in only)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(available_cores()) as pool:
         checkups = pool.map(
             lambda entry: _examine(entry, catalog, chosen, settings.get(entry.plugin, {})),
             entries,

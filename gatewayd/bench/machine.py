@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import shutil
 import subprocess
 from pathlib import Path
 
+from gatewayd.cores import available_cores
 from gatewayd_hooks import children
 
 _SECONDS = 20.0
@@ -52,5 +52,4 @@ def processor() -> str:
                 break
     except OSError:
         pass
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return f"{name}, {cores} cores"
+    return f"{name}, {available_cores()} cores"

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from gatewayd.config import Config
+from gatewayd.cores import available_cores
 from gatewayd.launch import NONE, model_folder
 from gatewayd.sizes import sizes
 
@@ -60,7 +61,7 @@ def torch(config: Config) -> Finding:
 
 def cpu(config: Config) -> Finding:
     """Cores that may be used, and the vector instructions."""
-    cores = len(os.sched_getaffinity(0))
+    cores = available_cores()
     features = _cpu_features() & {"avx2", "avx512f", "avx512_bf16", "amx_bf16", "asimd", "sve"}
     text = f"{cores} cores; {', '.join(sorted(features)) or 'no known vector instructions'}"
     if cores < 2:

@@ -78,7 +78,7 @@ class Form:
         return data
 
     def close(self) -> None:
-        """Nothing more comes. The parser leads back here: without this, only the collector ends it."""
+        """Nothing more comes: end the cycle of form and parser."""
         self._parser.callbacks = {}
         self._pieces.clear()
 
@@ -198,9 +198,7 @@ async def receive_form(scope: Scope, receive: Receive, sink: Sink, limit: int) -
     return form
 
 
-async def _receive_into(
-    form: Form, scope: Scope, receive: Receive, sink: Sink, limit: int
-) -> None:
+async def _receive_into(form: Form, scope: Scope, receive: Receive, sink: Sink, limit: int) -> None:
     waiting, total = 0, 0
     while True:
         message = await receive()

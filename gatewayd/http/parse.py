@@ -13,7 +13,7 @@ import msgspec
 from gatewayd.errors import InvalidRequest
 from gatewayd.http import collecting
 from gatewayd_hooks import checking
-from gatewayd_hooks.nesting import field_too_deep, too_deep
+from gatewayd_hooks.nesting import field_too_deep, is_too_deep, too_deep
 from gatewayd_hooks.num_values import TOO_MANY, has_too_many
 from gatewayd_hooks.refusal import Refusal
 from gatewayd_hooks.tables import RequestTable
@@ -83,14 +83,14 @@ def _invalid(refusal: Refusal) -> InvalidRequest:
 def _object(body: bytes) -> dict[str, Any]:
     if has_too_many(body):
         raise InvalidRequest(TOO_MANY, code="invalid_json")
+    if is_too_deep(body):
+        field = field_too_deep(body)
+        raise InvalidRequest(too_deep(field), param=field, code="invalid_json")
     try:
         _check_unique(body)
         value = _decode(body)
     except InvalidRequest:
         raise
-    except RecursionError:
-        field = field_too_deep(body)
-        raise InvalidRequest(too_deep(field), param=field, code="invalid_json") from None
     except (msgspec.DecodeError, ValueError) as error:
         raise InvalidRequest(f"the body is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):

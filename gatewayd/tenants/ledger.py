@@ -144,7 +144,7 @@ class Ledger:
             try:
                 await self._reserve_together(some)
             except asyncio.CancelledError:
-                for _, written in some:
+                for _, written in (*some, *self._wanted):
                     written.cancel()
                 raise
 

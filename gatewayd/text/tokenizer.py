@@ -13,6 +13,7 @@ from typing import TypeVar
 from tokenizers import Tokenizer as Backend
 
 from gatewayd import memory
+from gatewayd.cores import available_cores
 from gatewayd.fair_queue import QueueStats
 from gatewayd.fair_threads import FairThreads
 from gatewayd.text.detokenizer import Detokenizer
@@ -56,7 +57,7 @@ class Tokenizer:
             backend.no_padding()
         self._threads = FairThreads("gatewayd-tokenize", 2)
         # Of two cores it takes half of one: the other is the engine's, which may run on them.
-        rest = 1 / max(1, (os.cpu_count() or 1) - 1)
+        rest = 1 / max(1, available_cores() - 1)
         self._long_thread = FairThreads("gatewayd-tokenize-long", 1, rest=rest)
         added = self._trusting.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)

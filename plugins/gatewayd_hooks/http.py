@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_hooks.nesting import field_too_deep, too_deep
+from gatewayd_hooks.nesting import field_too_deep, is_too_deep, too_deep
 from gatewayd_hooks.num_values import TOO_MANY, has_too_many
 from gatewayd_hooks.refusal import Refusal
 
@@ -48,14 +48,14 @@ class HttpRequest:
         """
         if has_too_many(self.body):
             raise Refusal(400, TOO_MANY, code="invalid_json")
+        if is_too_deep(self.body):
+            name = field_too_deep(self.body)
+            raise Refusal(400, too_deep(name), param=name, code="invalid_json")
         try:
             value = msgspec.json.decode(self.body)
             _find_duplicates(self.body.decode().lstrip())
         except (msgspec.DecodeError, ValueError) as error:
             raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
-        except RecursionError:
-            name = field_too_deep(self.body)
-            raise Refusal(400, too_deep(name), param=name, code="invalid_json") from None
         if not isinstance(value, dict):
             raise Refusal(400, "the body must be a JSON object", code="invalid_json")
         return value

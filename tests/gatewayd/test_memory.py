@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
+
+from gatewayd import memory
 
 JOB = """
 import asyncio, random, sys
@@ -35,3 +38,25 @@ def test_long_texts_leave_no_memory_behind() -> None:
     file = Path(__file__).parents[2] / "engine/gatewayd_engine/models/nano/tokenizer.json"
     grown = subprocess.check_output([sys.executable, "-c", JOB, str(file)])
     assert int(grown) < 64 << 20
+
+
+def test_giving_back_takes_a_tenth_of_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of 40 ms each, asked for all the time; and the last one is not forgotten."""
+    times: list[float] = []
+
+    def trim(_: int) -> None:
+        times.append(time.monotonic())
+        time.sleep(0.04)
+
+    monkeypatch.setattr(memory, "_trim", trim)
+    monkeypatch.setattr(memory, "_rest_ends", 0.0)
+    end = time.monotonic() + 0.6
+    while time.monotonic() < end:
+        memory.give_back()
+        time.sleep(0.001)
+    assert len(times) == 2
+    assert times[1] - times[0] >= 0.4
+    deadline = time.monotonic() + 5
+    while len(times) < 3:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -42,7 +42,9 @@ def completion(prompt: Any, **fields: Any) -> bytes:
 def form(num_bytes: int) -> bytes:
     content = b'--b\r\nContent-Disposition: form-data; name="file"; filename="a.jsonl"\r\n\r\n'
     content += b'{"a":1}\n' * (num_bytes // 8)
-    content += b'\r\n--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
+    content += (
+        b'\r\n--b\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--b--\r\n'
+    )
     return http("/v1/files", content, "multipart/form-data; boundary=b")
 
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.nesting import field_too_deep
+from gatewayd_hooks.nesting import MAX_DEPTH, field_too_deep, is_too_deep
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama
@@ -34,6 +37,17 @@ def test_the_field_is_found(head: bytes, name: str, value: bytes) -> None:
 @pytest.mark.parametrize("body", [DEEP, b"", b"{", b'{"a": [1]}', b'"' * 10_000, b"[" * 10_000])
 def test_where_there_is_no_field_none_is_named(body: bytes) -> None:
     assert field_too_deep(body) is None
+
+
+@given(st.lists(st.sampled_from(["[", "]", "{", "}", '"', '\\"', '"[[}{"', "\\\\", "1,"])))
+def test_depth_is_counted_outside_of_strings(parts: list[str]) -> None:
+    inner = json.dumps("".join(parts)).encode()
+    for depth in (MAX_DEPTH - 1, MAX_DEPTH):
+        value = b"[" * depth + inner + b"," + inner + b"]" * depth
+        assert not is_too_deep(value)
+        json.loads(value)
+        assert is_too_deep(b"[" + value + b"]") is (depth == MAX_DEPTH)
+        assert not is_too_deep(b"[" + b",".join([b"[]"] * 2 * depth) + b"]")
 
 
 @pytest.mark.parametrize("field", ["response_format", "messages", "tools", "metadata"])

@@ -42,8 +42,11 @@ def _triggers() -> list[str]:
             ("UPDATE", "OLD", old),
             ("DELETE", "OLD", old),
         ):
+            # Only the first change of a row needs its content, which takes longer than to look.
+            known = f"SELECT 1 FROM changed WHERE kind = '{kind}' AND id = {row}.\"{key}\""
             made.append(
-                f"CREATE TEMP TRIGGER of_{kind}_{what} AFTER {what} ON main.{kind} BEGIN "
+                f"CREATE TEMP TRIGGER of_{kind}_{what} AFTER {what} ON main.{kind} "
+                f"WHEN NOT EXISTS ({known}) BEGIN "
                 f"INSERT OR IGNORE INTO changed VALUES ('{kind}', {row}.\"{key}\", {content}); END"
             )
     return made

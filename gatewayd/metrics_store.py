@@ -55,6 +55,7 @@ class StoreCollector(Collector):
         yield refusals
         yield GaugeMetricFamily(
             "gatewayd_audit_faults",
-            "What is not as the daemon left it: the audit, tenants, keys, prices and budgets.",
+            "What is not as the daemon left it: the audit, tenants, keys, prices and budgets, and "
+            "reservations as this start has found them.",
             value=self._tenancy.num_faults,
         )

@@ -154,6 +154,8 @@ budgets = Table(
     # "day" or "month", in UTC; and when the one began in which the amounts above count.
     Column("budget_period", Text),
     Column("period_begin", Integer, nullable=False, server_default=text("0")),
+    # Sum of the tags of the reservations that count above, see tenants.reservation_seals.
+    Column("reserved_tags", Integer),
 )
 
 keys = Table(
@@ -208,6 +210,8 @@ reservations = Table(
     Column("output_price", Integer, nullable=False),
     # Of the period of the budget that it was taken from.
     Column("period_begin", Integer, nullable=False, server_default=text("0")),
+    # See tenants.reservation_seals.
+    Column("seal", LargeBinary),
 )
 
 usage = Table(

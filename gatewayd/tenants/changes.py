@@ -68,7 +68,7 @@ def change_tenant(desk: Desk, params: Params, body: Terms) -> dict[str, Any]:
     """Change its limits, budget and weight."""
     values = msgspec.to_builtins(body)
     kept = kept_percent(desk.connection)
-    records.change_tenant(desk.connection, params["tenant"], desk.believed, values)
+    records.change_tenant(desk.connection, desk.secret, params["tenant"], desk.believed, values)
     check_floors(desk.connection, kept)
     desk.note("tenant.set", params["tenant"], **values)
     return _tenant(desk, params["tenant"])

@@ -7,6 +7,7 @@ row of it is trusted. The tenant ``default`` remains: its operator has to repair
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -15,7 +16,7 @@ from sqlalchemy import Connection
 from gatewayd.errors import Conflict
 from gatewayd.store import shape
 from gatewayd.store.tables import DEFAULT_TENANT
-from gatewayd.tenants import audit, seals
+from gatewayd.tenants import audit, reservation_seals, seals
 from gatewayd.tenants.records import Everything
 from gatewayd.tenants.seals import STATE, Fault
 from gatewayd.tenants.secret import Secret
@@ -85,8 +86,24 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
             target="audit",
             detail={},
         )
+    reservation_seals.seal_all(connection, secret)
     seals.seal_everything(connection, secret, 0, *head)
     return True
+
+
+def begin_reservations(connection: Connection, secret: Secret, report: Report) -> None:
+    """Seal the reservations of a store of an older version, once; none where there are faults.
+
+    What has no seal afterwards somebody else has inserted.
+    """
+    state = seals.state_of(connection, secret)
+    if state is None or seals.RESERVATIONS in state.totals:
+        return
+    if not report.all:
+        reservation_seals.seal_all(connection, secret)
+    seals.put_state(
+        connection, secret, state._replace(totals={**state.totals, seals.RESERVATIONS: 1})
+    )
 
 
 def examine(
@@ -137,6 +154,14 @@ def accept(connection: Connection, secret: Secret, file: Path, at: float, actor:
     kept = audit.read(secret, file)
     seals.seal_everything(connection, secret, 0 if kept is None else kept.changes, *head)
     return report.all
+
+
+def doubts_budget(faults: Sequence[Fault], tenant: str) -> bool:
+    """Whether the budget of a tenant may be wrong."""
+    return any(
+        fault.kind == STATE or (fault.kind == "budgets" and fault.id in ("", tenant))
+        for fault in faults
+    )
 
 
 def trusted(everything: Everything, faults: tuple[Fault, ...]) -> Everything:

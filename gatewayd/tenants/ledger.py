@@ -17,6 +17,7 @@ from gatewayd.store.database import Database
 from gatewayd.tenants import ledger_records as records
 from gatewayd.tenants.costs import Entry, Settlement, Spent
 from gatewayd.tenants.marks import Marks
+from gatewayd.tenants.secret import Secret
 from gatewayd_engine.logs import Rarely
 
 _log = logging.getLogger(__name__)
@@ -44,13 +45,15 @@ class Ledger:
     Args:
         database: where.
         marks: see there.
+        secret: the server's, by which reservations are sealed.
     """
 
-    def __init__(self, database: Database, marks: Marks) -> None:
+    def __init__(self, database: Database, marks: Marks, secret: Secret) -> None:
         self.marks = marks
         self.uncharged_seconds = 0.0
         self._rarely = Rarely()
         self._database = database
+        self._secret = secret
         self._left: list[Settlement] = []
         self._slots: dict[str, int] = {}
         self._writing: asyncio.Task[None] | None = None
@@ -156,8 +159,9 @@ class Ledger:
             return
         told: Sequence[Exception | None]
         try:
+            entries = [one.entry for one in some]
             told = await self._database.write(
-                lambda connection: records.reserve(connection, [one.entry for one in some])
+                lambda connection: records.reserve(connection, entries, self._secret)
             )
         except StoreUnavailable as error:
             told = [error] * len(some)
@@ -180,7 +184,7 @@ class Ledger:
             some = self._left[:_AT_ONCE]
             await until_done(
                 lambda some=some: self._database.write(  # type: ignore[misc]
-                    lambda connection: records.settle(connection, some)
+                    lambda connection: records.settle(connection, some, self._secret)
                 )
             )
             del self._left[: len(some)]

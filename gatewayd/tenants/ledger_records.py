@@ -1,4 +1,4 @@
-"""The ledger's SQL: reserve, settle, recover. What belongs together is one transaction.
+"""The ledger's SQL: reserve and settle. What belongs together is one transaction.
 
 At every commit, for each tenant: ``used`` of its budget is the sum of its usage, ``reserved`` that
 of its reservations, both of those that came in the budget's period, and both together are within
@@ -9,19 +9,34 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Integer,
+    LargeBinary,
+    Row,
+    bindparam,
+    cast,
+    delete,
+    func,
+    insert,
+    or_,
+    select,
+    update,
+)
 
 from gatewayd.errors import InsufficientQuota
+from gatewayd.store.ids import new_id
 from gatewayd.store.prepared import Prepared
 from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants import reservation_seals as seals
 from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
-from gatewayd.tenants.marks import Mark
 from gatewayd.tenants.periods import end_of
-from gatewayd.tenants.prices import Price
+from gatewayd.tenants.prices import FREE
+from gatewayd.tenants.secret import Secret
 from gatewayd.tenants.turnover import period_of, turn
 
 _RESERVE = Prepared(
@@ -42,13 +57,19 @@ _RESERVE = Prepared(
     .values(
         reserved_tokens=budgets.c.reserved_tokens + bindparam("tokens"),
         reserved_micros=budgets.c.reserved_micros + bindparam("micros"),
+        reserved_tags=func.coalesce(budgets.c.reserved_tags, 0) + bindparam("tag"),
     )
 )
 _AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 _RELEASE = Prepared(
     delete(reservations)
     .where(reservations.c.id.in_(_AMONG))
-    .returning(reservations.c.id, reservations.c.period_begin)
+    # As they were written, whatever somebody has made of them: no bytes that are no text.
+    .returning(
+        reservations.c.id,
+        cast(reservations.c.period_begin, Integer),
+        cast(reservations.c.seal, LargeBinary),
+    )
 )
 _SETTLED = Prepared(select(usage.c.id).where(usage.c.id.in_(_AMONG)))
 _MOVE = Prepared(
@@ -59,6 +80,10 @@ _MOVE = Prepared(
         used_micros=budgets.c.used_micros + bindparam("micros"),
         reserved_tokens=func.max(0, budgets.c.reserved_tokens - bindparam("released_tokens")),
         reserved_micros=func.max(0, budgets.c.reserved_micros - bindparam("released_micros")),
+        # NULL, as it was at first, while nothing is reserved.
+        reserved_tags=func.nullif(
+            func.coalesce(budgets.c.reserved_tags, 0) - bindparam("released_tags"), 0
+        ),
     )
 )
 _OF_A_REQUEST = ("request_id", "tenant", "key_id", "endpoint", "model", "created_at")
@@ -71,13 +96,18 @@ def _given(*names: str) -> dict[str, Any]:
 
 _HOLD = Prepared(
     insert(reservations).values(
-        _given("id", *_OF_A_REQUEST, "prompt_tokens", "tokens", "micros", *_PRICES, "period_begin")
+        _given(
+            *("id", *_OF_A_REQUEST, "prompt_tokens"),
+            *("tokens", "micros", *_PRICES, "period_begin", "seal"),
+        )
     )
 )
 _USE = Prepared(insert(usage).values(_given("id", *_OF_A_REQUEST, "micros", *Spent._fields)))
 
 
-def reserve(connection: Connection, entries: Sequence[Entry]) -> list[InsufficientQuota | None]:
+def reserve(
+    connection: Connection, entries: Sequence[Entry], secret: Secret
+) -> list[InsufficientQuota | None]:
     """Take the most that each request may take from its tenant's budget, in their order.
 
     Returns:
@@ -93,21 +123,22 @@ def reserve(connection: Connection, entries: Sequence[Entry]) -> list[Insufficie
             begin, _ = turn(connection, asked.tenant, entry.created_at)
             begins[asked.tenant] = entry.created_at, begin
         amount = {"tokens": asked.tokens, "micros": entry.micros}
-        if _RESERVE.run(connection, whose=asked.tenant, **amount).rowcount != 1:
+        tag = seals.tag_of(secret, entry.id)
+        if _RESERVE.run(connection, whose=asked.tenant, tag=tag, **amount).rowcount != 1:
             refused[entry.id] = _refusal(connection, entry)
             continue
-        held.append(
-            {
-                "id": entry.id,
-                **_of_a_request(entry),
-                "prompt_tokens": asked.prompt_tokens,
-                **amount,
-                "input_price": price.input,
-                "cached_price": price.cached,
-                "output_price": price.output,
-                "period_begin": begin,
-            }
-        )
+        row = {
+            "id": entry.id,
+            **_of_a_request(entry),
+            "prompt_tokens": asked.prompt_tokens,
+            **amount,
+            "input_price": price.input,
+            "cached_price": price.cached,
+            "output_price": price.output,
+            "period_begin": begin,
+        }
+        row["seal"] = seals.seal_of_row(secret, row)
+        held.append(row)
     _HOLD.run_for_all(connection, held)
     return [refused.get(entry.id) for entry in entries]
 
@@ -115,37 +146,69 @@ def reserve(connection: Connection, entries: Sequence[Entry]) -> list[Insufficie
 class _Moved:
     """By how much the amounts of one budget change."""
 
-    __slots__ = ("micros", "released_micros", "released_tokens", "tokens")
+    __slots__ = ("micros", "released_micros", "released_tags", "released_tokens", "tokens")
 
     def __init__(self) -> None:
-        self.tokens = self.micros = self.released_tokens = self.released_micros = 0
+        self.tokens = self.micros = 0
+        self.released_tokens = self.released_micros = self.released_tags = 0
+
+    def make(self, connection: Connection, tenant: str) -> None:
+        """Change the budget of a tenant."""
+        _MOVE.run(
+            connection,
+            whose=tenant,
+            tokens=self.tokens,
+            micros=self.micros,
+            released_tokens=self.released_tokens,
+            released_micros=self.released_micros,
+            released_tags=self.released_tags,
+        )
 
 
-def settle(connection: Connection, settlements: Sequence[Settlement]) -> None:
+def charge(connection: Connection, tenant: str, amounts: seals.Amounts, at: int) -> None:
+    """Charge for what a budget has reserved, of requests that nobody knows any more.
+
+    Args:
+        connection: to write with.
+        tenant: whose budget it is.
+        amounts: that are used from now on, and not reserved.
+        at: Unix time of the row of usage.
+    """
+    moved = _Moved()
+    moved.tokens = moved.released_tokens = amounts.tokens
+    moved.micros = moved.released_micros = amounts.micros
+    moved.released_tags = amounts.tags
+    moved.make(connection, tenant)
+    unknown = Asked("unknown", tenant, None, "unknown", "unknown", amounts.tokens, 0)
+    entry = Entry(new_id("use_"), unknown, FREE, at, True)
+    spent = Spent("lost", amounts.tokens, 0, 0)
+    row = {"id": entry.id, "micros": amounts.micros, **_of_a_request(entry), **spent._asdict()}
+    _USE.run(connection, **row)
+
+
+def settle(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
     """Write down what requests took and let go of the rest; once more changes nothing.
 
     What ran and has no reservation any more, for which somebody else must have deleted it, is
     charged all the same.
     """
     ids = {"ids": json.dumps([settlement.entry.id for settlement in settlements])}
-    released = dict(_RELEASE.run(connection, **ids).fetchall())
+    released = {row[0]: row[1:] for row in _RELEASE.run(connection, **ids).fetchall()}
     settled = {found for (found,) in _SETTLED.run(connection, **ids)}
     rows: list[dict[str, object]] = []
     moves: dict[tuple[str, int], _Moved] = defaultdict(_Moved)  # by tenant and period
     for entry, spent in settlements:
-        begin = released.pop(entry.id, None)
-        if entry.id in settled or (begin is None and spent is None):
+        row = released.pop(entry.id, None)
+        if entry.id in settled or (row is None and spent is None):
             continue
         settled.add(entry.id)
         tenant = entry.asked.tenant
-        if begin is None:
-            # Nothing was reserved: it counts in the period in which it came.
-            _, begin = turn(connection, tenant, entry.created_at)
-        move = moves[tenant, begin]
+        move = moves[tenant, _period_of(connection, entry, row, secret)]
         if entry.is_reserved:
-            # As it was reserved: the row is not sealed, and the budget is.
+            # As it was reserved, whatever its row says.
             move.released_tokens += entry.asked.tokens
             move.released_micros += entry.micros
+            move.released_tags += seals.tag_of(secret, entry.id)
         if spent is not None:
             micros = entry.price.cost(
                 spent.prompt_tokens, spent.cached_tokens, spent.completion_tokens
@@ -159,43 +222,29 @@ def settle(connection: Connection, settlements: Sequence[Settlement]) -> None:
     for (tenant, begin), move in moves.items():
         if begin != period_of(connection, tenant):
             continue  # it is over, perhaps since an entry above: nothing of it counts
-        _MOVE.run(
-            connection,
-            whose=tenant,
-            tokens=move.tokens,
-            micros=move.micros,
-            released_tokens=move.released_tokens,
-            released_micros=move.released_micros,
-        )
+        move.make(connection, tenant)
 
 
-def lost(connection: Connection, known: Mapping[str, Mark]) -> list[Settlement]:
-    """What the dead had reserved, to be settled at what was marked; without a mark at its prompts.
+def _period_of(
+    connection: Connection, entry: Entry, row: tuple[object, object] | None, secret: Secret
+) -> int:
+    """When the period of its tenant's budget began in which a request counts; -1 for none."""
+    tenant = entry.asked.tenant
+    if not entry.is_reserved:
+        return turn(connection, tenant, entry.created_at)[1]
+    begin = period_of(connection, tenant)
+    if begin is None:
+        return -1
+    if entry.created_at >= begin:
+        return begin
+    # It came after the clock was set back: its row knows, unless somebody has edited it.
+    is_known = row is not None and row[0] == begin and seals.is_sealed(secret, entry, *row)
+    return begin if is_known else -1
 
-    Args:
-        connection: to read with.
-        known: how far each had come, by reservation.
-    """
-    rows = connection.execute(select(reservations)).all()
-    settlements = []
-    for row in rows:
-        asked = Asked(
-            row.request_id,
-            row.tenant,
-            row.key_id,
-            row.endpoint,
-            row.model,
-            row.prompt_tokens,
-            row.tokens - row.prompt_tokens,
-        )
-        price = Price(row.input_price, row.cached_price, row.output_price)
-        generated, prompt, cached = known.get(row.id) or Mark(0, row.prompt_tokens, 0)
-        if generated and not prompt:  # there is no answer to nothing
-            prompt = row.prompt_tokens
-        prompt = min(prompt, row.prompt_tokens)
-        spent = Spent("lost", prompt, min(cached, prompt), min(generated, asked.most_tokens))
-        settlements.append(Settlement(Entry(row.id, asked, price, row.created_at, True), spent))
-    return settlements
+
+def with_usage(connection: Connection, ids: Sequence[str]) -> set[str]:
+    """Which of these reservations have usage."""
+    return {found for (found,) in _SETTLED.run(connection, ids=json.dumps(ids))}
 
 
 def remove_older(connection: Connection, created_at: float, most: int) -> int:

@@ -23,6 +23,7 @@ from gatewayd.store.tables import (
 )
 from gatewayd.tenants import turnover
 from gatewayd.tenants.periods import begin_of
+from gatewayd.tenants.secret import Secret
 
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 QUOTAS = ("kv_floor", "kv_ceiling")
@@ -55,7 +56,7 @@ def everything(connection: Connection) -> Everything:
 
 
 def _with_budgets() -> Any:  # noqa: ANN401 - a select of many columns
-    amounts = [column for column in budgets.c if column.name != "tenant"]
+    amounts = [column for column in budgets.c if column.name not in ("tenant", "reserved_tags")]
     total = func.coalesce(kept.c.files + kept.c.responses + kept.c.batches, 0)
     return (
         select(tenants, *amounts, total.label("kept_bytes"))
@@ -102,7 +103,9 @@ def add_tenant(connection: Connection, name: str, now: int, values: Mapping[str,
     connection.execute(insert(budgets).values(tenant=name, **began, **_some(values, BUDGETS)))
 
 
-def change_tenant(connection: Connection, name: str, now: int, values: Mapping[str, Any]) -> None:
+def change_tenant(
+    connection: Connection, secret: Secret, name: str, now: int, values: Mapping[str, Any]
+) -> None:
     """Change limits and budgets; None takes one away."""
     before = tenant(connection, name)
     if limits := _some(values, LIMITS):
@@ -110,7 +113,7 @@ def change_tenant(connection: Connection, name: str, now: int, values: Mapping[s
     if amounts := _some(values, BUDGETS):
         connection.execute(update(budgets).where(budgets.c.tenant == name).values(amounts))
     if values.get("budget_period", before.budget_period) != before.budget_period:
-        turnover.choose(connection, name, values["budget_period"], now)
+        turnover.choose(connection, secret, name, values["budget_period"], now)
 
 
 def remove_tenant(connection: Connection, name: str, now: int) -> None:

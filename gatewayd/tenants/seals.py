@@ -21,6 +21,8 @@ from gatewayd.tenants.secret import Secret
 TABLES = {table.name: table for table in (tenants, keys, prices, budgets)}
 STATE = ""
 """The kind of a fault after which no row is trusted."""
+RESERVATIONS = "reservations"
+"""The kind of their faults; a total of that name says that they have seals, see ``State``."""
 
 
 _USUAL = {
@@ -56,7 +58,8 @@ class State(NamedTuple):
 
     Attributes:
         changes: number of the last change.
-        totals: by table, the sum of all versions.
+        totals: by table, the sum of all versions; and 1 for reservations, whose seals are in their
+            own rows, once all of them have some. Before, none had.
         audit_seq: number of the last audit row at that time.
         audit_mac: its MAC.
     """
@@ -209,7 +212,7 @@ def seal_everything(
         changes = max(changes, state.changes)
     raw.execute("DELETE FROM seals")
     raw.execute("DELETE FROM seal_state")
-    totals = dict.fromkeys(TABLES, 0)
+    totals = {**dict.fromkeys(TABLES, 0), RESERVATIONS: 1}
     for kind in TABLES:
         for row_id, content in raw.execute(_ALL[kind]).fetchall():
             changes += 1

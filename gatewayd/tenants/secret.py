@@ -6,6 +6,7 @@ user reads. Without it no key is valid any more: it belongs into a backup of the
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import secrets
 import stat
@@ -19,6 +20,7 @@ NAME = "secret"
 CREDENTIAL = "gatewayd.secret"
 _BYTES = 32
 _TEXT = 2 * _BYTES
+_MAC_BYTES = 16
 
 
 class Secret:
@@ -28,13 +30,14 @@ class Secret:
         value: 32 random bytes.
     """
 
-    __slots__ = ("_keys", "_salts", "_seals")
+    __slots__ = ("_keys", "_reservations", "_salts", "_seals")
 
     def __init__(self, value: bytes) -> None:
         def derived(label: bytes) -> bytes:
             return hmac.digest(value, label, "sha256")
 
         self._keys, self._salts, self._seals = map(derived, (b"keys", b"salts", b"seals"))
+        self._reservations = hashlib.blake2b(key=derived(b"reservations"), digest_size=_MAC_BYTES)
 
     def digest(self, secret: bytes) -> bytes:
         """What is kept of an API key's secret."""
@@ -47,6 +50,12 @@ class Secret:
     def seal(self, content: bytes) -> str:
         """What only this server can have written below something."""
         return hmac.digest(self._seals, content, "sha256").hex()
+
+    def reservation(self, content: bytes) -> bytes:
+        """The MAC of a reservation; keyed BLAKE2b, since each request has two."""
+        mac = self._reservations.copy()
+        mac.update(content)
+        return mac.digest()
 
     def __repr__(self) -> str:
         return "Secret(***)"

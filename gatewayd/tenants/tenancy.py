@@ -21,6 +21,7 @@ from gatewayd.tenants import (
     ledger_records,
     marks,
     records,
+    recovery,
     sealing,
     seals,
     usage_sums,
@@ -47,11 +48,13 @@ class Begun(NamedTuple):
         secret: the server's.
         lost: what ran when the last process died, where the disk had no room to settle it.
         verified: rows of the audit that were found whole.
+        num_faults: of reservations.
     """
 
     secret: Secret
     lost: Sequence[Settlement] = ()
     verified: audit.Verified | None = None
+    num_faults: int = 0
 
 
 class _Seen(NamedTuple):
@@ -74,7 +77,8 @@ class Tenancy:
     Attributes:
         directory: who may come in.
         ledger: of what is used.
-        num_faults: of the audit and of sealed rows, when somebody last looked.
+        num_faults: of the audit and of sealed rows, when somebody last looked, and of the
+            reservations that the start has found.
 
     Args:
         database: of the store.
@@ -91,11 +95,11 @@ class Tenancy:
         believed: Callable[[], float] = time.time,
     ) -> None:
         try:
-            self.ledger = Ledger(database, Marks(folder / marks.NAME))
+            self.ledger = Ledger(database, Marks(folder / marks.NAME), begun.secret)
         except OSError as error:
             raise StoreError(f"{folder / marks.NAME} cannot be used: {error.strerror}") from error
         self.directory = Directory(begun.secret, self.ledger, believed=believed)
-        self.num_faults = 0
+        self.num_faults = self._num_at_start = begun.num_faults
         self._database = database
         self._secret = begun.secret
         self._lost = begun.lost
@@ -122,7 +126,7 @@ class Tenancy:
     def _take_in(self, seen: _Seen) -> None:
         report = seen.report
         self._verified = report.verified
-        self.num_faults, sentence = len(report.all), report.sentence
+        self.num_faults, sentence = self._num_at_start + len(report.all), report.sentence
         if sentence is not None and sentence != self._told:
             _log.error("the store is not as it was left, see gatewayd audit: %s", sentence)
         self._told = sentence
@@ -219,7 +223,7 @@ class Tenancy:
         """Hand what is left to whoever writes last."""
 
         def hand(left: list[Settlement]) -> None:
-            submit(lambda connection: ledger_records.settle(connection, left))
+            submit(lambda connection: ledger_records.settle(connection, left, self._secret))
 
         self.ledger.close(hand)
 
@@ -239,22 +243,25 @@ def prepared(engine: Engine, folder: Path) -> Begun:
             if integrity.begin(connection, secret, file, time.time()):
                 _log.info("sealed the tenants, keys, prices and budgets of the store %s", folder)
             report = integrity.examine(connection, secret, file)
-        _note(engine, secret, report.sentence)
-        lost = _recovered(engine, folder)
+            integrity.begin_reservations(connection, secret, report)
+            known = marks.known(folder / marks.NAME)
+            lost = recovery.examine(connection, secret, known, report.faults)
+        _note(engine, secret, report._replace(faults=(*report.faults, *lost.faults)).sentence)
+        left = _recovered(engine, secret, lost)
         with engine.execution_options(readonly=True).begin() as connection:
             head = audit.head_of(connection)
     except DATABASE_ERRORS as error:
         reason = reason_of(error) or error
         raise StoreError(f"the store {folder} cannot be used: {reason}") from error
     audit.keep(secret, file, head, report.changes)
-    return Begun(secret, lost, report.verified)
+    return Begun(secret, left, report.verified, len(lost.faults))
 
 
 def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
     """Put a fault on record; what comes next would hide an end that was cut off."""
     if fault is None:
         return
-    _log.error("the audit of the store is not whole: %s", fault)
+    _log.error("the store is not as it was left: %s", fault)
     try:
         with engine.begin() as connection:
             audit.note_fault(connection, secret, fault, time.time())
@@ -266,27 +273,27 @@ def _note(engine: Engine, secret: Secret, fault: str | None) -> None:
         _log.error("that is not on record yet: %s", reason_of(error))
 
 
-def _recovered(engine: Engine, folder: Path) -> Sequence[Settlement]:
+def _recovered(engine: Engine, secret: Secret, lost: recovery.Lost) -> Sequence[Settlement]:
     """Settle what ran when the last process died; gives what could not be written."""
-    known = marks.known(folder / marks.NAME)
-    with engine.execution_options(readonly=True).begin() as connection:
-        lost = ledger_records.lost(connection, known)
-    if not lost:
+    if lost.is_nothing:
         return ()
     try:
         with engine.begin() as connection:
-            ledger_records.settle(connection, lost)
+            recovery.settle(connection, lost, secret)
     except DATABASE_ERRORS as error:
         if reason_of(error) is None:
             raise
         _log.error(
             "%d requests ran when the last process died; they are settled once the store can be "
             "written: %s",
-            len(lost),
+            len(lost.settlements),
             reason_of(error),
         )
-        return lost
-    _log.warning("settled %d requests that ran when the last process died", len(lost))
+        return lost.settlements
+    if lost.settlements:
+        _log.warning(
+            "settled %d requests that ran when the last process died", len(lost.settlements)
+        )
     return ()
 
 

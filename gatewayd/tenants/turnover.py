@@ -4,22 +4,37 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Connection, Row, bindparam, func, select, update
+from sqlalchemy import Connection, Row, bindparam, func, literal_column, select, update
 
 from gatewayd.store.prepared import Prepared
 from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.tenants import reservation_seals
 from gatewayd.tenants.periods import begin_of
+from gatewayd.tenants.reservation_seals import Amounts
+from gatewayd.tenants.secret import Secret
 
 _BUDGET = Prepared(
     select(budgets.c.budget_period, budgets.c.period_begin).where(
         budgets.c.tenant == bindparam("whose")
     )
 )
+_RESERVED = Prepared(
+    select(
+        budgets.c.reserved_tokens,
+        budgets.c.reserved_micros,
+        func.coalesce(budgets.c.reserved_tags, 0),
+    ).where(budgets.c.tenant == bindparam("whose"))
+)
 _NONE = {"used_tokens": 0, "used_micros": 0, "reserved_tokens": 0, "reserved_micros": 0}
 _TURN = (
     update(budgets)
     .where(budgets.c.tenant == bindparam("whose"))
-    .values(period_begin=bindparam("begin"), **_NONE)
+    .values(period_begin=bindparam("begin"), reserved_tags=None, **_NONE)
+)
+_MOVE = Prepared(
+    update(reservations)
+    .where(literal_column("rowid") == bindparam("number"))
+    .values(period_begin=bindparam("begin"), seal=bindparam("seal"))
 )
 
 
@@ -48,8 +63,19 @@ def period_of(connection: Connection, tenant: str) -> int | None:
     return None if found is None else int(found[1])
 
 
-def choose(connection: Connection, tenant: str, period: str | None, now: int) -> None:
-    """Another kind of period: what was used and is reserved since it began is what counts."""
+def reserved(connection: Connection, tenant: str) -> Amounts:
+    """What a budget says that is reserved of it."""
+    found = _RESERVED.run(connection, whose=tenant).fetchone()
+    return Amounts() if found is None else Amounts(*found)
+
+
+def choose(
+    connection: Connection, secret: Secret, tenant: str, period: str | None, now: int
+) -> None:
+    """Another kind of period: what was used and is reserved since it began is what counts.
+
+    Reservations that the budget has and no row with a seal count on: somebody has edited those.
+    """
     begin = begin_of(period, now)
     since = (usage.c.tenant == tenant) & (usage.c.created_at >= begin)
     tokens = usage.c.prompt_tokens + usage.c.completion_tokens
@@ -58,22 +84,24 @@ def choose(connection: Connection, tenant: str, period: str | None, now: int) ->
         .select_from(usage)
         .where(since)
     ).one()
-    theirs = reservations.c.tenant == tenant
-    current = theirs & (reservations.c.created_at >= begin)
-    # Those of before count nowhere any more: no period begins at -1.
-    connection.execute(update(reservations).where(theirs).values(period_begin=-1))
-    connection.execute(update(reservations).where(current).values(period_begin=begin))
-    held = connection.execute(
-        select(
-            func.coalesce(func.sum(reservations.c.tokens), 0),
-            func.coalesce(func.sum(reservations.c.micros), 0),
-        ).where(current)
-    ).one()
+    rows = reservation_seals.read(connection, secret, tenant)
+    held = [(row, row.entry) for row in rows if row.entry is not None]
+    before = period_of(connection, tenant)
+    known = [entry for row, entry in held if row.period_begin == before]
+    more = reserved(connection, tenant).less(reservation_seals.sum_of(secret, known))
+    for row, entry in held:
+        # Those of before count nowhere any more: no period begins at -1.
+        its = begin if entry.created_at >= begin else -1
+        seal = reservation_seals.seal_of(secret, entry, its)
+        _MOVE.run(connection, number=row.number, begin=its, seal=seal)
+    current = [entry for _, entry in held if entry.created_at >= begin]
+    found = reservation_seals.sum_of(secret, current)
     amounts = {
         "used_tokens": used[0],
         "used_micros": used[1],
-        "reserved_tokens": held[0],
-        "reserved_micros": held[1],
+        "reserved_tokens": max(0, found.tokens + more.tokens),
+        "reserved_micros": max(0, found.micros + more.micros),
+        "reserved_tags": found.tags + more.tags or None,
     }
     connection.execute(
         update(budgets)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-HEAD = "0010"
+HEAD = "0011"
 """The newest revision; kept here so that a daemon whose store has it does not import Alembic."""
 
 NAMES = {

@@ -117,7 +117,7 @@ async def test_a_full_disk_ends_no_daemon_and_budgets_stay_exact(
     daemon = daemons.start()
     await asyncio.to_thread(daemon.wait_ready)
     # The log of the database has room then; few marks of running requests were needed.
-    _, told = await wave(daemon, key, 200, at_once=4, tokens=1)
+    _, told = await wave(daemon, key, 250, at_once=4, tokens=1)
     disk.fill()
     answers, tokens = await wave(daemon, key, AT_ONCE)
     assert set(answers) <= {200, 503}, answers

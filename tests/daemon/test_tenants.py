@@ -22,8 +22,9 @@ from sqlalchemy import select
 
 from gatewayd.admin.client import call
 from gatewayd.store.database import connect
-from gatewayd.store.tables import budgets, reservations, usage
+from gatewayd.store.tables import audit, budgets, reservations, usage
 from gatewayd.tenants.actions import action_of, body_of
+from gatewayd.tenants.audit import BROKEN
 from gatewayd.tenants.tenancy import act_offline
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.tenants.desk import bearer, check_books
@@ -143,6 +144,7 @@ async def _campaign(start_daemon: Any, store: Path, kills: int, budget: int, see
     assert budget - 12 - 2 * MOST <= row.used_tokens <= budget
     assert told.tokens <= row.used_tokens
     assert lost > 0
+    assert [one for one in rows(store, audit) if one.action == BROKEN] == []
     print(
         f"\n{kills} kills: {told.answered} requests answered, {lost} settled for the dead, "
         f"{row.used_tokens} of {budget} tokens used, {told.tokens} of them told"

@@ -22,7 +22,7 @@ from gatewayd.tenants.secret import secret_of
 from gatewayd_migrations import steps
 from gatewayd_migrations.shape import SHAPE
 from tests.gatewayd.durables import copy_of, opened
-from tests.gatewayd.tenants.desk import reserve_one
+from tests.gatewayd.tenants.desk import SECRET, reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute
 from tests.security.test_seals import report, rows_of
 
@@ -153,7 +153,7 @@ def test_what_a_trigger_does_in_a_transaction_of_ours_is_not_sealed(store: Path)
     entry = Entry("use_1", asked, Price(), 1, True)
     with engine.begin() as connection:
         reserve_one(connection, entry)
-        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))])
+        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, 5))], SECRET)
     execute(store, "DROP TRIGGER zz")
     found = {(fault.kind, fault.id) for fault in report(store).faults}
     assert found == {("keys", made["key"]), ("budgets", "a")}
@@ -212,7 +212,7 @@ def test_an_edited_reservation_moves_no_sealed_budget(store: Path) -> None:
     for amount, entry in zip((10**12, -(10**12)), entries, strict=True):
         execute(store, f"UPDATE reservations SET tokens = {amount}, micros = {amount}")
         with engine.begin() as connection:
-            ledger_records.settle(connection, [Settlement(entry, Spent("stop", 10, 0, 5))])
+            ledger_records.settle(connection, [Settlement(entry, Spent("stop", 10, 0, 5))], SECRET)
     engine.dispose()
     (budget,) = [row for row in rows_of(store, "budgets") if row["tenant"] == "a"]
     assert (budget["used_tokens"], budget["reserved_tokens"], budget["reserved_micros"]) == (

@@ -26,7 +26,7 @@ from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.prices import Price
 from gatewayd.tenants.secret import secret_of
 from tests.gatewayd.durables import copy_of, opened
-from tests.gatewayd.tenants.desk import reserve_one
+from tests.gatewayd.tenants.desk import SECRET, reserve_one
 from tests.gatewayd.tenants.test_audit import act, execute
 
 KINDS = tuple(seals.TABLES)
@@ -40,7 +40,7 @@ def used(engine: Engine, number: int, tokens: int = 5) -> None:
     with engine.begin() as connection:
         reserve_one(connection, entry)
     with engine.begin() as connection:
-        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, tokens))])
+        ledger_records.settle(connection, [Settlement(entry, Spent("stop", 2, 0, tokens))], SECRET)
 
 
 def use(folder: Path, number: int) -> None:
@@ -402,12 +402,12 @@ def test_a_transaction_that_is_undone_leaves_seals_as_they_were(store: Path) -> 
     engine = connect(store / "gatewayd.db")
     sealing.watch(engine, secret_of(store, {}))
     with engine.connect() as connection, connection.begin() as transaction:
-        records.change_tenant(connection, "a", 1, {"weight": 7.0})
+        records.change_tenant(connection, SECRET, "a", 1, {"weight": 7.0})
         transaction.rollback()
     with engine.begin() as connection:
         savepoint = connection.begin_nested()
-        records.change_tenant(connection, "a", 1, {"weight": 7.0})
+        records.change_tenant(connection, SECRET, "a", 1, {"weight": 7.0})
         savepoint.rollback()
-        records.change_tenant(connection, "b", 1, {"weight": 7.0})
+        records.change_tenant(connection, SECRET, "b", 1, {"weight": 7.0})
     engine.dispose()
     assert report(store).all == []

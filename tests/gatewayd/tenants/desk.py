@@ -16,6 +16,7 @@ from gatewayd.store.tables import budgets, reservations, usage
 from gatewayd.tenants import ledger_records
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.tenants.costs import Entry
+from gatewayd.tenants.secret import Secret
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import FakeFleet, Script
@@ -66,9 +67,13 @@ class Town:
         await self.durable.database.read(check_books)
 
 
-def reserve_one(connection: Connection, entry: Entry) -> None:
+SECRET = Secret(bytes(32))
+"""For tables without a daemon."""
+
+
+def reserve_one(connection: Connection, entry: Entry, secret: Secret = SECRET) -> None:
     """Reserve for one request; raises why it is refused."""
-    (refusal,) = ledger_records.reserve(connection, [entry])
+    (refusal,) = ledger_records.reserve(connection, [entry], secret)
     if refusal is not None:
         raise refusal
 

@@ -19,6 +19,7 @@ from gatewayd.store.tables import budgets, reservations
 from gatewayd.tenants import ledger_records
 from gatewayd.tenants.costs import Asked, Entry, Settlement, Spent
 from gatewayd.tenants.prices import FREE
+from gatewayd.tenants.secret import Secret
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
@@ -82,16 +83,18 @@ async def test_a_storm_of_reservations(
 ) -> None:
     rng, reserve, settle = random.Random(seed), ledger_records.reserve, ledger_records.settle
 
-    def reserves(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
-        told = reserve(connection, entries)
+    def reserves(
+        connection: Connection, entries: Sequence[Entry], secret: Secret
+    ) -> Sequence[Exception | None]:
+        told = reserve(connection, entries, secret)
         if any(entry.id.startswith(BAD) for entry in entries):
             raise ValueError("a fault of ours")
         if rng.random() < 0.05:
             raise full()
         return told
 
-    def settles(connection: Connection, settlements: Sequence[Settlement]) -> None:
-        settle(connection, settlements)
+    def settles(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
+        settle(connection, settlements, secret)
         if rng.random() < 0.1:
             raise full()
 

@@ -16,6 +16,7 @@ from gatewayd.store.tables import reservations, usage
 from gatewayd.tenants import ledger_records
 from gatewayd.tenants.costs import Asked, Entry
 from gatewayd.tenants.prices import FREE
+from gatewayd.tenants.secret import Secret
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import Job, says
@@ -63,8 +64,10 @@ async def test_a_reservation_that_cannot_be_written_takes_no_other_with_it(
     reserve = ledger_records.reserve
     sizes: list[int] = []
 
-    def fails(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
-        told = reserve(connection, entries)
+    def fails(
+        connection: Connection, entries: Sequence[Entry], secret: Secret
+    ) -> Sequence[Exception | None]:
+        told = reserve(connection, entries, secret)
         sizes.append(len(entries))
         if any(entry.asked.prompt_tokens == 6 for entry in entries):
             raise ValueError("a fault of ours")
@@ -87,8 +90,10 @@ async def test_a_reservation_that_is_cancelled_while_others_fail_is_not_written_
 ) -> None:
     reserve, is_writing, go = ledger_records.reserve, threading.Event(), threading.Event()
 
-    def fails(connection: Connection, entries: Sequence[Entry]) -> Sequence[Exception | None]:
-        told = reserve(connection, entries)
+    def fails(
+        connection: Connection, entries: Sequence[Entry], secret: Secret
+    ) -> Sequence[Exception | None]:
+        told = reserve(connection, entries, secret)
         if entries[0].id == "use_bad":
             is_writing.set()
             assert go.wait(10)

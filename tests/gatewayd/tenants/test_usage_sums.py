@@ -19,7 +19,7 @@ from gatewayd.tenants.usage import BY, summed
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
 from tests.gatewayd.fake_fleet import says
-from tests.gatewayd.tenants.desk import check_books, town
+from tests.gatewayd.tenants.desk import SECRET, check_books, town
 
 HOUR, DAY = 3600, 86_400
 NOON = 20_000 * DAY + 12 * HOUR
@@ -94,11 +94,11 @@ def test_budgets_stay_the_sums_of_their_periods(connection: Connection) -> None:
     for at in range(60):
         asked = Asked(f"req_{at}", "default", None, "/v1/completions", "nano", 5, 5)
         made = Entry(f"use_{at:016x}", asked, FREE, NOON + 2 * HOUR * at, False)
-        ledger_records.settle(connection, [Settlement(made, Spent("stop", 5, 0, at))])
+        ledger_records.settle(connection, [Settlement(made, Spent("stop", 5, 0, at))], SECRET)
     usage_sums.add_up(connection, 50)
     check_books(connection)
     for period in ("day", "month", None):
-        turnover.choose(connection, "default", period, NOON + 2 * HOUR * 59)
+        turnover.choose(connection, SECRET, "default", period, NOON + 2 * HOUR * 59)
         check_books(connection)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import signal
 import sys
@@ -17,7 +16,7 @@ import time
 import uvloop
 from rich.console import Console
 
-from gatewayd import __version__, logs, memory
+from gatewayd import __version__, collector, logs, memory
 from gatewayd.banner import show_loading
 from gatewayd.composition import compose
 from gatewayd.config import Config
@@ -98,9 +97,7 @@ class Daemon:
             await show_loading(parts.fleet, console, parts.welcome.model)
         else:
             await parts.fleet.wait_ready()
-        # What was made so far lives as long as the daemon: the collector need not look at it.
-        gc.collect()
-        gc.freeze()
+        collector.settle()
         seconds = time.monotonic() - began
         _log.info(
             "serving %s at %s, ready after %.2f s",

@@ -19,12 +19,11 @@ def answer_headers(generation: Generation, room: Room) -> list[Header]:
         room: in the queue, now.
     """
     timing, room = generation.timing, generation.room(room)
-    spans = [
-        f"{name};dur={1000 * seconds:.1f}"
-        for name, seconds in zip(timing._fields, timing, strict=True)
-        if seconds is not None
-    ]
-    total = sum([seconds for seconds in timing if seconds is not None])
+    spans, total = [], 0.0
+    for name, seconds in zip(timing._fields, timing, strict=True):
+        if seconds is not None:
+            spans.append(f"{name};dur={1000 * seconds:.1f}")
+            total += seconds
     reset = go_duration(room.reset_seconds).encode()
     return [
         (b"openai-processing-ms", b"%d" % round(1000 * total)),

@@ -53,7 +53,18 @@ class Hiding:
 
 def any_text(value: object, is_wanted: Callable[[str], bool]) -> bool:
     """Whether any string or key in a value of JSON is one that is looked for."""
-    return any(is_wanted(text) for text in _texts(value))
+    # Of each chat; twice as fast as going over ``_texts``.
+    if isinstance(value, str):
+        return is_wanted(value)
+    if isinstance(value, list | tuple):
+        for entry in value:
+            if any_text(entry, is_wanted):
+                return True
+    elif isinstance(value, Mapping):
+        for key, entry in value.items():
+            if is_wanted(key) or any_text(entry, is_wanted):
+                return True
+    return False
 
 
 def _texts(value: object) -> Iterator[str]:

@@ -99,7 +99,10 @@ class Tokenizer:
     def spells_special(self, text: str) -> bool:
         """Whether a text has the text of a special token in it."""
         # Nearly every text is free of the one character that special tokens begin with.
-        if not any(char in text for char in self._special_starts):
+        for start in self._special_starts:
+            if start in text:
+                break
+        else:
             return False
         return self.special_pattern is not None and bool(self.special_pattern.search(text))
 

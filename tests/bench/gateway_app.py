@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from tempfile import TemporaryDirectory
@@ -22,6 +21,7 @@ import msgspec
 import uvicorn
 import uvloop
 
+from gatewayd import collector
 from gatewayd.config import Config
 from gatewayd.durable import Durable
 from gatewayd.engines.prompt_usage import PromptUsage
@@ -210,16 +210,11 @@ async def serve_tenant(port: int) -> None:
                 action, params = action_of("POST", path)
                 made = await durable.tenancy.act(action, params, body_of(action, body), "bench")
             print("key", made["secret"], flush=True)
-            _freeze()
+            collector.settle()
             await uvicorn.Server(server_config(app, ours.metrics.answered, port=port)).serve()
             await durable.stop()
         finally:
             durable.close()
-
-
-def _freeze() -> None:
-    gc.collect()
-    gc.freeze()  # as the daemon does
 
 
 def config(which: str, **options: Any) -> uvicorn.Config:
@@ -252,7 +247,7 @@ def main() -> None:
         uvloop.run(serve_tenant(args.port))
         return
     server = uvicorn.Server(config(args.which, port=args.port))
-    _freeze()
+    collector.settle()
     server.run()
 
 

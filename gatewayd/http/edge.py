@@ -224,6 +224,8 @@ class EdgeProtocol(ParsingProtocol):
     def on_response_complete(self) -> None:
         """The next request has its turn."""
         self._is_answering = False
+        if not self._is_known:
+            self._look_who()
         super().on_response_complete()
         if self._intake.size and not self.transport.is_over:
             self._ask_turn()
@@ -233,14 +235,19 @@ class EdgeProtocol(ParsingProtocol):
     def pause_writing(self) -> None:
         """The client leaves our bytes unread."""
         super().pause_writing()
-        if not self._is_known and self.cycle is not None and IN_SCOPE in self.cycle.scope:
-            # Somebody whose key is good may have more in flight from the next time on.
-            self._is_known = True
-            self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
-            if (sock := self.transport.get_extra_info("socket")) is not None:
-                set_send_buffer(sock, 4 * self.limits.write_buffer_bytes)
+        if not self._is_known:
+            self._look_who()
         if self._stall is None:
             self._stall = self.loop.call_later(self.limits.stall_seconds, self.transport.abort)
+
+    def _look_who(self) -> None:
+        """Let a client whose key is good have more in flight."""
+        if self.cycle is None or IN_SCOPE not in self.cycle.scope or self.transport.is_over:
+            return
+        self._is_known = True
+        self.transport.set_write_buffer_limits(high=self.limits.write_buffer_bytes)
+        if (sock := self.transport.get_extra_info("socket")) is not None:
+            set_send_buffer(sock, 4 * self.limits.write_buffer_bytes)
 
     def resume_writing(self) -> None:
         """It reads again."""

@@ -1,7 +1,8 @@
 """Bad neighbours of a tenant, each a way to hurt a server that its own clients are able to.
 
-``python -m tests.security.hostile.neighbours NAME ...`` is a process of its own, which gives way to
-the server: what is measured is what the server does for them, not what they take of the machine.
+``python -m tests.security.hostile.neighbours NAME ...`` is a process of its own, which stands for
+other machines: what is measured is what the server does for it. So in the long run it has what the
+server leaves of the processor; in the short one, beside other tests, it would be left nothing.
 """
 
 from __future__ import annotations
@@ -47,8 +48,7 @@ class Target(NamedTuple):
             headers={"authorization": f"Bearer {self.keys[tenant]}"},
             timeout=60,
             limits=httpx.Limits(max_connections=None),
-            # Without certificates to read for each client they are several times as quick.
-            verify="GATEWAYD_HOSTILE_SECONDS" not in os.environ,
+            verify=False,  # there is no TLS, and each client would read all certificates first
         )
 
 
@@ -133,7 +133,7 @@ async def openers(target: Target, told: Told) -> None:
     await several(20, open_and_go)
 
 
-@neighbour("401")
+@neighbour("401", "429")
 async def guessers(target: Target, told: Told) -> None:
     """Wrong keys with large bodies."""
     body = b'{"prompt": "' + b"x" * int(MIB * target.scale) + b'"}'
@@ -367,8 +367,12 @@ def main() -> None:
     parser.add_argument("--keys", required=True, help="JSON: secrets by tenant")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
+    parser.add_argument("--is-idle", action="store_true", help="run where nobody else would")
     args = parser.parse_args()
-    os.nice(10)
+    if args.is_idle:
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    else:
+        os.nice(10)
     target = Target(args.port, json.loads(args.keys), args.scale)
     json.dump(asyncio.run(run(args.names, target, args.seconds)), sys.stdout)
 

@@ -62,9 +62,8 @@ async def settled(town: Box, fresh: Held, before: Held) -> Held:
     """What the daemon has once its neighbours have gone: little more than before they came."""
     deadline = time.monotonic() + 15
     while (
-        (now := town.held()).descriptors > before.descriptors + SPARE_DESCRIPTORS
-        or now.rss > fresh.rss + RSS_BYTES_AFTER
-    ):
+        now := town.held()
+    ).descriptors > before.descriptors + SPARE_DESCRIPTORS or now.rss > fresh.rss + RSS_BYTES_AFTER:
         assert time.monotonic() < deadline, (fresh, before, now)
         await asyncio.sleep(0.1)
     return now

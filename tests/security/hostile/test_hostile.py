@@ -35,7 +35,7 @@ SPARE_DESCRIPTORS = 16
 LOG_BYTES_A_SECOND = 16 << 10
 LIVE_SECONDS = 0.5 if IS_LONG else 1.5
 RATIO = 1.5 if IS_LONG else 4.0
-"""Over a minute: in its first seconds each neighbour sends the requests that it has for all of it."""
+"""Over a minute: in its first seconds each neighbour sends the requests of all of it."""
 TRIES = 3
 
 

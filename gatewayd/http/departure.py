@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from gatewayd.callbacks import call_all
 from gatewayd.http.asgi import Receive, Scope
 
 _log = logging.getLogger(__name__)
@@ -52,12 +53,7 @@ class ToldDeparture:
         """The connection has ended."""
         self._has_come = True
         listeners, self._listeners = self._listeners, set()
-        for gone in listeners:
-            try:
-                gone()
-            except Exception:  # noqa: BLE001 - whatever a listener raises
-                # The others have to be told nevertheless.
-                _log.exception("a listener for a client's disconnect raised")
+        call_all(listeners, _log, "a listener for a client's disconnect raised")
 
 
 class ReceivedDeparture:

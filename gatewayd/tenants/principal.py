@@ -8,6 +8,7 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gatewayd.callbacks import call_all
 from gatewayd.errors import PermissionDenied, Unauthorized
 from gatewayd.store.tables import DEFAULT_TENANT
 
@@ -76,12 +77,7 @@ class Lease:
             return
         self.is_over, self.why = True, why
         ends, self._ends = self._ends, set()
-        for end in ends:
-            try:
-                end()
-            except Exception:  # noqa: BLE001 - whatever a callback raises
-                # One failure must not keep the others running.
-                _log.exception("a request of an ended key could not be cancelled")
+        call_all(ends, _log, "a request of an ended key could not be cancelled")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -132,6 +132,16 @@ def says(
     return script
 
 
+def after(go: asyncio.Event, script: Script) -> Script:
+    """The same, once the event is set."""
+
+    async def waiting(job: Job) -> None:
+        await go.wait()
+        await script(job)
+
+    return waiting
+
+
 def fails(error: GatewayError, after: Sequence[int] = ()) -> Script:
     """Every choice fails, perhaps after some tokens."""
 

@@ -1,7 +1,7 @@
-"""Reservations that somebody has edited, deleted, forged or put back: what the next start charges.
+"""Reservations that were edited, deleted, forged or restored: what the next start charges.
 
-The oracle is what was delivered: no request becomes cheaper than that, nobody is charged for rows
-that no daemon wrote, and requests that nobody touched are charged exactly.
+The oracle is what was delivered: no request becomes cheaper than that, no tenant is charged for
+rows that no daemon wrote, and untouched requests are charged exactly.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from gatewayd.tenants.secret import secret_of
 from gatewayd.text.model import TextModel
 from tests.daemon.test_tenants import act as act_at
 from tests.gatewayd.durables import opened
-from tests.gatewayd.fake_fleet import Job, says
+from tests.gatewayd.fake_fleet import after, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.tenants.desk import bearer, reserve_one, town
 from tests.gatewayd.tenants.test_audit import act, execute
@@ -266,7 +266,7 @@ def test_another_kind_of_period_trusts_no_edited_row(killed: Killed, period: str
 def test_the_period_of_a_row_is_what_was_sealed_also_where_the_clock_was_set_back(
     killed: Killed,
 ) -> None:
-    """A request of a later day than its time counts there, but not because somebody says so."""
+    """A request of a later day than its time counts there, but not because its row was edited."""
     engine = connect(killed.folder / "gatewayd.db")
     secret = killed.seal(engine)
     back = [entry(name, "a", 1, 9, NOW - 5 * 86_400) for name in ("p", "q", "r")]
@@ -315,10 +315,7 @@ async def test_a_period_that_is_edited_while_a_request_runs_takes_it_out_of_no_b
 ) -> None:
     go = asyncio.Event()
 
-    async def script(job: Job) -> None:
-        await go.wait()
-        await says([300] * 4, reason="length")(job)
-
+    script = after(go, says([300] * 4, reason="length"))
     async with town(text, folder, script) as here:
         await here.tenant("a", most_tokens=50, budget_period="day")
         key = await here.key("a")

@@ -19,7 +19,7 @@ from gatewayd.tenants.prices import FREE
 from gatewayd.tenants.secret import Secret
 from gatewayd.text.model import TextModel
 from tests.gatewayd.durables import copy_of
-from tests.gatewayd.fake_fleet import Job, says
+from tests.gatewayd.fake_fleet import after, says
 from tests.gatewayd.gateway import until
 from tests.gatewayd.tenants.desk import town
 
@@ -35,15 +35,12 @@ def ask(num_prompt: int, max_tokens: int) -> dict[str, object]:
     return {"model": "nano", "prompt": [7] * num_prompt, "max_tokens": max_tokens}
 
 
-async def test_a_request_whose_reservation_somebody_deletes_is_charged(
+async def test_a_request_whose_reservation_is_deleted_is_charged(
     text: TextModel, folder: Path
 ) -> None:
     go = asyncio.Event()
 
-    async def script(job: Job) -> None:
-        await go.wait()
-        await says([300] * 4, reason="length")(job)
-
+    script = after(go, says([300] * 4, reason="length"))
     async with town(text, folder, script) as here:
         await here.tenant("a", most_tokens=20)
         asked = asyncio.create_task(here.post(PATH, await here.key("a"), ask(3, 10)))

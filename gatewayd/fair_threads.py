@@ -67,7 +67,7 @@ class FairThreads:
                 loop.call_later(self._rest * (time.monotonic() - began), slot.release)
             else:
                 slot.release()
-            if result.done():  # nobody waits any more
+            if result.done():  # its caller was cancelled
                 return
             if (error := job.exception()) is not None:
                 result.set_exception(error)
@@ -79,7 +79,7 @@ class FairThreads:
                 loop.call_soon_threadsafe(end, job)
 
         try:
-            # Not ``run_in_executor``: cancelling whoever waits must not end the job's slot, and
+            # Not ``run_in_executor``: cancelling the caller must not end the job's slot, and
             # chaining two futures costs as much as encoding a short text.
             self._pool.submit(copy_context().run, work).add_done_callback(over)
         except BaseException:

@@ -1,4 +1,4 @@
-"""What ``/metrics`` shows of the store, as it was when somebody last looked: within a minute."""
+"""What ``/metrics`` shows of the store, as it was when last verified: within a minute."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ class SharedCapacity:
 
     @property
     def left(self) -> int:
-        """What nobody holds."""
+        """Capacity that is not in use."""
         return self.most - self.total
 
     def held(self, tenant: str) -> int:

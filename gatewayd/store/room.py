@@ -83,7 +83,7 @@ class Room:
     Attributes:
         limit: bytes that the store may take.
         floor: bytes of its disk that must stay free.
-        used: when somebody last looked.
+        used: when last verified.
         kept: by each tenant, within the last minute.
         coming: what is on its way in.
         refusals: how many, by the setting at fault.

@@ -94,7 +94,7 @@ def begin(connection: Connection, secret: Secret, file: Path, at: float) -> bool
 def begin_reservations(connection: Connection, secret: Secret, report: Report) -> None:
     """Seal the reservations of a store of an older version, once; none where there are faults.
 
-    What has no seal afterwards somebody else has inserted.
+    What has no seal afterwards was not written by the daemon.
     """
     state = seals.state_of(connection, secret)
     if state is None or seals.RESERVATIONS in state.totals:

@@ -165,7 +165,7 @@ class Ledger:
             )
         except StoreUnavailable as error:
             told = [error] * len(some)
-        except Exception as error:  # noqa: BLE001 - told to whoever waits
+        except Exception as error:  # noqa: BLE001 - raised in the caller
             if len(some) > 1:  # one of them must not take the others with it
                 for one in some:
                     await self._reserve_together([one])

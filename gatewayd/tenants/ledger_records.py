@@ -64,7 +64,7 @@ _AMONG = select(func.json_each(bindparam("ids")).table_valued("value").c.value)
 _RELEASE = Prepared(
     delete(reservations)
     .where(reservations.c.id.in_(_AMONG))
-    # As they were written, whatever somebody has made of them: no bytes that are no text.
+    # As they were written: edited rows may hold bytes that are not valid text.
     .returning(
         reservations.c.id,
         cast(reservations.c.period_begin, Integer),
@@ -166,7 +166,7 @@ class _Moved:
 
 
 def charge(connection: Connection, tenant: str, amounts: seals.Amounts, at: int) -> None:
-    """Charge for what a budget has reserved, of requests that nobody knows any more.
+    """Charge for what a budget has reserved, of requests without a valid reservation.
 
     Args:
         connection: to write with.
@@ -189,7 +189,7 @@ def charge(connection: Connection, tenant: str, amounts: seals.Amounts, at: int)
 def settle(connection: Connection, settlements: Sequence[Settlement], secret: Secret) -> None:
     """Write down what requests took and let go of the rest; once more changes nothing.
 
-    What ran and has no reservation any more, for which somebody else must have deleted it, is
+    What ran and has no reservation any more, which must have been deleted by another program, is
     charged all the same.
     """
     ids = {"ids": json.dumps([settlement.entry.id for settlement in settlements])}
@@ -237,7 +237,7 @@ def _period_of(
         return -1
     if entry.created_at >= begin:
         return begin
-    # It came after the clock was set back: its row knows, unless somebody has edited it.
+    # It came after the clock was set back: its row has the period, unless it was edited.
     is_known = row is not None and row[0] == begin and seals.is_sealed(secret, entry, *row)
     return begin if is_known else -1
 

@@ -1,7 +1,7 @@
 """Settles what ran when the last process died.
 
-A reservation whose seal is valid is charged as it was marked. Rows that fail verification charge
-nobody. What a budget, which is sealed, has reserved and no valid row accounts for was edited or
+A reservation whose seal is valid is charged as it was marked. Rows that fail verification are
+ignored. What a budget, which is sealed, has reserved and no valid row accounts for was edited or
 deleted: it is charged whole, as the most that those requests may have taken. Where settled rows may
 have been put back in place of those, all that the budget has reserved is.
 """
@@ -45,7 +45,7 @@ _BUDGETS = select(
 
 
 class Missing(NamedTuple):
-    """What a budget has reserved for requests that nobody knows any more.
+    """What a budget has reserved for requests without a valid reservation.
 
     Attributes:
         tenant: whose it is.

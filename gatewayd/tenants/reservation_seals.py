@@ -158,7 +158,7 @@ def _entry(values: Sequence[Any]) -> Entry | None:
 
 def _rows(connection: Connection, query: str, *given: str) -> list[tuple[Any, ...]]:
     raw = raw_of(connection)
-    # Whoever edits a row may leave bytes in it that are no text; such a row must not stop a start.
+    # An edited row may hold bytes that are not valid text; such a row must not stop a start.
     before, raw.text_factory = raw.text_factory, _text
     try:
         return raw.execute(query, given).fetchall()

@@ -77,7 +77,7 @@ class Tenancy:
     Attributes:
         directory: who may come in.
         ledger: of what is used.
-        num_faults: of the audit and of sealed rows, when somebody last looked, and of the
+        num_faults: of the audit and of sealed rows, when last verified, and of the
             reservations that the start has found.
 
     Args:

@@ -74,7 +74,7 @@ def choose(
 ) -> None:
     """Another kind of period: what was used and is reserved since it began is what counts.
 
-    Reservations that the budget has and no row with a seal count on: somebody has edited those.
+    Reservations that the budget has and no row with a valid seal accounts for: those were edited.
     """
     begin = begin_of(period, now)
     since = (usage.c.tenant == tenant) & (usage.c.created_at >= begin)

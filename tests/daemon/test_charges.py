@@ -112,7 +112,7 @@ class Books:
 
 @pytest.fixture(scope="module")
 def books(tmp_path_factory: pytest.TempPathFactory, fresh_store: Path) -> Iterator[Books]:
-    """Of one daemon for all: what each test leaves must be on somebody's account in the next."""
+    """Of one daemon for all: what each test leaves must be charged to a tenant by the next."""
     folder = tmp_path_factory.mktemp("charges")
     store, socket = copy_of(fresh_store, folder / "store"), str(folder / "admin.sock")
     settings = {

@@ -1,4 +1,4 @@
-"""Connections are accepted many at once: who connects again and again keeps nobody out."""
+"""Connections are accepted many at once: repeated connections delay no other client."""
 
 from __future__ import annotations
 

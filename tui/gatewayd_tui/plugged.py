@@ -224,7 +224,7 @@ def _raised(error: BaseException) -> Any:  # noqa: ANN401 - never comes back
 
 def _settle(coming: asyncio.Future[ResultT], outcome: _Outcome[ResultT]) -> None:
     if coming.done():
-        return  # nobody waits any more
+        return  # its caller was cancelled
     try:
         coming.set_result(outcome())
     except Exception as error:  # noqa: BLE001 - whatever it raised

@@ -12,7 +12,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Of none so far: whoever has the server's secret seals what is there, once.
+    """Of none so far: the owner of the server's secret seals existing rows, once.
 
     Columns without a value change no seal of a budget.
     """

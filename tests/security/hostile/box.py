@@ -49,7 +49,7 @@ TENANTS: Mapping[str, Mapping[str, object]] = {
 
 SETTINGS = {
     "GATEWAYD_SCHEDULER__STRATEGY": "fair",
-    # Chains are kept, and half of it is nobody's: a second attack of the long run must fit.
+    # Chains are kept, and half of it is reserved: a second attack of the long run must fit.
     "GATEWAYD_STORE__BYTES": "1GiB" if IS_LONG else "256MiB",
     "GATEWAYD_STORE__FREE_BYTES": "0",
     "GATEWAYD_LOG__FORMAT": "json",

@@ -367,7 +367,9 @@ def main() -> None:
     parser.add_argument("--keys", required=True, help="JSON: secrets by tenant")
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--scale", type=float, default=1.0)
-    parser.add_argument("--is-idle", action="store_true", help="run where nobody else would")
+    parser.add_argument(
+        "--is-idle", action="store_true", help="with the scheduling policy SCHED_IDLE"
+    )
     args = parser.parse_args()
     if args.is_idle:
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))

@@ -53,7 +53,7 @@ class StartScheduler:
             turn = turns.popleft()
             if turns:
                 self._waiting[tenant] = turns
-            if not turn.done():  # else whoever waited was cancelled
+            if not turn.done():  # else the request was cancelled
                 turn.set_result(None)
                 resumed += 1
         if self._waiting or resumed:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from gatewayd_hooks.nesting import field_too_deep, is_too_deep, too_deep
-from gatewayd_hooks.num_values import TOO_MANY, has_too_many
-from gatewayd_hooks.refusal import Refusal
+from gatewayd_hooks.strict_json import decode_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +38,9 @@ class HttpRequest:
         Of a body of megabytes it takes long: ``Gateway.read`` does it where nobody waits.
 
         Raises:
-            Refusal: it is not one, has too many values, a key comes twice, or a number is none that
-                JSON knows.
+            Refusal: see ``decode_object``.
         """
-        if has_too_many(self.body):
-            raise Refusal(400, TOO_MANY, code="invalid_json")
-        if is_too_deep(self.body):
-            name = field_too_deep(self.body)
-            raise Refusal(400, too_deep(name), param=name, code="invalid_json")
-        try:
-            value = msgspec.json.decode(self.body)
-            _find_duplicates(self.body.decode().lstrip())
-        except (msgspec.DecodeError, ValueError) as error:
-            raise Refusal(400, f"the body is not JSON: {error}", code="invalid_json") from None
-        if not isinstance(value, dict):
-            raise Refusal(400, "the body must be a JSON object", code="invalid_json")
-        return value
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> None:
-    if len(dict(pairs)) == len(pairs):
-        return
-    seen = set()
-    for key, _ in pairs:
-        if key in seen:
-            raise ValueError(f"the key {key[:64]!r} comes twice")
-        seen.add(key)
-
-
-_find_duplicates = json.JSONDecoder(object_pairs_hook=_unique).raw_decode
-"""msgspec keeps the last of two equal keys and says nothing."""
+        return decode_object(self.body)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd import errors
 from gatewayd.errors import GatewayError
-from gatewayd_hooks import checking
+from gatewayd_hooks import checking, strict_json
 from tests.docs.project import ROOT, document, modules
 
 ROW = re.compile(r"^\| (\d{3}) \| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)
@@ -38,9 +38,13 @@ def raised() -> Iterator[tuple[int, str]]:
 
 
 def refused() -> Iterator[tuple[int, str]]:
-    """The same of what the tables of fields refuse."""
-    tree = modules()[Path(checking.__file__)]
-    for node in ast.walk(tree):
+    """The same of what the reader of JSON and the tables of fields refuse."""
+    nodes = (
+        node
+        for module in (checking, strict_json)
+        for node in ast.walk(modules()[Path(str(module.__file__))])
+    )
+    for node in nodes:
         match node:
             case ast.Call(func=ast.Name(id="Refusal"), args=[ast.Constant(value=status), *_]):
                 codes = [k.value for k in node.keywords if k.arg == "code"]

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.faults import Fault, StrategyHang
+from gatewayd_engine.messages import SamplingParams
 from gatewayd_engine.rows import Rows
+from gatewayd_engine.sampled_tokens import SampledTokens
 from gatewayd_engine.wanted import Wanted
-from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor
+from gatewayd_hooks.logits import ForcingProcessor, LogitsProcessor, TokenReader
 
 
 class Processors(Wanted):
@@ -35,6 +37,30 @@ class Processors(Wanted):
     ) -> None:
         super().__init__(names, processors, max_running, record)
         self._ahead: set[int] = set()
+        self._sampled = SampledTokens()
+        # Changes with each sequence of a row: tokens of the one before are not delivered to it.
+        self._admission = np.zeros(max_running, np.int64)
+
+    def replace(self, names: Sequence[str], processors: Sequence[LogitsProcessor]) -> None:
+        """See ``Wanted``."""
+        self._drain()
+        super().replace(names, processors)
+
+    def admit(
+        self,
+        row: int,
+        params: SamplingParams,
+        prompt: NDArray[np.int32],
+        output: NDArray[np.int32],
+    ) -> None:
+        """See ``Wanted``."""
+        self._admission[row] += 1
+        super().admit(row, params, prompt, output)
+
+    def remove(self, row: int) -> None:
+        """See ``Wanted``."""
+        self._admission[row] += 1
+        super().remove(row)
 
     @torch.inference_mode()
     def apply(
@@ -54,6 +80,8 @@ class Processors(Wanted):
             Lines on which a processor raised, and what their clients are told; their logits are
             not to be used.
         """
+        if self._sampled.is_pending:
+            self._drain()
         wants = self._asking(rows)
         for i, processor in enumerate(self._processors):
             lines = np.flatnonzero(wants[i])
@@ -103,6 +131,7 @@ class Processors(Wanted):
 
     def forced(self, row: int) -> Sequence[int]:
         """Tokens that the processors of a row force to come next."""
+        self._drain()
         for i in np.flatnonzero(self._wants[:, row]).tolist():
             processor = self._processors[i]
             if not isinstance(processor, ForcingProcessor):
@@ -133,6 +162,7 @@ class Processors(Wanted):
             rows: with the tokens.
             lengths: tokens that each row had before the step.
         """
+        self._drain()
         for row in self._ahead:
             prompt_len, length = int(rows.prompt_len[row]), lengths[row]
             tokens = rows.tokens[row]
@@ -171,17 +201,49 @@ class Processors(Wanted):
             lines = np.flatnonzero(wants[i])
             if not len(lines):
                 continue
-            if isinstance(tokens, torch.Tensor):
-                ids = tokens.index_select(0, upload(lines, tokens.device)).long()
-            else:
+            if not isinstance(tokens, torch.Tensor):
                 ids = torch.from_numpy(tokens[lines].astype(np.int64))
-            try:
-                processor.append(torch.from_numpy(rows[lines]), ids)
-            except Exception as error:  # noqa: BLE001 - fails those who asked for it
-                self._note_fault(i, error)
-                failed.update(dict.fromkeys(lines.tolist(), self._fault(i)))
+            elif isinstance(processor, TokenReader):
+                self._sampled.send(tokens, self._reader(i, lines, rows[lines]))
+                continue
+            else:
+                ids = tokens.index_select(0, upload(lines, tokens.device)).long()
+            if (fault := self._append(i, rows[lines], ids)) is not None:
+                failed.update(dict.fromkeys(lines.tolist(), fault))
         self._failed.update({int(rows[line]): failed[line] for line in failed})
         return failed
+
+    @torch.inference_mode()
+    def _drain(self) -> None:
+        """Wait for a device's tokens that are read on the host, and hand them over."""
+        self._sampled.deliver()
+
+    def _reader(
+        self, i: int, lines: NDArray[np.int64], rows: NDArray[np.int64]
+    ) -> Callable[[NDArray[np.int32]], None]:
+        """Tells a processor of the tokens of some lines, unless their rows have been given back."""
+        admission = self._admission[rows]
+
+        def read(tokens: NDArray[np.int32]) -> None:
+            same = self._admission[rows] == admission
+            if not same.any():
+                return
+            fault = self._append(
+                i, rows[same], torch.from_numpy(tokens[lines[same]].astype(np.int64))
+            )
+            if fault is not None:
+                self._failed.update(dict.fromkeys(rows[same].tolist(), fault))
+
+        return read
+
+    def _append(self, i: int, rows: NDArray[np.int64], ids: torch.Tensor) -> Fault | None:
+        """Tell a processor of tokens; what its clients are told if it raises."""
+        try:
+            self._processors[i].append(torch.from_numpy(rows), ids)
+        except Exception as error:  # noqa: BLE001 - fails those who asked for it
+            self._note_fault(i, error)
+            return self._fault(i)
+        return None
 
     @staticmethod
     def _call(

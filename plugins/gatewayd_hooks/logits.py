@@ -146,7 +146,7 @@ class LogitsProcessor(Strategy, Protocol):
         Args:
             rows: row numbers, int64, shape ``[n]``, no row twice; on the CPU.
             tokens: sampled ids, int64, shape ``[n]``; where they were sampled. Reading them on the
-                CPU waits for a GPU, whose next step may be queued already.
+                CPU waits for a GPU, whose next step may be queued already: see ``TokenReader``.
         """
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
@@ -157,6 +157,21 @@ class LogitsProcessor(Strategy, Protocol):
             index: which lines of ``logits`` to change, int64, shape ``[n]``; on the CPU.
             rows: the row of each of those lines, int64, shape ``[n]``; on the CPU.
         """
+
+
+@runtime_checkable
+class TokenReader(Protocol):
+    """A processor that reads sampled tokens on the host, to hash them or to follow them.
+
+    It is told of a GPU's tokens when they have been copied, while the GPU computes the layers of
+    the next step: ``append`` is called with a tensor of the CPU, before the next ``apply`` or
+    ``forced``. A row that is removed before that is left out.
+
+    Attributes:
+        reads_tokens: True.
+    """
+
+    reads_tokens: bool
 
 
 @runtime_checkable

@@ -28,12 +28,15 @@ class MinTokens:
         self._device = torch.device("cpu")
         self._eos: tuple[int, ...] = ()
         self._missing = _NOBODY
+        self._impossible = torch.tensor(-torch.inf)
         self._ends: dict[int, torch.Tensor] = {}
         self._lay_out(_NOBODY, _NOBODY)
 
     def open(self, resources: EngineResources) -> None:
         """Learn the model's end tokens; make a column of tokens that each row lacks."""
         self._device = torch.device(resources.device)
+        # Here, for a number that is brought to a GPU waits for all that was launched before.
+        self._impossible = torch.tensor(-torch.inf, device=self._device)
         self._eos = resources.eos_token_ids
         self._missing = torch.zeros(resources.max_running, dtype=torch.int64)
 
@@ -93,4 +96,3 @@ class MinTokens:
         counts = torch.tensor([len(tokens) for tokens in ends], dtype=torch.int64)
         lines = index.repeat_interleave(counts).to(self._device, non_blocking=True)
         self._where = lines, torch.cat([none, *ends])
-        self._impossible = torch.tensor(-torch.inf, device=self._device)

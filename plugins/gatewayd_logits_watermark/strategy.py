@@ -30,9 +30,13 @@ PARAMETER: Final = "watermark"
 class Watermark:
     """Kirchenbauer et al. 2023, algorithm 2, the soft red list; see ``trail`` for what is added.
 
+    Lists follow from hashes of the tokens before, which the host computes.
+
     Args:
         config: the mark.
     """
+
+    reads_tokens = True
 
     def __init__(self, config: WatermarkConfig) -> None:
         self._config = config
@@ -54,6 +58,7 @@ class Watermark:
         lines = max(1, _BLOCK // vocab)
         self._chosen = torch.empty((lines, vocab), dtype=torch.int32, device=device)
         self._bonus = torch.empty((lines, vocab), dtype=torch.float32, device=device)
+        self._zero = torch.zeros((), dtype=torch.int32, device=device)
 
     def close(self) -> None:
         """Forget the keys."""
@@ -114,11 +119,14 @@ class Watermark:
 
     def apply(self, logits: torch.Tensor, index: torch.Tensor, rows: torch.Tensor) -> None:
         """Raise green logits, in place; what is impossible stays so."""
-        index, places = index.to(self._device), rows.cpu().numpy()
-        multiplier, addend, delta = (
-            torch.from_numpy(column[places]).to(self._device).unsqueeze(1)
-            for column in (self._multiplier, self._addend, self._delta)
-        )
+        places = rows.numpy()
+        bits = self._delta[places].view(np.int32)
+        lines = index.numpy().astype(np.int32)
+        columns = np.stack([self._multiplier[places], self._addend[places], bits, lines])
+        # Together, and without waiting for what a GPU computes.
+        sent = torch.from_numpy(columns).to(self._device, non_blocking=True).unsqueeze(-1)
+        multiplier, addend, delta_bits, line_of = sent.unbind()
+        delta, index = delta_bits.view(torch.float32), line_of.squeeze(-1).long()
         for start in range(0, len(places), len(self._chosen)):
             end = min(start + len(self._chosen), len(places))
             chosen, bonus = self._chosen[: end - start], self._bonus[: end - start]
@@ -131,5 +139,6 @@ class Watermark:
                 for token in self._spent[row]
             ]
             if spent:
-                chosen[tuple(torch.tensor(spent, device=self._device).T)] = 0
+                at = torch.tensor(spent).T.to(self._device, non_blocking=True)
+                chosen.index_put_((at[0], at[1]), self._zero)
             logits.index_add_(0, index[start:end], bonus.copy_(chosen).mul_(delta[start:end]))

@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines
-from gatewayd_engine.device.transfers import Letter, Outbox, upload
+from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.faults import Fault
 from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.guides.follower import Follower, Step
@@ -49,8 +49,6 @@ class GuidedProcessors(Processors):
         self._is_guided = np.zeros(max_running, np.bool_)
         self._step: Step | None = None
         self._depth: dict[int, int] = {}
-        self._on_their_way: list[tuple[list[tuple[int, Follower]], Letter]] = []
-        self._outbox: Outbox | None = None
 
     @property
     def guides_any(self) -> bool:
@@ -274,21 +272,19 @@ class GuidedProcessors(Processors):
 
     def _send(self, followers: list[tuple[int, Follower]], tokens: torch.Tensor) -> None:
         """Tokens that a device chooses are read when the next masks are due, and not waited for."""
-        if self._outbox is None:
-            self._outbox = Outbox(tokens.device)
-        room = self._outbox.room([tokens])
-        self._on_their_way.append((followers, self._outbox.post([tokens], room)))
+
+        def read(ids: NDArray[np.int32]) -> None:
+            # Of a line whose numbers went wrong it may be any; its request has failed.
+            coming = [(one, int(ids[line])) for line, one in followers]
+            self._filler.accept(coming, is_sure=False)
+
+        self._sampled.send(tokens, read)
 
     def _drain(self) -> None:
-        """Nobody else asks the matchers, and they know all tokens."""
+        """See ``Processors``: then no thread asks the matchers, and they know all tokens."""
         if self._filler.is_filling:
             self._step = self._filler.step()
-        letters, self._on_their_way = self._on_their_way, []
-        for followers, letter in letters:
-            (tokens,) = letter.read()
-            # Of a line whose numbers went wrong it may be any; its request has failed.
-            coming = [(one, int(tokens[line])) for line, one in followers]
-            self._filler.accept(coming, is_sure=False)
+        super()._drain()
 
 
 def _allow_again(logits: torch.Tensor, bits: torch.Tensor, lines: torch.Tensor) -> None:

@@ -12,7 +12,7 @@ from gatewayd.config import Config, EngineTable
 
 _GPU = Path("/dev/nvidia0")
 _FOR_A_CPU = (64, 512)
-_FOR_A_GPU = (256, 8192)
+_FOR_A_GPU = (512, 8192)
 """Sequences and tokens of a step: more of both fill a GPU, and only delay others on a CPU."""
 
 

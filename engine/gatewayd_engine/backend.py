@@ -117,18 +117,22 @@ class DeviceBackend:
     Args:
         config: of the engine.
         kernels: of the device.
-        capture: makes captured steps.
+        capture: makes captured steps, unless the configuration wants none.
         progress: told what is being made ready.
     """
 
     dtype = torch.bfloat16
 
     def __init__(
-        self, config: EngineConfig, kernels: Kernels, capture: Capture, progress: Progress
+        self,
+        config: EngineConfig,
+        kernels: Kernels,
+        capture: Capture,
+        progress: Progress,
     ) -> None:
         self._config = config
         self._kernels = kernels
-        self._capture = capture
+        self._capture = capture if config.capture == "auto" else None
         self._progress = progress
         self.parts: Parts = FusedParts(kernels)
         self.penalise: Penalise | None = self._penalised
@@ -155,7 +159,13 @@ class DeviceBackend:
         if config.kv_bytes is not None:
             return config.kv_bytes
         self._progress("measuring memory", 0.0)
-        usage = memory.measure(load(), self._kernels, config.max_batch_tokens, config.max_running)
+        usage = memory.measure(
+            load(),
+            self._kernels,
+            config.max_batch_tokens,
+            config.max_running,
+            captures=self._capture is not None,
+        )
         self._progress("measuring memory", 1.0)
         try:
             return memory.left_for_pages(usage, config.gpu_memory_utilization)

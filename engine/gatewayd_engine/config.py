@@ -97,6 +97,8 @@ class EngineConfig(msgspec.Struct, frozen=True, tag="config"):
     """Of those, what is kept for a drafter's model; None keeps what the chosen drafter needs."""
     cascade_attention: bool = False
     """Whether a GPU attends to what all decoding sequences begin with once for all of them."""
+    capture: str = "auto"
+    """Whether a GPU's steps are captured in CUDA graphs: ``auto`` or ``off``."""
     max_running: int = 64
     max_batch_tokens: int = 512
     max_model_len: int | None = None

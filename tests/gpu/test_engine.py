@@ -213,7 +213,7 @@ def test_pages_take_the_part_of_the_memory_that_they_are_given(make: Make) -> No
     pages = engine.info.num_pages * page_bytes(shape, engine.info.page_size, torch.bfloat16)
     # Weights and a step of nano take little.
     decoder = engine.core._runner._decoder  # type: ignore[attr-defined]
-    later = made_later(decoder, 1024, 1024)
+    later = made_later(decoder, 1024, 1024, captures=True)
     assert 3 * GIB - GIB // 2 < pages + later < 3 * GIB
     prompts = mixed_prompts(64, NANO_VOCAB, 300, seed=5)
     assert all(len(tokens) == 8 for tokens in answers(engine, prompts, max_tokens=8))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
 from gatewayd_engine.attention.device import CapturedAttention
+
+_log = logging.getLogger(__name__)
 
 Replay = Callable[[], None]
 Between = Callable[[int], object]
@@ -55,10 +58,14 @@ def sizes(max_lines: int) -> list[int]:
 class Graphs(Generic[T]):
     """What is captured, by size.
 
+    A size whose capture fails is left out with a warning: its steps are padded to the next larger
+    size, or launched kernel by kernel where there is none.
+
     Args:
         at: the sizes.
         make: captures one.
         progress: told the fraction that is made.
+        steps: what is captured, for the warning; ``%s`` stands for the sizes.
     """
 
     def __init__(
@@ -66,13 +73,25 @@ class Graphs(Generic[T]):
         at: Sequence[int],
         make: Callable[[int], T],
         progress: Callable[[float], None],
+        steps: str,
     ) -> None:
-        self._sizes = sorted(at)
         self._made: dict[int, T] = {}
+        failed: list[int] = []
         # The largest first: what it takes of the memory that they share, others use again.
-        for done, size in enumerate(reversed(self._sizes), start=1):
-            self._made[size] = make(size)
-            progress(done / len(self._sizes))
+        for done, size in enumerate(sorted(at, reverse=True), start=1):
+            try:
+                self._made[size] = make(size)
+            except Exception as error:  # noqa: BLE001 - of any library; the engine serves without
+                if not failed:
+                    _log.warning("capture of %s failed", steps % size, exc_info=error)
+                failed.append(size)
+            progress(done / len(at))
+        self._sizes = sorted(self._made)
+        if failed:
+            _log.warning(
+                "not captured: %s; they take longer, kernel by kernel or padded to a larger size",
+                steps % ", ".join(map(str, sorted(failed))),
+            )
 
     def size_for(self, num: int) -> int | None:
         """The smallest size that is enough for so many; None if there is none."""
@@ -96,6 +115,7 @@ class CudaCapture:
     """
 
     def __init__(self, device: torch.device) -> None:
+        self._device = device
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
@@ -138,13 +158,25 @@ class CudaCapture:
             try:
                 launches(cut)
             except BaseException:
-                # Torch would go on believing in a capture, and end the process when it next waits.
-                # What it says of a capture that is of no use would hide why.
-                with suppress(Exception):
-                    graphs[-1].capture_end()
+                self._abandon(graphs[-1])
                 raise
             graphs[-1].capture_end()
         return graphs
+
+    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
+        """End a capture of no use, so that others can follow.
+
+        Errors of the ending itself are dropped: they would hide what went wrong.
+        """
+        # Otherwise torch goes on capturing, and ends the process at its next synchronisation.
+        with suppress(Exception):
+            graph.capture_end()
+        # Where that failed, too, the allocator still records into the pool, and refuses to begin
+        # another capture there: it is told to stop, and later captures have a pool of their own.
+        with suppress(Exception):
+            torch_c: Any = torch._C
+            torch_c._cuda_endAllocateToPool(self._device.index or 0, self._pool)
+        self._pool = torch.cuda.graph_pool_handle()
 
     def _rehearse(self, launches: Replay) -> None:
         """Libraries make their handles and kernels are compiled when they are first launched."""

@@ -74,7 +74,9 @@ def left_for_pages(usage: Usage, utilization: float) -> int:
 
 
 @torch.inference_mode()
-def measure(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int) -> Usage:
+def measure(
+    decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int, *, captures: bool
+) -> Usage:
     """Run the largest step once, without pages, and look at what it takes.
 
     Args:
@@ -82,6 +84,7 @@ def measure(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int)
         kernels: of the device.
         max_tokens: most tokens of a step.
         max_lines: most of its lines that get a token.
+        captures: whether steps will be captured.
     """
     device = decoder.device
     gc.collect()
@@ -94,10 +97,11 @@ def measure(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int)
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    return Usage(total, others, weights, peak, made_later(decoder, max_tokens, max_lines))
+    later = made_later(decoder, max_tokens, max_lines, captures=captures)
+    return Usage(total, others, weights, peak, later)
 
 
-def made_later(decoder: Decoder, max_tokens: int, max_lines: int) -> int:
+def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: bool) -> int:
     """Bytes of what is made after measuring: logits, workspaces, and captured steps.
 
     Attention is taken to be FlashInfer's.
@@ -106,12 +110,13 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int) -> int:
         decoder: of the model.
         max_tokens: most tokens of a step.
         max_lines: most of its lines that get a token.
+        captures: whether steps will be captured.
     """
     spec = decoder.spec
     logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
     made = logits + device_bytes(len(set(spec.windows))) + _REST
-    if spec.moe is not None:
-        return made  # nothing is captured
+    if spec.moe is not None or not captures:
+        return made
     counts = token_counts(decoder, max(max_tokens, max_lines))
     # A piece before each layer's attention and one behind the last; two of each decode step.
     captured = (spec.num_layers + 1) * len(counts) + 2 * len(sizes(max_lines))

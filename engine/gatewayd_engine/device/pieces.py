@@ -114,7 +114,10 @@ class Pieces:
         self._attended = self._room(spec.num_heads, spec.head_dim)
         self._hidden = self._room(spec.hidden_size)
         self._graphs: Graphs[Broken] = Graphs(
-            at, lambda size: capture.pieces(partial(self._launch, size)), progress
+            at,
+            lambda size: capture.pieces(partial(self._launch, size)),
+            progress,
+            "mixed steps of %s tokens",
         )
 
     @staticmethod

@@ -97,7 +97,10 @@ class DeviceRunner:
         """Capture decode steps of these sizes; what runs before is launched kernel by kernel."""
         if (attention := self._capturing) is not None:
             self._graphs = Graphs(
-                at, lambda size: self._captured(attention, size, capture), progress
+                at,
+                lambda size: self._captured(attention, size, capture),
+                progress,
+                "decode steps of %s sequences",
             )
 
     @torch.inference_mode()

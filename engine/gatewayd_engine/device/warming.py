@@ -48,7 +48,7 @@ def _batch(counts: list[int]) -> StepBatch:
 def warm(
     runner: DeviceRunner,
     kernels: Kernels,
-    capture: Capture,
+    capture: Capture | None,
     progress: Callable[[str, float], None],
 ) -> None:
     """Compile what is compiled at its first launch, and capture steps.
@@ -56,7 +56,7 @@ def warm(
     Args:
         runner: of an engine that has no sequence yet.
         kernels: of its device.
-        capture: makes captured steps.
+        capture: makes captured steps; None launches every kernel by itself.
         progress: told the stage and its fraction.
     """
     batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
@@ -65,6 +65,8 @@ def warm(
         runner.launch(batch).result()
     _compile_rare(runner, kernels)
     progress("compiling kernels", 1.0)
+    if capture is None:
+        return
     # What is collected during a capture may free memory of the device, which ends it.
     gc.collect()
     gc.disable()

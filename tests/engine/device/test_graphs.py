@@ -30,6 +30,8 @@ pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 
+captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+
 
 def nothing() -> None:
     """Launches nothing."""
@@ -48,7 +50,7 @@ class Made:
         return CapturedStep(attention, nothing, nothing)
 
     def graphs(self, at: list[int]) -> Graphs[CapturedStep]:
-        return Graphs(at, self.make, self.progress.append)
+        return Graphs(at, self.make, self.progress.append, "steps of %s")
 
 
 @given(st.integers(1, 2000))
@@ -80,6 +82,62 @@ def test_the_largest_is_made_first() -> None:
     assert made.progress == [0.25, 0.5, 0.75, 1.0]
 
 
+def test_sizes_whose_capture_fails_are_left_out_and_named(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    made = Made()
+
+    def make(size: int) -> CapturedStep:
+        if size in (2, 8):
+            raise RuntimeError(f"no kernel for {size}")
+        return made.make(size)
+
+    graphs = Graphs([1, 2, 4, 8], make, made.progress.append, "decode steps of %s sequences")
+    assert [graphs.size_for(num) for num in (1, 2, 3, 4, 5)] == [1, 4, 4, 4, None]
+    assert made.progress == [0.25, 0.5, 0.75, 1.0]
+    assert caplog.messages == [
+        "capture of decode steps of 8 sequences failed",
+        "not captured: decode steps of 2, 8 sequences; they take longer, kernel by kernel or"
+        " padded to a larger size",
+    ]
+    assert "no kernel for 8" in caplog.text
+
+
+@captured
+@pytest.mark.parametrize("failing", ["whole", "pieces"])
+def test_an_engine_whose_captures_fail_serves_the_same(
+    make_device_engine: Make,
+    monkeypatch: pytest.MonkeyPatch,
+    undisturbed: list[list[int]],
+    replayed: list[tuple[str, int]],
+    failing: str,
+) -> None:
+    def fail(self: LaunchEach, launches: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(LaunchEach, failing, fail)
+    engine = make_device_engine(max_running=4)
+    ids = [engine.submit(p, max_tokens=12, ignore_eos=True)[0] for p in PROMPTS[:3]]
+    done = engine.run()
+    assert [done[i].tokens for i in ids] == undisturbed[:3]
+    assert bool(replayed) == (failing == "pieces")
+
+
+@captured
+def test_with_capture_off_nothing_is_captured(
+    make_device_engine: Make,
+    replayed: list[tuple[str, int]],
+    undisturbed: list[list[int]],
+    device_runner: Callable[[Any], Any],
+) -> None:
+    engine = make_device_engine(max_running=4, capture="off")
+    (only,) = engine.submit(PROMPTS[0], max_tokens=12, ignore_eos=True)
+    assert engine.run()[only].tokens == undisturbed[0]
+    assert replayed == []
+    runner = device_runner(engine)
+    assert runner._graphs is runner._pieces is None
+
+
 @pytest.fixture
 def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Which captured steps run; filled once engines are made."""
@@ -102,9 +160,6 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
     monkeypatch.setattr(runner_module, "Graphs", Spied)
     return seen
-
-
-captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
 
 
 @captured
@@ -233,7 +288,7 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "CUDAGraph": Graph,
         "Stream": Stream,
         "current_stream": Stream,
-        "graph_pool_handle": lambda: "pool",
+        "graph_pool_handle": map("pool{}".format, ("", *range(9))).__next__,
         "stream": nullcontext,
         "synchronize": lambda: calls.append("synchronize"),
         "empty_cache": nothing,
@@ -300,3 +355,26 @@ def test_a_capture_that_fails_is_ended_and_says_why(said: list[str]) -> None:
     with pytest.raises(MemoryError, match="no room"):
         capture.pieces(launches)
     assert said[-3:] == ["begin 1 in pool", "failed", "end 1"]
+
+
+def test_after_a_capture_that_failed_others_follow_in_a_pool_of_their_own(
+    said: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stopped(device: int, pool: str) -> None:
+        said.append(f"recording to {pool} ended")
+
+    monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", stopped, raising=False)
+    capture = CudaCapture(torch.device("cuda"))
+
+    def launches() -> None:
+        if "begin 0 in pool" in said:
+            said.append("failed")
+            raise RuntimeError("invalid launch")
+
+    with pytest.raises(RuntimeError, match="invalid launch"):
+        capture.whole(launches)
+    # Torch refuses to begin in a pool that it still records to.
+    assert said[-1] == "recording to pool ended"
+    said.clear()
+    capture.whole(lambda: said.append("launch"))
+    assert said[-3:] == ["begin 1 in pool0", "launch", "end 1"]

@@ -92,7 +92,7 @@ def test_the_device_is_measured_only_where_no_size_is_given(
 ) -> None:
     asked: list[Any] = []
 
-    def measure(*args: Any) -> Usage:
+    def measure(*args: Any, captures: bool) -> Usage:
         asked.append(args)
         return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB, later=LATER)
 
@@ -138,7 +138,7 @@ def decoder_of(spec: Any) -> Any:
 
 
 def test_what_is_made_later_follows_from_the_sizes() -> None:
-    later = made_later(decoder_of(spec_of()), 8192, 256)
+    later = made_later(decoder_of(spec_of()), 8192, 256, captures=True)
     logits, attention, rest = 256 * 128_256 * 2, (384 + 6 * 8) << 20, 256 << 20
     # 192 tokens: queries, keys and values; what is attended; what the layers leave.
     rooms = 192 * (48 * 128 + 32 * 128 + 4096) * 2
@@ -146,12 +146,14 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     graphs = (5 * 33 + 2 * (3 + 32)) * (512 << 10)
     assert later == logits + attention + rest + rooms + graphs
     # Of more lines only logits and decode steps.
-    more = made_later(decoder_of(spec_of()), 8192, 512)
+    more = made_later(decoder_of(spec_of()), 8192, 512, captures=True)
     assert more - later == logits + 2 * 16 * (512 << 10)
-    two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256)
+    two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 24 << 20
-    experts = made_later(decoder_of(spec_of(moe=object())), 8192, 256)
+    experts = made_later(decoder_of(spec_of(moe=object())), 8192, 256, captures=True)
     assert experts == logits + attention + rest
+    launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)
+    assert launched == logits + attention + rest
 
 
 def test_what_is_free_in_the_end_is_said(

@@ -34,13 +34,16 @@ class Append:
         self._kernels = kernels
         self._table = table
 
-    def __call__(self, layer: int, heads: torch.Tensor, inputs: StepInputs) -> torch.Tensor:
+    def __call__(
+        self, layer: int, heads: torch.Tensor, inputs: StepInputs, *, keeps_keys: bool = False
+    ) -> torch.Tensor:
         """Wait for the layer's pages that are on their way, then rotate and append.
 
         Args:
             layer: which layer.
             heads: as ``RotatingAttend`` is given them.
             inputs: say each token's position, and where it goes.
+            keeps_keys: see ``Kernels.rope_append``.
 
         Returns:
             The rotated queries, a view, shape ``[num_tokens, num_heads, head_dim]``.
@@ -55,5 +58,6 @@ class Append:
             self._pool.data,
             layer,
             self._num_heads,
+            keeps_keys,
         )
         return heads[:, : self._num_heads]

@@ -24,34 +24,40 @@ class Run(Protocol):
     """Attends lines that have been planned."""
 
     def run(self, q: torch.Tensor, paged_kv_cache: KeysValues, *, out: torch.Tensor) -> object:
-        """Write what queries ``[tokens, num_heads, head_dim]`` see to ``out``, of their shape."""
+        """Write what queries see to ``out``.
+
+        Args:
+            q: queries, shape ``[tokens, num_heads, head_dim]``; in memory, the keys and values of
+                each token follow its queries.
+            paged_kv_cache: the layer's part of the pool.
+            out: shape of ``q``, contiguous.
+        """
 
 
-class _Module(Protocol):
-    """What launches."""
-
-    def paged_run(self, *args: object, **named: object) -> object:
-        """Queries, keys, values and the answer are among the arguments."""
-
-
-class _Wrapper(Run, Protocol):
+class _Wrapper(Protocol):
     """One of FlashInfer's."""
 
-    _cached_module: _Module
+    _cached_module: Any
+
+    @property
+    def run(self) -> Callable[..., object]:
+        """Checks its arguments, and launches."""
 
 
 class Calls:
     """How one wrapper is called.
 
     Args:
-        wrapper: what it keeps in ``_cached_module`` is its own affair, so one that launches in
-            another way is called by ``run`` alone.
+        wrapper: a private attribute of it, ``_cached_module``, is what launches; if it launches in
+            another way than is known here, it is called by ``run`` alone.
+        entry: the module's function, whose arguments have queries, keys and values in this order.
     """
 
-    __slots__ = ("_is_known", "wrapper")
+    __slots__ = ("_entry", "_is_known", "wrapper")
 
-    def __init__(self, wrapper: _Wrapper) -> None:
+    def __init__(self, wrapper: _Wrapper, entry: str = "paged_run") -> None:
         self.wrapper = wrapper
+        self._entry = entry
         self._is_known = True
 
     def planned(self) -> Run:
@@ -60,14 +66,16 @@ class Calls:
 
     def first(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
         """Attend, and note how; None if that cannot be told."""
+        # Pages are given as a pair, and keys and values that lie in one piece one by one.
+        given = (q, kv) if self._entry == "paged_run" else (q, *kv)
         if not self._is_known:
-            self.wrapper.run(q, kv, out=out)
+            self.wrapper.run(*given, out=out)
             return None
         module: Any = getattr(self.wrapper, "_cached_module", None)
-        notes = _Notes(module)
+        notes = _Notes(module, self._entry)
         self.wrapper._cached_module = notes
         try:
-            self.wrapper.run(q, kv, out=out)
+            self.wrapper.run(*given, out=out)
         finally:
             self.wrapper._cached_module = module
         call = notes.call_of(q, kv, out)
@@ -122,18 +130,19 @@ class _Call:
 class _Notes:
     """Stands for a wrapper's module and takes down what is launched."""
 
-    def __init__(self, module: _Module) -> None:
+    def __init__(self, module: Any, entry: str) -> None:  # noqa: ANN401 - made by tvm-ffi
         self._module = module
+        self._entry = entry
         self._calls: list[tuple[object, ...]] = []
 
     def __getattr__(self, name: str) -> object:
-        """What else is wanted is the module's."""
-        return getattr(self._module, name)
+        """The module's, but for what launches."""
+        return self._launch if name == self._entry else getattr(self._module, name)
 
-    def paged_run(self, *args: object, **named: object) -> object:
+    def _launch(self, *args: object, **named: object) -> object:
         """Take it down and hand it on."""
         self._calls.append(() if named else args)
-        return self._module.paged_run(*args, **named)
+        return getattr(self._module, self._entry)(*args, **named)
 
     def call_of(self, q: torch.Tensor, kv: KeysValues, out: torch.Tensor) -> _Call | None:
         """The one call with just these tensors, if it is one."""
@@ -143,5 +152,5 @@ class _Notes:
         places = [[i for i, arg in enumerate(args) if arg is tensor] for tensor in (q, *kv, out)]
         match places:
             case [[at], [k_at], [v_at], [out_at]] if (k_at, v_at) == (at + 1, at + 2):
-                return _Call(self._module.paged_run, args, at, out_at)
+                return _Call(getattr(self._module, self._entry), args, at, out_at)
         return None

@@ -11,6 +11,7 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.calls import Calls, Run
 from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
+from gatewayd_engine.attention.ragged import RaggedChunks
 from gatewayd_engine.attention.wrappers import Wrappers
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
 from gatewayd_engine.kv.pool import KvPool
@@ -28,10 +29,12 @@ class Part:
     Attributes:
         num_tokens: how many, behind those of the part before.
         runs: per window, what attends them.
+        needs_keys: whether keys have to be rotated in place for them.
     """
 
     num_tokens: int
-    runs: dict[int, Run]
+    runs: Mapping[int, Run]
+    needs_keys: bool = False
 
 
 class FlashAttention:
@@ -54,6 +57,9 @@ class FlashAttention:
         windows = self._wrappers.windows
         self._decode = {window: Calls(self._wrappers.decode()) for window in windows}
         self._prefill = {window: Calls(self._wrappers.prefill(backend)) for window in windows}
+        self._ragged = (
+            RaggedChunks(shape, pool.page_size, self._wrappers) if backend == "fa3" else None
+        )
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """See ``DeviceAttention``."""
@@ -81,6 +87,9 @@ class FlashAttention:
 
     def _plan_chunks(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode
+        ragged = self._ragged.plan(inputs) if self._ragged is not None else None
+        if ragged is not None:
+            return Part(len(inputs.ids) - n, ragged, needs_keys=True)
         # Counted from the first chunk's token: a wrapper sees no other queries.
         query_indptr = host.query_indptr[n:] - n
         for window, calls in self._prefill.items():
@@ -98,7 +107,16 @@ class FlashAttention:
 class _Step(RotatingAttend):
     """The layers of one step."""
 
-    __slots__ = ("_append", "_flat", "_inputs", "_layers", "_parts", "_sizes", "_windows")
+    __slots__ = (
+        "_append",
+        "_flat",
+        "_inputs",
+        "_keeps_keys",
+        "_layers",
+        "_parts",
+        "_sizes",
+        "_windows",
+    )
 
     def __init__(
         self,
@@ -115,6 +133,7 @@ class _Step(RotatingAttend):
         self._append = append
         self._inputs = inputs
         self._sizes = [part.num_tokens for part in parts]
+        self._keeps_keys = any(part.needs_keys for part in parts)
         if out is None:
             # One for all layers: each is done with it before the next attends.
             size = (len(inputs.ids), shape.num_heads, shape.head_dim)
@@ -125,7 +144,7 @@ class _Step(RotatingAttend):
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
-        query = self._append(layer, heads, self._inputs)
+        query = self._append(layer, heads, self._inputs, keeps_keys=self._keeps_keys)
         queries = query.split_with_sizes(self._sizes)
         window, kv = self._windows[layer], self._layers[layer]
         for q, (runs, out) in zip(queries, self._parts, strict=True):

@@ -11,10 +11,11 @@ INTS = 8 << 20
 def device_bytes(num_windows: int) -> int:
     """Bytes that all wrappers of a model take of the device.
 
-    Each window has plans for decoding, for chunks and for captured steps, and shared prefixes have
-    two. A wrapper for a capture brings one that it does not keep.
+    Each window has plans for decoding, for chunks by pages and in one piece, and for captured
+    steps; shared prefixes have two, and what chunks have cached one. A wrapper for a capture brings
+    one that it does not keep.
 
     Args:
         num_windows: different ones that its layers have.
     """
-    return FLOATS + (3 * num_windows + 2 + 1) * INTS
+    return FLOATS + (4 * num_windows + 2 + 1 + 1) * INTS

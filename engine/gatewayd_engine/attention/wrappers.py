@@ -15,6 +15,7 @@ import torch
 from flashinfer import (
     BatchDecodeWithPagedKVCacheWrapper,
     BatchPrefillWithPagedKVCacheWrapper,
+    BatchPrefillWithRaggedKVCacheWrapper,
     fast_decode_plan,
 )
 
@@ -73,6 +74,10 @@ class Wrappers:
     def prefill(self, backend: str) -> BatchPrefillWithPagedKVCacheWrapper:
         """A wrapper for lines of several tokens."""
         return BatchPrefillWithPagedKVCacheWrapper(self._floats, "NHD", backend=backend)
+
+    def ragged(self) -> BatchPrefillWithRaggedKVCacheWrapper:
+        """A wrapper for lines of several tokens that attend to themselves, by FlashAttention 3."""
+        return BatchPrefillWithRaggedKVCacheWrapper(self._floats, "NHD", backend="fa3")
 
     def captured(self, inputs: StepInputs, window: int) -> BatchDecodeWithPagedKVCacheWrapper:
         """A wrapper for lines of one token that always reads the same tensors, planned once."""
@@ -134,6 +139,26 @@ class Wrappers:
                 **self._settings,
             )
 
+    def plan_ragged(
+        self,
+        wrapper: BatchPrefillWithRaggedKVCacheWrapper,
+        window: int,
+        indptr: torch.Tensor,
+    ) -> None:
+        """Plan lines whose keys are those of their own tokens, from the host's tensor."""
+        num_heads, num_kv_heads, head_dim, _ = self._heads
+        with self._staged(wrapper):
+            wrapper.plan(
+                _pageable(indptr),
+                _pageable(indptr),
+                num_heads,
+                num_kv_heads,
+                head_dim,
+                causal=True,
+                window_left=window - 1,
+                **self._settings,
+            )
+
     def plan_replay(
         self,
         wrapper: BatchDecodeWithPagedKVCacheWrapper,
@@ -156,7 +181,10 @@ class Wrappers:
 
     @contextmanager
     def _staged(
-        self, wrapper: BatchDecodeWithPagedKVCacheWrapper | BatchPrefillWithPagedKVCacheWrapper
+        self,
+        wrapper: BatchDecodeWithPagedKVCacheWrapper
+        | BatchPrefillWithPagedKVCacheWrapper
+        | BatchPrefillWithRaggedKVCacheWrapper,
     ) -> Iterator[None]:
         """Give a wrapper the buffer whose turn it is to write its plan to."""
         buffer, copied = self._staging[self._turn]

@@ -86,13 +86,14 @@ class Kernels(Products, Protocol):
         pool: torch.Tensor,
         layer: int,
         num_heads: int,
+        keeps_keys: bool = False,
     ) -> None:
         """Rotate queries in place; write rotated keys, and values, to their pages.
 
         Args:
             heads: queries, keys and values as the projection left them, shape
-                ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, neighbours paired. Keys and
-                values in it stay as they are.
+                ``[num_tokens, num_heads + 2 * kv_heads, head_dim]``, neighbours paired. Values
+                stay as they are.
             table: cosines, then sines, of the angles at each position, float32, shape
                 ``[max_len, rotary_dim]``; dimensions from ``rotary_dim`` on are not rotated.
             positions: int64, shape ``[num_tokens]``.
@@ -101,6 +102,7 @@ class Kernels(Products, Protocol):
                 ``heads``, or floats of 8 bits: numbers beyond their largest become that.
             layer: whose keys and values they are.
             num_heads: query heads.
+            keeps_keys: whether keys are rotated in place as well; else they stay as they are.
         """
 
     def gather(

@@ -23,12 +23,14 @@ def rope_append(
     pool: torch.Tensor,
     layer: int,
     num_heads: int,
+    keeps_keys: bool = False,
 ) -> None:
     """See ``Kernels``."""
     num_tokens, all_heads, dim = heads.shape
     if num_tokens == 0:
         return
     pages = pool.select(1, layer)
+    kv_heads = (all_heads - num_heads) // 2
     _rope_append[(num_tokens, triton.cdiv(all_heads, _HEADS))](
         heads,
         table,
@@ -36,7 +38,8 @@ def rope_append(
         write,
         pages,
         num_heads,
-        (all_heads - num_heads) // 2,
+        kv_heads,
+        num_heads + kv_heads if keeps_keys else num_heads,
         dim,
         table.shape[1] // 2,
         pages.shape[2],
@@ -63,6 +66,7 @@ def _rope_append(
     pages: tl.tensor,
     num_heads: tl.tensor,
     kv_heads: tl.tensor,
+    num_in_place: tl.tensor,
     dim: tl.tensor,
     num_pairs: tl.tensor,
     page_size: tl.tensor,
@@ -95,7 +99,7 @@ def _rope_append(
     # Chosen rather than multiplied by one: what is infinite stays so.
     rotated = tl.where(is_value | (column >= 2 * num_pairs), value, rotated)
 
-    tl.store(source, rotated, mask=inside & (head < num_heads))
+    tl.store(source, rotated, mask=inside & (head < num_in_place))
     place = tl.load(write + token)
     page = pages + place // page_size * page_stride + place % page_size * offset_stride
     kv_head = head - num_heads - tl.where(is_value, kv_heads, 0)

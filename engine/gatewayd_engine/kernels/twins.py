@@ -131,6 +131,7 @@ class TorchKernels:
         pool: torch.Tensor,
         layer: int,
         num_heads: int,
+        keeps_keys: bool = False,
     ) -> None:
         """See ``Kernels``."""
         page_size = pool.shape[3]
@@ -141,7 +142,8 @@ class TorchKernels:
         cos, sin = table[positions].unsqueeze(1).chunk(2, -1)
         pairs = torch.stack((even * cos - odd * sin, even * sin + odd * cos), -1)
         rotated = torch.cat((pairs.flatten(-2), rotated[..., rotary_dim:]), -1).to(heads.dtype)
-        heads[:, :num_heads] = rotated[:, :num_heads]
+        in_place = num_heads + kv_heads if keeps_keys else num_heads
+        heads[:, :in_place] = rotated[:, :in_place]
         page, offset = write // page_size, write % page_size
         kept = torch.stack((rotated[:, num_heads:], heads[:, num_heads + kv_heads :]), 1)
         if pool.dtype != heads.dtype:

@@ -12,7 +12,9 @@ import torch
 
 from tests.engine.attention import fake_flashinfer
 
-_MODULES = [f"gatewayd_engine.attention.{name}" for name in ("wrappers", "flash", "cascade")]
+_MODULES = [
+    f"gatewayd_engine.attention.{name}" for name in ("wrappers", "ragged", "flash", "cascade")
+]
 
 
 @pytest.fixture
@@ -23,10 +25,12 @@ def flashinfer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(torch.cuda, "Event", fake_flashinfer.Event)
     for name in _MODULES:
         monkeypatch.delitem(sys.modules, name, raising=False)
-    _, flash, cascade = [import_module(name) for name in _MODULES]
+    _, ragged, flash, cascade = [import_module(name) for name in _MODULES]
     yield SimpleNamespace(
         FlashAttention=flash.FlashAttention,
         CascadeAttention=cascade.CascadeAttention,
+        flash=flash,
+        ragged=ragged,
         prefill_backend=flash.prefill_backend,
         plans=fake_flashinfer.PLANS,
         runs=fake_flashinfer.RUNS,

@@ -219,6 +219,8 @@ def rope_append(
     rotary_dim: int,
     page_size: int = 16,
     element: torch.dtype | None = None,
+    *,
+    keeps_keys: bool = False,
 ) -> None:
     heads = random(n, num_heads + 2 * kv_heads, dim, dtype=dtype, device=device)
     angles = torch.outer(torch.arange(n + 40.0), 1.0 / 100 ** torch.rand(rotary_dim // 2))
@@ -231,8 +233,8 @@ def rope_append(
         pool = pool.to(element)
         heads[0] *= 1e6  # beyond the largest of 8 bits
     mine, my_pool = heads.clone(), pool.clone()
-    TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads)
-    kernels.rope_append(heads, table, positions, write, pool, 1, num_heads)
+    TWIN.rope_append(mine, table, positions, write, my_pool, 1, num_heads, keeps_keys)
+    kernels.rope_append(heads, table, positions, write, pool, 1, num_heads, keeps_keys)
     close(heads, mine)
     if element is None:
         close(pool, my_pool)
@@ -242,7 +244,8 @@ def rope_append(
         apart = pool.view(torch.uint8) != my_pool.view(torch.uint8)
         assert apart.sum() <= apart.numel() // 100
         torch.testing.assert_close(pool.float(), my_pool.float(), rtol=0.26, atol=2**-9)
-    assert torch.equal(heads[:, num_heads:], mine[:, num_heads:])
+    kept = num_heads + (kv_heads if keeps_keys else 0)
+    assert torch.equal(heads[:, kept:], mine[:, kept:])
 
 
 def gather(

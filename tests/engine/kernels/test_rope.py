@@ -31,7 +31,16 @@ def test_the_kernel_rotates_and_appends_as_its_twin(
 ) -> None:
     for page_size in (1, 16):
         checks.rope_append(
-            kernels, device, dtype, n, num_heads, kv_heads, dim, rotary_dim, page_size
+            kernels,
+            device,
+            dtype,
+            n,
+            num_heads,
+            kv_heads,
+            dim,
+            rotary_dim,
+            page_size,
+            keeps_keys=page_size == 1,
         )
 
 
@@ -55,7 +64,9 @@ def test_the_twin_rotates_as_the_model_on_a_cpu_and_appends_as_the_pool(
         (page, torch.tensor([[0], [1]]), offset),
         torch.stack((expected[:, 4:6], expected[:, 6:])),
     )
+    before = heads[:, 4:].clone()
     TorchKernels().rope_append(heads, table, positions, page * 4 + offset, pool, 1, 4)
+    assert heads[:, 4:].equal(before)
     checks.close(heads[:, :4], expected[:, :4])
     checks.close(pool, full)
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from gatewayd.bench import report
 from gatewayd.bench.load import Stop, Target
-from gatewayd.bench.plot import draw
+from gatewayd.bench.plot import NoPlot, draw
 from gatewayd.bench.progress import Progress
 from gatewayd.bench.stats import Level
 from gatewayd.bench.sweep import Load, Plan, measure
@@ -170,7 +170,10 @@ def _show(levels: list[Level]) -> None:
     else:
         console.print(report.sweep_table(levels))
         if sum(level.succeeded > 0 for level in levels) > 1:
-            plot = draw(levels, console.width, colorless=console.color_system is None)
+            try:
+                plot = draw(levels, console.width, colorless=console.color_system is None)
+            except NoPlot as error:
+                plot = str(error)
             typer.echo(plot, color=True)
     for line in report.error_lines(levels):
         console.print(f"errors at {line}", style="red", markup=False)

@@ -1,21 +1,33 @@
-"""Throughput and latency over the levels of a sweep, drawn in the terminal."""
+"""Throughput and latency over the levels of a sweep, drawn in the terminal.
+
+plotext is imported when a plot is drawn: a machine without it measures all the same.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-
-import plotext
 
 from gatewayd.bench.stats import Level
 
 NUM_TICKS = 4
 
 
+class NoPlot(Exception):
+    """plotext is missing; the message says so."""
+
+
 def draw(levels: Sequence[Level], width: int, *, colorless: bool) -> str:
     """Draw two lines: output tokens per second on the left axis, median TTFT on the right.
 
     Levels are evenly spaced, whatever their numbers; those without a success are left out.
+
+    Raises:
+        NoPlot: plotext is not installed.
     """
+    try:
+        import plotext
+    except ModuleNotFoundError as error:
+        raise NoPlot(f"no plot: {error.name} is not installed") from None
     shown = [(level, level.ttft) for level in levels if level.ttft is not None]
     places = list(range(len(shown)))
     figure = plotext.figure
@@ -32,6 +44,8 @@ def draw(levels: Sequence[Level], width: int, *, colorless: bool) -> str:
 def _line(
     side: str, places: Sequence[int], values: Sequence[float], label: str, marker: str
 ) -> None:
+    import plotext
+
     figure = plotext.figure
     figure.draw(figure.signal(places, values, marker=marker, yside=side).lines().label(label))
     top = max(values) or 1.0

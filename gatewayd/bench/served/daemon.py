@@ -1,4 +1,8 @@
-"""A daemon for the length of a measurement: a free port, and ended whatever happens."""
+"""A daemon for the length of a measurement, ended whatever happens.
+
+It shares nothing with other daemons: its port is a free one, and what a user's daemon keeps in the
+user's state folder, the store above all, is in a folder that goes with it.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +62,7 @@ async def serving(
         with log.open("wb") as output:
             process = await children.start_async(
                 children.python("-m", "gatewayd", "serve", "--port", "0"),
-                env=children.environment_of_person() | dict(environment) | _OWN,
+                env=children.environment_of_person() | dict(environment) | _OWN | _places(folder),
                 cwd=os.getcwd(),  # from which its configuration's paths are meant
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=output,
@@ -70,6 +74,11 @@ async def serving(
             yield await _ready(process, log, watch)
         finally:
             await _end(process)
+
+
+def _places(folder: str) -> dict[str, str]:
+    """Where it keeps what a user's daemon keeps in the user's state folder."""
+    return {"GATEWAYD_STORE__PATH": f"{folder}/store", "XDG_STATE_HOME": f"{folder}/state"}
 
 
 def _end_with_us() -> None:

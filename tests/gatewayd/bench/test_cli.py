@@ -17,11 +17,15 @@ app()
 """
 
 
-async def run(*args: str) -> tuple[int, str, str]:
+WITHOUT_PLOTEXT = "import sys; sys.modules['plotext'] = None\n"
+"""Importing it fails as if it were not installed."""
+
+
+async def run(*args: str, program: str = PROGRAM) -> tuple[int, str, str]:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-c",
-        PROGRAM,
+        program,
         *args,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -66,6 +70,17 @@ async def test_a_sweep_prints_a_table_and_a_plot(server: Any) -> None:
     assert "TTFT p50, ms" in out  # the plot's legend
     assert "\x1b" not in out  # no colours into a pipe
     assert isinstance(server.bodies[0]["messages"][0]["content"], str)
+
+
+async def test_a_sweep_without_plotext_prints_the_table_and_what_is_missing(server: Any) -> None:
+    code, out, err = await run(
+        *("--url", server.url, "--concurrency", "1,2", "--requests", "2", "--warmup", "0"),
+        *("--output-tokens", "2"),
+        program=WITHOUT_PLOTEXT + PROGRAM,
+    )
+    assert (code, err) == (0, "")
+    assert "c 2" in out
+    assert out.endswith("no plot: plotext is not installed\n")
 
 
 async def test_errors_are_shown_by_code_and_success_of_some_is_success(server: Any) -> None:

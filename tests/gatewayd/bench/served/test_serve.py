@@ -18,6 +18,7 @@ from gatewayd.bench.served.measure import level_rows, run
 from gatewayd.bench.served.workloads import WORKLOADS
 from gatewayd.bench.sweep import Load
 from gatewayd.client.api import ApiClient
+from tests.daemon.forking import SERVE, forker
 
 COMMAND = (sys.executable, "-m", "gatewayd", "bench", "serve")
 
@@ -114,12 +115,33 @@ def wait_until(condition: object, seconds: float = 30) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-async def test_the_daemon_ends_with_the_block() -> None:
-    before = children(os.getpid())
-    async with serving({}) as url, ApiClient(url) as client:
-        assert await client.models() == ["nano"]
-        (daemon,) = set(children(os.getpid())) - set(before)
-    assert not is_alive(daemon)
+async def test_the_daemon_keeps_its_store_to_itself_beside_the_users_and_ends_with_the_block(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    log = tmp_path / "log"
+    users = forker().start([*SERVE, "--port", "0"], dict(os.environ), log)
+    try:
+        wait_until(lambda: (tmp_path / "gatewayd" / "lock").exists())
+        before = children(os.getpid())
+        async with serving({}) as url, ApiClient(url) as client:
+            assert await client.models() == ["nano"]
+            (daemon,) = set(children(os.getpid())) - set(before) - {users.pid}
+            opened = open_files(daemon)
+            assert not [file for file in opened if file.startswith(str(tmp_path))]
+            (database,) = {file for file in opened if file.endswith("/gatewayd.db")}
+            # The folder of its log as well.
+            assert Path(os.readlink(f"/proc/{daemon}/fd/2")) == Path(database).parents[1] / "log"
+        assert not is_alive(daemon)
+        assert not Path(database).parents[1].exists()
+        assert users.poll() is None
+    finally:
+        users.kill()
+        users.wait(30)
+
+
+def open_files(pid: int) -> list[str]:
+    return [os.readlink(fd) for fd in Path(f"/proc/{pid}/fd").iterdir()]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel tells children on Linux only")

@@ -64,7 +64,7 @@ class Comparison:
         measured: ours.
         rival: the other engine's; None if it was not measured.
         goal: ours to reach.
-        limit: of the hardware; None if nobody has worked it out.
+        limit: of the hardware that computed; None if it is not known.
     """
 
     workload: str
@@ -90,8 +90,12 @@ class Comparison:
 
     @property
     def share_of_limit(self) -> float | None:
-        """Which part of what the hardware allows."""
-        return None if self.limit is None else self.measured / self.limit
+        """Which part of what the hardware allows; for a duration, its unavoidable part."""
+        if self.limit is None:
+            return None
+        if self.is_duration:
+            return self.limit / self.measured if self.measured else float("inf")
+        return self.measured / self.limit
 
     @property
     def is_kept(self) -> bool:

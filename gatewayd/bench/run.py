@@ -12,7 +12,9 @@ import typer
 from rich.console import Console
 
 from gatewayd import __version__
+from gatewayd.bench.chips import CHIPS
 from gatewayd.bench.h200 import FIGURES, Comparison, differences, reference
+from gatewayd.bench.limits import on_chip
 from gatewayd.bench.machine import computes_on, processor
 from gatewayd.bench.subject import Subject
 from gatewayd.bench.tables import Rows, comparison_rows, number
@@ -53,12 +55,25 @@ class Run:
     @property
     def differences(self) -> list[str]:
         """Why the goals do not bind this run; empty if they do."""
-        found = differences(self.gpu, self.subject.name, self.dtype, self.scale)
+        return self._differences(self.gpu)
+
+    def _differences(self, gpu: str) -> list[str]:
+        found = differences(gpu, self.subject.name, self.dtype, self.scale)
         given = self.subject.settings
         for key, what in _FORMS.items():
             if (name := given.get(key, NONE)) not in (NONE, AUTO):
                 found.append(f"{what} are in the form of {name}")
         return found
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing but the GPU differs from the run that the limits are worked out for."""
+        return not self._differences(reference().gpu)
+
+    def compared(self) -> list[Comparison]:
+        """The comparisons, with the limits of the chip that computed."""
+        chip = self.gpu if self.is_whole else ""
+        return [on_chip(one, chip) for one in self.comparisons]
 
     def as_document(self) -> dict[str, Any]:
         """Plain values."""
@@ -86,7 +101,7 @@ class Run:
                     "share_of_limit": one.share_of_limit,
                     "kept": one.is_kept if is_verdict else None,
                 }
-                for one in self.comparisons
+                for one in self.compared()
             ],
         }
 
@@ -101,7 +116,9 @@ class Run:
             text = msgspec.json.format(msgspec.json.encode(self.as_document()), indent=2)
             typer.echo(text.decode())
             return
-        rows = comparison_rows(self.comparisons, is_verdict=not self.differences)
+        rows = comparison_rows(
+            self.compared(), is_verdict=not self.differences, chip=self.gpu or None
+        )
         lines = self._caption()
         if form == "markdown":
             typer.echo("\n\n".join([rows.as_markdown(), more.as_markdown(), *lines]))
@@ -123,9 +140,12 @@ class Run:
     def _caption(self) -> list[str]:
         known = reference()
         lines = [
-            f"{known.rival}, the goal and the limit are of one {known.gpu} with {known.model} in "
-            f"{known.dtype}; a ratio above 1 is better than {known.rival}, for latencies too."
+            f"{known.rival} and the goal are of one {known.gpu} with {known.model} in "
+            f"{known.dtype}; a ratio above 1 is better than {known.rival}, for latencies too. The "
+            "share is of the limit, what the hardware allows; the aim is 90 %."
         ]
+        if self.is_whole and self.gpu and self.gpu not in CHIPS:
+            lines.append(f"What {self.gpu} allows is not known: there is no limit and no share.")
         if self.differences:
             lines.append(f"This run is no verdict on the goals: {'; '.join(self.differences)}.")
         return lines

@@ -33,8 +33,16 @@ class Rows:
         return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def comparison_rows(comparisons: Sequence[Comparison], *, is_verdict: bool) -> Rows:
-    """Ours beside the stored figures; without a verdict nothing is called kept or missed."""
+def comparison_rows(
+    comparisons: Sequence[Comparison], *, is_verdict: bool, chip: str | None = None
+) -> Rows:
+    """Ours beside the stored figures; without a verdict nothing is called kept or missed.
+
+    Args:
+        comparisons: what was measured.
+        is_verdict: whether the goals bind the run.
+        chip: whose limits the comparisons have; None for the one with the goals.
+    """
     known = reference()
     rows = []
     for one in comparisons:
@@ -49,15 +57,19 @@ def comparison_rows(comparisons: Sequence[Comparison], *, is_verdict: bool) -> R
                 "" if times is None else f"{times:.2f}",
                 f"{'≤' if one.is_duration else '≥'} {number(one.goal)}",
                 "" if one.limit is None else number(one.limit),
-                "" if share is None else f"{share:.2f}",
+                "" if share is None else f"{share:.0%}",
                 verdict,
             ]
         )
-    # On another machine, too, these columns are of this one.
-    there = known.gpu.rpartition(" ")[2]
+    # On another machine, too, the other engine's figures and the goals are of this one.
+    there = _short(known.gpu)
     header = ["workload", "figure", "ours", f"{known.rival}, {there}", "ratio"]
-    header += [f"goal, {there}", f"limit, {there}", "share", "verdict"]
+    header += [f"goal, {there}", f"limit, {_short(chip or known.gpu)}", "share", "verdict"]
     return Rows(header, rows)
+
+
+def _short(gpu: str) -> str:
+    return gpu.removeprefix("NVIDIA ")
 
 
 def number(value: float) -> str:

@@ -113,3 +113,15 @@ WORKLOADS: Mapping[str, Callable[[int], Workload]] = MappingProxyType(
 """By the name that is typed; each takes what is added to its seed, 0 for the stored figures'."""
 ON_REQUEST = frozenset({"even"})
 """Run only if they are named: their goals are those of weights and keys of 8 bits."""
+
+KEYS: Mapping[str, str] = MappingProxyType(
+    {f"decode_bs{batch}_in128_out256": f"decode-{batch}" for batch in _BATCHES}
+    | {
+        "prefill_64x4096_out1": "prefill",
+        "chatlike_1000": "chat",
+        "sharedprefix_1000x(1000+50)_out32": "shared",
+        "long_16x16384_out128": "long",
+        "even_512x1000_out1000": "even",
+    }
+)
+"""What is typed, by the name in figures."""

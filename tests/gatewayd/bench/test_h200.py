@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from gatewayd.bench.h200 import FIGURES, Comparison, Known, compare, differences, reference
+from gatewayd.bench.offline.workloads import KEYS
 from gatewayd.bench.offline.workloads import WORKLOADS as OFFLINE
 from gatewayd.bench.served.workloads import WORKLOADS as SERVED
 from gatewayd.bench.tables import comparison_rows
@@ -16,6 +18,7 @@ def test_stored_offline_figures_are_of_these_workloads() -> None:
     known = reference().offline
     made = {workload.name: workload for workload in (make(0) for make in OFFLINE.values())}
     assert known.keys() == made.keys()
+    assert list(KEYS.items()) == list(zip(made, OFFLINE, strict=True))
     for name, workload in made.items():
         rival = known[name].rival
         if not rival:
@@ -75,6 +78,7 @@ def test_more_tokens_and_less_time_are_better() -> None:
     assert (speed.times_rival, speed.is_kept) == (1.25, True)
     assert speed.share_of_limit == pytest.approx(250 / 300)
     assert (wait.times_rival, wait.is_kept, wait.share_of_limit) == (1.25, False, None)
+    assert replace(wait, limit=12.0).share_of_limit == pytest.approx(12 / 16)
     slow, quick = compare("w", KNOWN, {"output_tokens_per_second": 239.0, "ttft_p50_ms": 15.0})
     assert (slow.is_kept, quick.is_kept) == (False, True)
 
@@ -113,7 +117,7 @@ def test_rows_say_of_which_machine_the_figures_are_and_judge_only_there() -> Non
     made = compare("w", KNOWN, {"output_tokens_per_second": 250.0, "ttft_p50_ms": 16.0})
     judged = comparison_rows(made, is_verdict=True)
     assert [row[-1] for row in judged.rows] == ["kept", "missed"]
-    assert judged.rows[0][2:-1] == ["250", "200", "1.25", "≥ 240", "300", "0.83"]
+    assert judged.rows[0][2:-1] == ["250", "200", "1.25", "≥ 240", "300", "83%"]
     assert judged.rows[1][2:-1] == ["16", "20", "1.25", "≤ 15", "", ""]
     elsewhere = comparison_rows(made, is_verdict=False)
     assert [row[-1] for row in elsewhere.rows] == ["-", "-"]
@@ -122,9 +126,14 @@ def test_rows_say_of_which_machine_the_figures_are_and_judge_only_there() -> Non
         "goal, H200",
         "limit, H200",
     ]
+    on_another = comparison_rows(made, is_verdict=False, chip="NVIDIA H100 PCIe")
+    assert [word for word in on_another.header if "H" in word][-2:] == [
+        "goal, H200",
+        "limit, H100 PCIe",
+    ]
     lines = judged.as_markdown().splitlines()
     assert lines[0].startswith("| workload | figure | ours | vLLM 0.25.1, H200 |")
-    assert lines[2] == "| w | output tok/s | 250 | 200 | 1.25 | ≥ 240 | 300 | 0.83 | kept |"
+    assert lines[2] == "| w | output tok/s | 250 | 200 | 1.25 | ≥ 240 | 300 | 83% | kept |"
 
 
 def test_the_table_of_the_documents_has_these_figures_and_a_cell_for_each_of_ours() -> None:

@@ -17,6 +17,16 @@ def test_gaps_between_kernels_are_idle() -> None:
     assert found["idle_in_long_gaps"] == pytest.approx(20 / 200)
 
 
+def test_gaps_between_a_graphs_launches_are_reported_but_the_host_is_blamed_for_long_ones() -> None:
+    # 331 kernels with a microsecond between them: a step of 6 ms.
+    step = [(index * 18.0, 17.0) for index in range(331)]
+    quick = figures.timeline(step + [(start + 331 * 18, took) for start, took in step])
+    assert quick["idle"] > 0.05
+    assert figures.keeps_busy(quick)
+    late = figures.timeline(step + [(start + 332 * 18 + 400, took) for start, took in step])
+    assert not figures.keeps_busy(late)
+
+
 def test_kernels_of_two_streams_overlap() -> None:
     # One that ends early within another, and one that begins before that other has ended.
     found = figures.timeline([(0, 100), (10, 20), (90, 30), (130, 70)])

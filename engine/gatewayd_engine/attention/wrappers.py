@@ -20,6 +20,7 @@ from flashinfer import (
 )
 
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.splits import fills, num_multiprocessors
 from gatewayd_engine.attention.workspaces import FLOATS, INTS
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool, zeros
@@ -94,8 +95,24 @@ class Wrappers:
         wrapper._int_workspace_buffer = self._ints[window]
         host = inputs.host
         # No pages to copy: they are in the step's tensor, which the wrapper reads.
-        self.plan_decode(wrapper, window, host.page_indptr, inputs.pages[:0], host.last_page_len)
+        self.plan_decode(
+            wrapper,
+            window,
+            host.page_indptr,
+            inputs.pages[:0],
+            host.last_page_len,
+            disable_split_kv=self._is_whole(host.num_lines),
+        )
         return wrapper
+
+    def _is_whole(self, num_lines: int) -> bool:
+        """Whether a captured step of so many lines splits no context.
+
+        For a capture FlashInfer always launches the kernel that writes partial answers, and the
+        one that merges them, even where its planner splits nothing. Which kernels are captured
+        follows from the first plan, so each plan of one size has to say the same.
+        """
+        return fills(num_lines, self._heads[1], num_multiprocessors(self._device))
 
     def plan_decode(
         self,
@@ -104,6 +121,7 @@ class Wrappers:
         page_indptr: torch.Tensor,
         pages: torch.Tensor,
         last_page_len: torch.Tensor,
+        disable_split_kv: bool = False,
     ) -> None:
         """Plan lines of one token each, from the host's tensors and the device's pages."""
         with self._staged(wrapper):
@@ -113,6 +131,7 @@ class Wrappers:
                 _pageable(last_page_len),
                 *self._heads,
                 window_left=window - 1,
+                disable_split_kv=disable_split_kv,
                 **self._settings,
             )
 
@@ -176,6 +195,7 @@ class Wrappers:
                 last_page_len,
                 *self._heads,
                 window_left=window - 1,
+                disable_split_kv=self._is_whole(len(last_page_len)),
                 **self._settings,
             )
 

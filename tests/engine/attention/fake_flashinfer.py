@@ -2,7 +2,8 @@
 
 What would be slow or silently wrong on a GPU is an error here: a plan from tensors on the device,
 a plan written to a buffer that the device has still to read, a run with the plan of another
-wrapper, lengths on the device that are not those planned for.
+wrapper, lengths on the device that are not those planned for, a captured wrapper that is planned
+for other kernels than were captured.
 """
 
 from __future__ import annotations
@@ -132,6 +133,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         if not use_tensor_cores or backend != "fa2":
             raise ValueError("only what was seen to work is expected")
         self._use_cuda_graph = use_cuda_graph
+        self.disable_split_kv: bool | None = None
         self._buffers = (
             paged_kv_indptr_buffer,
             paged_kv_indices_buffer,
@@ -187,6 +189,7 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
             q_data_type,
             kv_data_type,
             sm_scale,
+            disable_split_kv,
         )
 
     def replan(
@@ -199,8 +202,12 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         q_data_type: torch.dtype | str | None,
         kv_data_type: torch.dtype | str | None,
         sm_scale: float | None,
+        disable_split_kv: bool,
     ) -> None:
         """Plan without copies."""
+        if self._use_cuda_graph and self.disable_split_kv not in (None, disable_split_kv):
+            raise ValueError("partial answers are merged only if the capture merges them")
+        self.disable_split_kv = disable_split_kv
         self._stage(
             query_indptr=torch.arange(len(last_page_len) + 1),
             page_indptr=_host(indptr),
@@ -284,6 +291,7 @@ def fast_decode_plan(
         q_data_type,
         kv_data_type,
         sm_scale,
+        disable_split_kv,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -108,6 +109,26 @@ def test_captured_steps_read_the_same_tensors_each_time(
         sequences.check(attention, {0: 1, 3: 1, 4: 2})
         check(large, of_six, [3, 1, 0])
         check(small, of_two, [2])
+
+
+def test_captured_steps_that_fill_the_chip_split_no_context(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = sys.modules["gatewayd_engine.attention.wrappers"]
+    monkeypatch.setattr(module, "num_multiprocessors", lambda device: 3)
+    sequences = Sequences(SHAPE)
+    attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
+    found = []
+    for size in (1, 3, 4):
+        static = Static(sequences, size)
+        attend = attention.captured(static.inputs)
+        for rows in ([0], list(range(size))):
+            check(static, attend, rows)
+            found.append((size, flashinfer.plans[-1].disable_split_kv))
+    # Two key heads: from 4 lines on there are more than 6 programs.
+    assert found == [(size, size == 4) for size in (1, 3, 4) for _ in range(2)]
+    sequences.check(attention, dict.fromkeys(range(8), 1))
+    assert flashinfer.plans[-1].disable_split_kv is False
 
 
 class Slow:

@@ -20,9 +20,9 @@ from flashinfer import (
 )
 
 from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.splits import fills, num_multiprocessors
 from gatewayd_engine.attention.workspaces import FLOATS, INTS
 from gatewayd_engine.device.inputs import StepInputs
+from gatewayd_engine.kernels.splits import fills, num_multiprocessors
 from gatewayd_engine.kv.pool import KvPool, zeros
 
 _TURNS = 6
@@ -112,7 +112,7 @@ class Wrappers:
         one that merges them, even where its planner splits nothing. Which kernels are captured
         follows from the first plan, so each plan of one size has to say the same.
         """
-        return fills(num_lines, self._heads[1], num_multiprocessors(self._device))
+        return fills(num_lines * self._heads[1], num_multiprocessors(self._device))
 
     def plan_decode(
         self,

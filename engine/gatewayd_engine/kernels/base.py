@@ -105,6 +105,59 @@ class Kernels(Products, Protocol):
             keeps_keys: whether keys are rotated in place as well; else they stay as they are.
         """
 
+    def decode_attention(
+        self,
+        query: torch.Tensor,
+        keys_values: torch.Tensor,
+        page_indptr: torch.Tensor,
+        pages: torch.Tensor,
+        last_page_len: torch.Tensor,
+        out: torch.Tensor,
+        *,
+        scale: float,
+        softcap: float | None,
+        window: int,
+        sinks: torch.Tensor | None,
+        width: int,
+        num_queries: torch.Tensor | None,
+        ancestors: torch.Tensor | None,
+        splits: int,
+        scratch: torch.Tensor | None,
+    ) -> None:
+        """Attend the last queries of each line to its pages, which have their keys already.
+
+        Lengths are read on the device alone, so one capture serves steps of all lengths. Answers
+        are the same each time. Weights are rounded to the type of queries before they meet values.
+
+        Args:
+            query: ``width`` queries of each line, one line behind another, of a type of 2 or 4
+                bytes, shape ``[lines * width, num_heads, head_dim]``; heads may be those of a
+                wider tensor.
+            keys_values: a layer's keys, then its values, of the type of ``query`` or floats of 8
+                bits, shape ``[pages, 2, page_size, kv_heads, head_dim]``; ``kv_heads`` divides
+                ``num_heads``, and keys and values have the same strides.
+            page_indptr: where each line's pages begin, int32, shape ``[lines + 1]``.
+            pages: int32, at least ``[page_indptr[-1]]``.
+            last_page_len: tokens in each line's last page, those of this step included, int32,
+                shape ``[lines]``.
+            out: all of it is written, of the shape and type of ``query``.
+            scale: factor on scores.
+            softcap: scores become ``softcap * tanh(scores / softcap)``; None for none.
+            window: how many of the latest positions a query sees, itself included; 0 for all.
+            sinks: scores without a value that each head's softmax counts, float32, shape
+                ``[num_heads]``; None for none. Source: gpt-oss.
+            width: queries of each line, 1 to 64.
+            num_queries: how many of them there are; others are answered with zeros, int32, shape
+                ``[lines]``. None: all of them.
+            ancestors: which of the line's queries a query sees, bit by bit, itself included, in
+                a draft tree whose nodes stand behind their ancestors, int64, shape
+                ``[lines * width]``; its position is behind as many as it sees. None: those before
+                it.
+            splits: how many parts a context is split into, at most; see ``splits.num_splits``.
+            scratch: for partial answers, float32, at least ``splits.scratch_size``; None if
+                ``splits`` is 1.
+        """
+
     def gather(
         self,
         rows: torch.Tensor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
+from gatewayd_engine.kernels.decode_attention import decode_attention
 from gatewayd_engine.kernels.expanding import expand
 from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
@@ -31,6 +32,7 @@ class TritonKernels:
     block_mm = staticmethod(block_mm)
     block_mm_tiles = staticmethod(block_mm_tiles)
     rope_append = staticmethod(rope_append)
+    decode_attention = staticmethod(decode_attention)
     gather = staticmethod(gather)
     sample = staticmethod(sample)
     logprobs = staticmethod(logprobs)

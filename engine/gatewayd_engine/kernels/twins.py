@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.kernels.blocks import GROUP, numbers
+from gatewayd_engine.kernels.decode_twin import decode_attention
 from gatewayd_engine.kernels.drawing import draw, pivots
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.products import Rounded
@@ -152,6 +153,8 @@ class TorchKernels:
             kept = kept.float().clamp_(-most, most).to(pool.dtype).view(torch.uint8)
             pool = pool.view(torch.uint8)
         pool[page, layer, :, offset] = kept
+
+    decode_attention = staticmethod(decode_attention)
 
     def gather(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from triton.runtime.jit import JITFunction, mangle_type
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
 from tests.engine.kernels import checks
 from tests.engine.kernels.blocked import block_mm
+from tests.engine.kernels.decoding import Case, Lines
 
 
 def compile_only(
@@ -97,12 +99,25 @@ def main() -> None:
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
     for element in (torch.float8_e4m3fn, torch.float8_e5m2):
         launch(checks.rope_append, half, 2, 32, 8, 128, 128, 16, element)
+    for case in _decoding(half):
+        Lines(case, cpu).attended(kernels)
     launch(checks.gather, [1, 30], [4, 0])
     for dtype in (half, full):
         launch(checks.sample, dtype, 1, vocab)
         launch(checks.logprobs, dtype, 1, vocab, 5)
         launch(checks.mask, dtype, 1, vocab)
         launch(checks.penalise, dtype, 1, vocab)
+
+
+def _decoding(half: torch.dtype) -> list[Case]:
+    """Decode steps, of one query and of drafts in a row and in a tree."""
+    llama = Case((250, 3), num_heads=32, kv_heads=8, dim=128, page_size=16, splits=33, dtype=half)
+    return [
+        llama,
+        replace(llama, splits=1, element=torch.float8_e4m3fn, has_sinks=True, window=128),
+        replace(llama, num_heads=16, dim=256, softcap=50.0, width=5, counts=(5, 2), splits=3),
+        replace(llama, width=64, parents=(-1, *range(63)), splits=3, window=16),
+    ]
 
 
 if __name__ == "__main__":

@@ -1,0 +1,141 @@
+"""Attention of a tile of queries to a range of one line's tokens, in pages: a part of kernels.
+
+All query heads of one key head are rows of the tile, so that its keys and values are read once and
+products run on the matrix unit. Sources: online softmax (Milakov and Gimelshein, arXiv 1805.02867);
+FlashAttention-2 (Dao, arXiv 2307.08691); PagedAttention (Kwon et al., arXiv 2309.06180).
+"""
+
+from __future__ import annotations
+
+import triton
+import triton.language as tl
+
+LOG2E = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def attend(
+    q: tl.tensor,
+    keys: tl.tensor,
+    values: tl.tensor,
+    table: tl.tensor,
+    low: tl.tensor,
+    high: tl.tensor,
+    start: tl.tensor,
+    limit: tl.tensor,
+    oldest: tl.tensor,
+    bits: tl.tensor,
+    page_stride: tl.tensor,
+    token_stride: tl.tensor,
+    scale: tl.tensor,
+    cap: tl.tensor,
+    MASK: tl.constexpr,
+    WINDOW: tl.constexpr,
+    WIDTH: tl.constexpr,
+    HAS_CAP: tl.constexpr,
+    PAGE: tl.constexpr,
+    DIM: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_D: tl.constexpr,
+) -> tuple[tl.tensor, tl.tensor, tl.tensor]:
+    """Attend to tokens ``low`` to ``high``.
+
+    Args:
+        q: queries ``[BLOCK_M, BLOCK_D]``, zeros beyond ``DIM``.
+        keys: of the key head in page 0.
+        values: likewise.
+        table: the line's pages.
+        low: the first position of the range.
+        high: the position behind it.
+        start: position of the first token of this step.
+        limit: a row sees positions below, int32 ``[BLOCK_M]``; with ``MASK`` "tree" among those
+            before this step.
+        oldest: a row sees positions from here on, int32 ``[BLOCK_M]``; with ``MASK`` "tree" among
+            those before this step.
+        bits: which tokens of this step a row sees, uint64 ``[BLOCK_M]``.
+        page_stride: numbers between two pages.
+        token_stride: numbers between two tokens of a page.
+        scale: factor on scores.
+        cap: see ``HAS_CAP``.
+        MASK: "all": every row sees the whole range; "causal"; or "tree".
+        WINDOW: 0 for none.
+        WIDTH: queries of a line.
+        HAS_CAP: scores become ``cap * tanh(scores / cap)``.
+        PAGE: tokens of a page.
+        DIM: size of a head.
+        BLOCK_M: rows of the tile.
+        BLOCK_N: tokens that are read at a time.
+        BLOCK_D: ``DIM`` as a power of two.
+
+    Returns:
+        Sums of weighted values, float32 ``[BLOCK_M, BLOCK_D]``; of each row the largest score in
+        units of log 2, minus infinity if it sees nothing, and the sum of weights, which are powers
+        of 2 of scores below that.
+    """
+    column = tl.arange(0, BLOCK_D)[None, :]
+    highest = tl.full((BLOCK_M,), float("-inf"), tl.float32)
+    total = tl.zeros((BLOCK_M,), tl.float32)
+    acc = tl.zeros((BLOCK_M, BLOCK_D), tl.float32)
+    for begin in range(low, high, BLOCK_N):
+        at = begin + tl.arange(0, BLOCK_N)
+        inside = at < high
+        page = tl.load(table + at // PAGE, mask=inside, other=0).to(tl.int64)
+        place = (page * page_stride + at % PAGE * token_stride)[:, None] + column
+        held = inside[:, None] & (column < DIM)
+        k = tl.load(keys + place, mask=held, other=0.0).to(q.dtype)
+        scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scale
+        if HAS_CAP:
+            # tanh(y) is 1 - 2 / (1 + exp(2y)).
+            scores = cap * (1.0 - 2.0 / (1.0 + tl.exp(2.0 * scores / cap)))
+        seen = inside[None, :]
+        if MASK == "causal":
+            seen = seen & (at[None, :] < limit[:, None])
+            if WINDOW:
+                seen = seen & (at[None, :] >= oldest[:, None])
+        elif MASK == "tree":
+            before = at[None, :] < limit[:, None]
+            if WINDOW:
+                before = before & (at[None, :] >= oldest[:, None])
+            slot = tl.minimum(tl.maximum(at - start, 0), 63).to(tl.uint64)
+            later = bits[:, None] >> slot[None, :]
+            is_ancestor = (later & 1) == 1
+            if WINDOW and WINDOW <= WIDTH:
+                # Tokens behind it on the way to the query, the query itself included.
+                is_ancestor = is_ancestor & (count_bits(later >> 1) < WINDOW)
+            seen = seen & (before | ((at >= start)[None, :] & is_ancestor))
+        scores = tl.where(seen, scores * LOG2E, float("-inf"))
+        raised = tl.maximum(highest, tl.max(scores, 1))
+        # A row that has seen nothing yet has no largest score to subtract.
+        base = tl.where(raised == float("-inf"), 0.0, raised)
+        weights = tl.exp2(scores - base[:, None])
+        kept = tl.exp2(highest - base)
+        total = total * kept + tl.sum(weights, 1)
+        v = tl.load(values + place, mask=held, other=0.0).to(q.dtype)
+        acc = acc * kept[:, None] + tl.dot(weights.to(q.dtype), v, input_precision="ieee")
+        highest = raised
+    return acc, highest, total
+
+
+@triton.jit
+def count_bits(bits: tl.tensor) -> tl.tensor:
+    """How many bits of uint64 numbers are set, int32."""
+    low, high = bits.to(tl.uint32), (bits >> 32).to(tl.uint32)
+    return _count_bits(low) + _count_bits(high)
+
+
+@triton.jit
+def _count_bits(bits: tl.tensor) -> tl.tensor:
+    # Sums of 2, 4 and 8 bits, then of all bytes in the highest one.
+    bits = bits - ((bits >> 1) & 0x55555555)
+    bits = (bits & 0x33333333) + ((bits >> 2) & 0x33333333)
+    bits = (bits + (bits >> 4)) & 0x0F0F0F0F
+    bits = bits + (bits >> 8)
+    return ((bits + (bits >> 16)) & 0x3F).to(tl.int32)
+
+
+@triton.jit
+def part_of(span: tl.tensor, SPLITS: tl.constexpr, LEAST: tl.constexpr) -> tl.tensor:
+    """Tokens that each of at most ``SPLITS`` parts of a range has, at least ``LEAST``."""
+    STEP: tl.constexpr = LEAST // 2
+    return tl.maximum((span + SPLITS * STEP - 1) // (SPLITS * STEP) * STEP, LEAST)

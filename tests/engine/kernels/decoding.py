@@ -1,0 +1,160 @@
+"""Lines of contexts in pages, whose last queries attend: by kernels, and by the definition."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.splits import scratch_size
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is attended, and how.
+
+    Attributes:
+        starts: tokens of each line before the step.
+        counts: queries of each line.
+        width: queries that each line has room for.
+        parents: of each query in a draft tree, by slot, -1 for none; None without one.
+    """
+
+    starts: tuple[int, ...]
+    counts: tuple[int, ...] = ()
+    width: int = 1
+    parents: tuple[int, ...] | None = None
+    num_heads: int = 4
+    kv_heads: int = 2
+    dim: int = 16
+    page_size: int = 4
+    window: int = 0
+    softcap: float | None = None
+    has_sinks: bool = False
+    splits: int = 1
+    dtype: torch.dtype = torch.float32
+    element: torch.dtype | None = None
+
+    @property
+    def real(self) -> tuple[int, ...]:
+        """Queries of each line."""
+        return self.counts or (self.width,) * len(self.starts)
+
+    def sees(self, query: int, token: int, start: int) -> bool:
+        """Whether a query of a slot sees a token at a position, by following the tree."""
+        if self.parents is None:
+            way = list(range(query, -1, -1))
+        else:
+            way = []
+            while query >= 0:
+                way.append(query)
+                query = self.parents[query]
+        # Nearest first, then all before the step.
+        apart = way.index(token - start) if token - start in way else len(way) - 1 + start - token
+        known = token < start or token - start in way
+        return known and (not self.window or apart < self.window)
+
+
+class Lines:
+    """Tensors of a case, of random numbers."""
+
+    def __init__(self, case: Case, device: torch.device) -> None:
+        self.case = case
+        generator = torch.Generator().manual_seed(len(str(case)))
+        lengths = [start + count for start, count in zip(case.starts, case.real, strict=True)]
+        num_pages = [max(-(-length // case.page_size), 1) for length in lengths]
+        total = sum(num_pages)
+        self.pages = torch.randperm(total + 2, generator=generator)[:total].int()
+        self.page_indptr = torch.tensor([0, *num_pages]).cumsum(0).int()
+        self.last = torch.tensor(
+            [n - (p - 1) * case.page_size for n, p in zip(lengths, num_pages, strict=True)]
+        ).int()
+        self.lengths = lengths
+        # Two layers, of which the second is read.
+        shape = (total + 2, 2, 2, case.page_size, case.kv_heads, case.dim)
+        pool = torch.randn(shape, generator=generator).to(case.dtype)
+        self.pool = pool if case.element is None else pool.to(case.element)
+        tokens = len(case.starts) * case.width
+        heads = case.num_heads + 2 * case.kv_heads
+        qkv = torch.randn((tokens, heads, case.dim), generator=generator).to(case.dtype)
+        self.query = qkv[:, : case.num_heads]
+        self.sinks = torch.randn(case.num_heads, generator=generator) if case.has_sinks else None
+        self.device = device
+
+    def ancestors(self) -> torch.Tensor | None:
+        """The tree of each line, bit by bit."""
+        case = self.case
+        if case.parents is None:
+            return None
+        masks = []
+        for query in range(case.width):
+            mask, node = 0, query
+            while node >= 0:
+                mask |= 1 << node
+                node = case.parents[node]
+            masks.append(mask - (1 << 64) if mask >> 63 else mask)
+        return torch.tensor(masks * len(case.starts))
+
+    def attended(self, kernels: Kernels, **others: Any) -> torch.Tensor:
+        """What kernels make of it."""
+        case, to = self.case, self.device
+        shape = (len(self.query), case.num_heads)
+        # Rows of something wider, full of what must not be seen.
+        out = torch.full((*shape, case.dim + 8), torch.nan, dtype=case.dtype, device=to)
+        size = scratch_size(*shape, case.dim, case.splits)
+        scratch = torch.full((size,), torch.nan, device=to) if case.splits > 1 else None
+        counts, sinks, ancestors = case.counts, self.sinks, self.ancestors()
+        kernels.decode_attention(
+            self.query.to(to),
+            self.pool.to(to)[:, 1],
+            self.page_indptr.to(to),
+            self.pages.to(to),
+            self.last.to(to),
+            out[..., : case.dim],
+            scale=0.3,
+            softcap=case.softcap,
+            window=case.window,
+            sinks=None if sinks is None else sinks.to(to),
+            width=case.width,
+            num_queries=torch.tensor(counts).int().to(to) if counts else None,
+            ancestors=None if ancestors is None else ancestors.to(to),
+            splits=case.splits,
+            scratch=scratch,
+            **others,
+        )
+        assert out[..., case.dim :].isnan().all()
+        return out[..., : case.dim].cpu()
+
+    def wanted(self) -> torch.Tensor:
+        """The definition, one query, head and token at a time, float64."""
+        case, group = self.case, self.case.num_heads // self.case.kv_heads
+        out = torch.zeros(self.query.shape, dtype=torch.float64)
+        pool = self.pool[:, 1].to(torch.float32).double()
+        for line, (start, count) in enumerate(zip(case.starts, case.real, strict=True)):
+            table = self.pages[int(self.page_indptr[line]) : int(self.page_indptr[line + 1])]
+            k, v = pool[table.long()].transpose(0, 1).flatten(1, 2)[:, : self.lengths[line]]
+            for slot in range(count):
+                seen = [at for at in range(self.lengths[line]) if case.sees(slot, at, start)]
+                token = line * case.width + slot
+                for head in range(case.num_heads):
+                    q = self.query[token, head].double()
+                    scores = k[seen, head // group] @ q * 0.3
+                    if case.softcap is not None:
+                        scores = case.softcap * torch.tanh(scores / case.softcap)
+                    total = torch.logsumexp(scores, 0)
+                    if self.sinks is not None:
+                        sink = self.sinks[head].double()
+                        total = torch.logaddexp(total, sink)
+                    out[token, head] = torch.exp(scores - total) @ v[seen, head // group]
+        return out
+
+
+def close(actual: torch.Tensor, wanted: torch.Tensor) -> None:
+    """Equal but for rounding: of weights, of answers, and of sums."""
+    rtol = 2e-5 if actual.dtype == torch.float32 else 2**-6
+    atol = rtol if actual.dtype == torch.float32 else 2**-7
+    torch.testing.assert_close(actual.double(), wanted.double(), rtol=rtol, atol=atol)
+    assert math.isfinite(float(actual.float().sum()))

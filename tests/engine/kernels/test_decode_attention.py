@@ -1,0 +1,84 @@
+"""Decode attention: the twin against the definition in 64 bits, the kernel against both."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.splits import num_splits, row_tile, scratch_size
+from gatewayd_engine.kernels.twins import TorchKernels
+from tests.engine.kernels.decoding import Case, Lines, close
+
+EDGES = (0, 3, 4, 62)
+TREE = (-1, 0, 0, 1, 1, 2, 3)
+CASES = {
+    "page edges, one head each": Case(EDGES, num_heads=2),
+    "split in parts, some lines in one": Case((1, 290, 127), splits=3),
+    "more parts than there are": Case((300,), splits=7, num_heads=8, kv_heads=1),
+    "bfloat16, split": Case((200, 4), dtype=torch.bfloat16, splits=2, dim=64, page_size=16),
+    "half, one token in a page": Case((70, 4), dtype=torch.float16, page_size=1),
+    "window within the context": Case((70, 2), window=9, page_size=16),
+    "window in parts, with sinks": Case((300, 9), window=200, splits=2, has_sinks=True),
+    "cap and sinks": Case((9, 65), softcap=2.0, has_sinks=True),
+    "e4m3": Case((9, 65), element=torch.float8_e4m3fn, dtype=torch.bfloat16, dim=32),
+    "e5m2": Case((65,), element=torch.float8_e5m2),
+    "drafts in a row, some fewer": Case((6, 40), (2, 5), width=5, window=3),
+    "drafts in parts, a line of none": Case((200, 3), (3, 0), width=3, splits=2),
+    "a tree": Case((5, 150), (7, 4), width=7, parents=TREE, splits=2),
+    "a tree deeper than the window": Case((60, 1), width=7, parents=TREE, window=3),
+    "a tree, a window as wide": Case((60, 1), width=7, parents=TREE, window=8),
+    "a tree of several tiles": Case(
+        (3,), width=64, parents=tuple(max(i - 9, -1) for i in range(64)), window=4, num_heads=6
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_twin_gives_what_the_definition_gives(name: str) -> None:
+    lines = Lines(CASES[name], torch.device("cpu"))
+    close(lines.attended(TorchKernels()), lines.wanted())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_kernel_gives_what_its_twin_gives(
+    kernels: Kernels, device: torch.device, name: str
+) -> None:
+    lines = Lines(CASES[name], device)
+    close(lines.attended(kernels), lines.attended(TorchKernels()))
+
+
+def test_answers_do_not_depend_on_the_lines_beside(kernels: Kernels, device: torch.device) -> None:
+    case = Case((290, 127), splits=3)
+    lines = Lines(case, device)
+    both = lines.attended(kernels)
+    lines.last[1] -= 1
+    changed = lines.attended(kernels)
+    assert torch.equal(both[0], changed[0])
+    assert not torch.equal(both[1], changed[1])
+
+
+def test_a_token_that_is_no_number_is_told_to_who_sees_it(
+    kernels: Kernels, device: torch.device
+) -> None:
+    lines = Lines(Case((20, 20), window=8, splits=2), device)
+    table = lines.pages[int(lines.page_indptr[1]) :]
+    lines.pool[table[0], 1] = torch.nan  # out of the window
+    assert lines.attended(kernels).isfinite().all()
+    lines.pool[table[-1], 1, 0, 0] = torch.nan
+    assert lines.attended(kernels)[1].isnan().all()
+    assert lines.attended(kernels)[0].isfinite().all()
+
+
+def test_contexts_are_split_until_the_chip_is_busy() -> None:
+    assert num_splits(8, 8192, 132) == 33
+    assert num_splits(8, 300, 132) == 3
+    assert num_splits(64, 8192, 132) == 4
+    assert num_splits(200, 8192, 132) == 1
+    assert num_splits(1000, 8192, 132) == 1
+    assert num_splits(1, 1 << 17, 132) == 64
+    assert [row_tile(rows) for rows in (1, 16, 17, 40, 64, 200)] == [16, 16, 32, 64, 64, 64]
+    assert scratch_size(3, 4, 8, 2) == 3 * 4 * 2 * 9
+    assert replace(CASES["a tree"], counts=()).real == (7, 7)

@@ -184,7 +184,12 @@ class DeviceBackend:
         table = decoder.rotary.cosines_and_sines()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
         attention = device_attention(
-            decoder.spec.attention, pool, append, self._config.cascade_attention
+            decoder.spec.attention,
+            pool,
+            append,
+            self._kernels,
+            max_len=rows.tokens.shape[1],
+            shares_prefixes=self._config.cascade_attention,
         )
         runner = DeviceRunner(
             decoder,

@@ -44,9 +44,9 @@ class _Nothing(CapturedAttention):
 
 
 class _Attention(PagedAttention):
-    def captured(self, inputs: StepInputs) -> CapturedAttention:
+    def captured(self, inputs: StepInputs) -> list[CapturedAttention]:
         """Steps that compute nothing."""
-        return _Nothing()
+        return [_Nothing()]
 
 
 def seconds_per_step(sequences: int) -> float:
@@ -98,7 +98,7 @@ def main() -> None:
         patch.object(
             backend,
             "device_attention",
-            lambda shape, pool, append, _: _Attention(shape, pool, append),
+            lambda shape, pool, append, *_, **__: _Attention(shape, pool, append),
         ),
         patch.object(assembly, "backend_for", backend_for),
     ):

@@ -11,8 +11,10 @@ import torch
 
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.choice import device_attention
+from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.device import CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.kernels.choose import choose
 from tests.engine.attention.steps import Sequences, Static
 
 pytestmark = [
@@ -35,6 +37,21 @@ def filled(shape: AttentionShape, dtype: torch.dtype = torch.bfloat16) -> Sequen
     for row, length in enumerate(LENGTHS):
         sequences.fill(row, length)
     return sequences
+
+
+def made(sequences: Sequences, shares_prefixes: bool = False) -> DeviceAttention:
+    """What a GPU gets."""
+    kernels = choose(torch.device("cuda"))
+    return device_attention(
+        sequences.shape, sequences.pool, sequences.append, kernels, 1600, shares_prefixes
+    )
+
+
+def own(sequences: Sequences) -> DecodeAttention:
+    """What it gets without FlashInfer."""
+    shape, pool, append = sequences.shape, sequences.pool, sequences.append
+    kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 1600)
+    return DecodeAttention(kernels, PagedAttention(shape, pool, append))
 
 
 @contextmanager
@@ -73,7 +90,7 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 @pytest.mark.parametrize("shape", [LLAMA, NANO], ids=["llama", "nano"])
 def test_steps_give_what_the_definition_gives(shape: AttentionShape) -> None:
     sequences = filled(shape)
-    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    attention = made(sequences)
     assert type(attention).__name__ == "FlashAttention"
     check(sequences, attention, dict.fromkeys(range(8), 1))
     check(sequences, attention, {3: 200, 0: 17, 7: 5})
@@ -91,17 +108,20 @@ def test_torch_gives_what_the_definition_gives_without_waiting() -> None:
 def test_windows_and_caps_are_known(softcap: float | None) -> None:
     shape = AttentionShape(2, 32, 8, 128, 128**-0.5, softcap, (0, 100))
     sequences = filled(shape)
-    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    attention = made(sequences)
     check(sequences, attention, {1: 1, 2: 1, 7: 1, 0: 90, 4: 3})
 
 
+@pytest.mark.parametrize("is_flash", [True, False], ids=["flashinfer", "own"])
 @pytest.mark.parametrize("shape", [LLAMA, NANO], ids=["llama", "nano"])
-def test_a_captured_step_is_replayed_with_other_lengths(shape: AttentionShape) -> None:
+def test_a_captured_step_is_replayed_with_other_lengths(
+    shape: AttentionShape, is_flash: bool
+) -> None:
     sequences = filled(shape)
-    attention = device_attention(shape, sequences.pool, sequences.append, False)
+    attention = made(sequences) if is_flash else own(sequences)
     static = Static(sequences, 8)
     assert isinstance(attention, CapturingAttention)
-    attend = attention.captured(static.inputs)
+    (attend,) = attention.captured(static.inputs)
     layers = range(len(shape.windows))
     heads = torch.stack([sequences.heads(8) for _ in layers])
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -131,7 +151,7 @@ def test_a_shared_prefix_is_attended_once() -> None:
     for row in range(1, 8):
         sequences.share(row, 0, 64)
         sequences.fill(row, 10 * row)
-    attention = device_attention(LLAMA, sequences.pool, sequences.append, True)
+    attention = made(sequences, shares_prefixes=True)
     assert type(attention).__name__ == "CascadeAttention"
     attention.least_saved = 7 * 1024  # type: ignore[misc]
     check(sequences, attention, dict.fromkeys(range(8), 1), shared=64)

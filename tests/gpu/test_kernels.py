@@ -13,7 +13,9 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.kernels.products import Activation
+from gatewayd_engine.kernels.splits import num_multiprocessors, num_splits
 from tests.engine.kernels import checks
+from tests.engine.kernels.decoding import Case, Lines, close
 
 pytestmark = [
     pytest.mark.gpu,
@@ -54,6 +56,50 @@ def test_rows_are_normed(
 
 def test_heads_are_normed(kernels: Kernels, dtype: torch.dtype, n: int) -> None:
     checks.norm_heads(kernels, CUDA, dtype, n, HEADS + KV_HEADS, HEAD_DIM)
+
+
+@pytest.mark.parametrize("element", [None, torch.float8_e4m3fn, torch.float8_e5m2])
+@pytest.mark.parametrize("window", [0, 128])
+def test_lines_attend_to_their_pages(
+    kernels: Kernels, dtype: torch.dtype, n: int, window: int, element: torch.dtype | None
+) -> None:
+    splits = num_splits(n * KV_HEADS, 1000, num_multiprocessors(CUDA))
+    case = Case(
+        tuple(i * 37 % 1000 for i in range(n)),
+        num_heads=HEADS,
+        kv_heads=KV_HEADS,
+        dim=HEAD_DIM,
+        page_size=16,
+        window=window,
+        splits=splits,
+        dtype=dtype,
+        element=element,
+    )
+    lines = Lines(case, CUDA)
+    close(lines.attended(kernels), lines.attended(checks.TWIN))
+    first, again = (lines.attended(kernels) for _ in range(2))
+    assert torch.equal(first, again)
+
+
+@pytest.mark.parametrize("parents", [None, tuple((i - 1) // 2 for i in range(16))])
+def test_drafts_attend_to_their_pages(
+    kernels: Kernels, dtype: torch.dtype, parents: tuple[int, ...] | None
+) -> None:
+    case = Case(
+        (0, 16, 1000),
+        (16, 7, 2),
+        width=16,
+        parents=parents,
+        num_heads=HEADS,
+        kv_heads=KV_HEADS,
+        dim=HEAD_DIM,
+        page_size=16,
+        has_sinks=True,
+        splits=8,
+        dtype=dtype,
+    )
+    lines = Lines(case, CUDA)
+    close(lines.attended(kernels), lines.attended(checks.TWIN))
 
 
 @pytest.mark.parametrize("act", ["silu", "gelu", "gelu_tanh"])

@@ -3,39 +3,53 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 import torch
 
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.device import DeviceAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.kv.pool import KvPool
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
 
 _HEAD_DIMS = (64, 128, 256)
 _AMPERE = 8
 
 
 def device_attention(
-    shape: AttentionShape, pool: KvPool, append: Append, shares_prefixes: bool
+    shape: AttentionShape,
+    pool: KvPool,
+    append: Append,
+    kernels: Kernels,
+    max_len: int,
+    shares_prefixes: bool,
 ) -> DeviceAttention:
-    """FlashInfer's where it is installed and knows the model's heads, torch's elsewhere.
+    """FlashInfer's where it is installed and knows the model's heads, torch's and ours elsewhere.
 
     Args:
         shape: the model's attention.
         pool: where keys and values are.
         append: rotates, and writes keys and values to the pool.
+        kernels: of the device.
+        max_len: tokens that a sequence may reach.
         shares_prefixes: whether lines that begin alike are attended together.
     """
     data = pool.data
+    if not data.is_cuda:
+        return PagedAttention(shape, pool, append)
     knows = (
-        data.is_cuda
-        and torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
+        torch.cuda.get_device_capability(data.device)[0] >= _AMPERE
         and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
     )
     if not knows or find_spec("flashinfer") is None:
-        return PagedAttention(shape, pool, append)
+        own = DecodeKernels(shape, pool, append, kernels, max_len)
+        return DecodeAttention(own, PagedAttention(shape, pool, append))
     if shares_prefixes:
         from gatewayd_engine.attention.cascade import CascadeAttention
 

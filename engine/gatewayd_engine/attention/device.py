@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -41,6 +42,14 @@ class CapturedAttention(RotatingAttend):
     """Attention of the decode steps of one padded size, whose launches are captured once."""
 
     __slots__ = ()
+
+    def suits(self, host: HostPlan) -> bool:
+        """Whether it may attend a step; the same for all steps with this ``longest``.
+
+        Args:
+            host: as many lines as were captured, each of one token.
+        """
+        return True
 
     @abstractmethod
     def plan(self, host: HostPlan) -> None:
@@ -81,10 +90,14 @@ class DeviceAttention(Protocol):
 class CapturingAttention(DeviceAttention, Protocol):
     """Attention whose decode steps can be captured, too."""
 
-    def captured(self, inputs: StepInputs) -> CapturedAttention:
-        """Prepare the capture of decode steps of one padded size.
+    def captured(self, inputs: StepInputs) -> Sequence[CapturedAttention]:
+        """Prepare the captures of decode steps of one padded size.
 
         Args:
             inputs: the tensors that every replay reads. ``host`` says how many lines there are,
                 each of one token, and must be a plan that could be run.
+
+        Returns:
+            What is to be captured, each by itself. A step is replayed by the first that suits it;
+            the last suits all.
         """

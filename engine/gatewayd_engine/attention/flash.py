@@ -69,9 +69,9 @@ class FlashAttention:
             parts.append(self._plan_chunks(inputs))
         return _Step(self._shape, self._pool, self._wrappers, self._append, inputs, parts, out)
 
-    def captured(self, inputs: StepInputs) -> CapturedAttention:
-        """See ``DeviceAttention``."""
-        return _Captured(self._shape, self._pool, self._wrappers, self._append, inputs)
+    def captured(self, inputs: StepInputs) -> list[CapturedAttention]:
+        """See ``CapturingAttention``."""
+        return [_Captured(self._shape, self._pool, self._wrappers, self._append, inputs)]
 
     def _plan_decode(self, inputs: StepInputs) -> Part:
         host, n = inputs.host, inputs.host.num_decode

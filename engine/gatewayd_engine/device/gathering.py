@@ -97,6 +97,7 @@ class Gathering:
             page_indptr_[: lines + 1],
             last_page_len_[:lines],
             shared_pages,
+            int(lengths.max()),
         )
 
     def inputs(self, host: HostPlan, num_tokens: int) -> StepInputs:

@@ -35,7 +35,7 @@ class Capture(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CapturedStep:
-    """The decode step of one size.
+    """The decode step of one size, with one of its kinds of attention.
 
     Attributes:
         attention: planned before each replay.

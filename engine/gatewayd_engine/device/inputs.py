@@ -21,6 +21,7 @@ class HostPlan:
         last_page_len: tokens in each line's last page after this step, shape ``[lines]``.
         shared_pages: how many pages all of the lines that compute one token begin with, each
             full before this step; 0 if nobody looked.
+        longest: tokens of the longest line after this step.
     """
 
     num_decode: int
@@ -28,6 +29,7 @@ class HostPlan:
     page_indptr: torch.Tensor
     last_page_len: torch.Tensor
     shared_pages: int = 0
+    longest: int = 0
 
     @property
     def num_lines(self) -> int:

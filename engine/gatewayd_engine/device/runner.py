@@ -9,12 +9,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.attention.device import CapturingAttention, DeviceAttention
+from gatewayd_engine.attention.device import (
+    CapturedAttention,
+    CapturingAttention,
+    DeviceAttention,
+)
 from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
 from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
+from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.device.outcome import Asked, Outcome
 from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.device.state import DeviceRows
@@ -89,7 +94,7 @@ class DeviceRunner:
         self._drafted = DraftedSteps(
             decoder, pool, rows, processors, self._state, kernels, self._hidden, self.launch
         )
-        self._graphs: Graphs[CapturedStep] | None = None
+        self._graphs: Graphs[list[CapturedStep]] | None = None
         self._pieces: Pieces | None = None
 
     @torch.inference_mode()
@@ -119,11 +124,18 @@ class DeviceRunner:
             return self._attention
         return None
 
-    def _captured(self, backend: CapturingAttention, size: int, capture: Capture) -> CapturedStep:
+    def _captured(
+        self, backend: CapturingAttention, size: int, capture: Capture
+    ) -> list[CapturedStep]:
         gathering = self._gathering
         gathering.clear()
         inputs = gathering.inputs(gathering.scratch(size), size)
-        attention = backend.captured(inputs)
+        return [self._captured_with(kind, inputs, capture) for kind in backend.captured(inputs)]
+
+    def _captured_with(
+        self, attention: CapturedAttention, inputs: StepInputs, capture: Capture
+    ) -> CapturedStep:
+        gathering, size = self._gathering, inputs.host.num_lines
 
         def forward() -> None:
             gathering.fill(inputs, 1)
@@ -154,8 +166,9 @@ class DeviceRunner:
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
-        step = self._graphs[size]
-        step.attention.plan(self._gathering.upload(batch, size))
+        host = self._gathering.upload(batch, size)
+        step = next(step for step in self._graphs[size] if step.attention.suits(host))
+        step.attention.plan(host)
         if asked.is_nothing:
             # What may fail comes first: once tokens are chosen a step cannot be launched again.
             chosen = torch.empty_like(self._chosen[:, : len(batch)])

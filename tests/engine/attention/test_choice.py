@@ -7,12 +7,15 @@ import sys
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.choice import device_attention
 from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.kernels.twins import TorchKernels
 from tests.engine.attention.steps import Sequences
 
 
 def test_without_a_gpu_it_is_torch_and_flashinfer_is_left_alone() -> None:
     sequences = Sequences(AttentionShape(1, 2, 1, 64, 0.3, None, (0,)))
     before = set(sys.modules)
-    attention = device_attention(sequences.shape, sequences.pool, sequences.append, True)
+    attention = device_attention(
+        sequences.shape, sequences.pool, sequences.append, TorchKernels(), 64, shares_prefixes=True
+    )
     assert isinstance(attention, PagedAttention)
     assert not {name for name in set(sys.modules) - before if "flash" in name}

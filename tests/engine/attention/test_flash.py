@@ -100,7 +100,7 @@ def test_captured_steps_read_the_same_tensors_each_time(
     attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
     assert isinstance(attention, CapturingAttention)
     large, small = Static(sequences, 6), Static(sequences, 2)
-    of_six, of_two = attention.captured(large.inputs), attention.captured(small.inputs)
+    (of_six,), (of_two,) = (attention.captured(static.inputs) for static in (large, small))
     for row, length in enumerate([70, 3, 4, 11]):
         sequences.fill(row, length)
     for _ in range(4):
@@ -121,7 +121,7 @@ def test_captured_steps_that_fill_the_chip_split_no_context(
     found = []
     for size in (1, 3, 4):
         static = Static(sequences, size)
-        attend = attention.captured(static.inputs)
+        (attend,) = attention.captured(static.inputs)
         for rows in ([0], list(range(size))):
             check(static, attend, rows)
             found.append((size, flashinfer.plans[-1].disable_split_kv))
@@ -150,7 +150,7 @@ def test_layers_wait_for_their_own_pages_and_a_replay_for_all(flashinfer: Simple
     sequences = Sequences(SHAPE)
     attention = flashinfer.FlashAttention(sequences.shape, sequences.pool, sequences.append)
     static = Static(sequences, 2)
-    attend = attention.captured(static.inputs)
+    (attend,) = attention.captured(static.inputs)
     slow = Slow()
     sequences.pool.arrivals = slow  # type: ignore[assignment]
     sequences.check(attention, {0: 1, 1: 5})

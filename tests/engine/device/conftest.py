@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from gatewayd_engine import assembly, backend
+from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.device.graphs import Capture, LaunchEach
@@ -53,12 +55,20 @@ def make_device_engine(
     flashinfer: SimpleNamespace,
     capture: Capture,
 ) -> Iterator[MakeEngine]:
-    """See ``build``; with torch's attention, or with FlashInfer's and captured steps."""
+    """See ``build``; with torch's attention, or with FlashInfer's and captured steps.
+
+    Tests that ask for "own" get captured steps with the decode attention of our kernels.
+    """
 
     def backend_for(config: EngineConfig, progress: Any, make_pace: Any) -> DeviceBackend:
         return DeviceBackend(config, TorchKernels(), capture, progress)
 
-    def attention(shape: Any, pool: Any, append: Any, shares_prefixes: bool) -> Any:
+    def attention(
+        shape: Any, pool: Any, append: Any, kernels: Any, max_len: int, shares_prefixes: bool
+    ) -> Any:
+        if request.param == "own":
+            own = DecodeKernels(shape, pool, append, kernels, max_len)
+            return DecodeAttention(own, PagedAttention(shape, pool, append))
         if shares_prefixes:
             return flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
         return flashinfer.FlashAttention(shape, pool, append)
@@ -72,7 +82,7 @@ def make_device_engine(
             patch.setattr(assembly, "backend_for", backend_for)
             # No garbage holds memory of a device here; there is much to look through.
             patch.setattr(gc, "collect", lambda: 0)
-            if request.param == "captured":
+            if request.param != "paged":
                 patch.setattr(backend, "device_attention", attention)
             opened.append(build(model, **fields))
         return opened[-1]

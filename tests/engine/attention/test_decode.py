@@ -1,0 +1,89 @@
+"""Captured decode steps by our kernels, whose twins stand for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.attention import decode
+from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
+from gatewayd_engine.attention.device import CapturingAttention
+from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.kernels.twins import TorchKernels
+from tests.engine.attention.steps import Sequences, Static
+from tests.engine.attention.test_flash import Slow, check
+
+SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
+
+
+def attention_of(sequences: Sequences, kernels: Any = None) -> DecodeAttention:
+    own = DecodeKernels(
+        sequences.shape, sequences.pool, sequences.append, kernels or TorchKernels(), max_len=240
+    )
+    other = PagedAttention(sequences.shape, sequences.pool, sequences.append)
+    return DecodeAttention(own, other)
+
+
+@pytest.mark.parametrize(
+    ("windows", "softcap", "element"),
+    [((0, 5), None, None), ((0, 0), 3.0, torch.float8_e4m3fn)],
+)
+def test_captured_steps_read_the_same_tensors_each_time(
+    windows: tuple[int, ...], softcap: float | None, element: torch.dtype | None
+) -> None:
+    shape = replace(SHAPE, windows=windows, softcap=softcap)
+    sequences = Sequences(shape, seed=3, element=element)
+    attention = attention_of(sequences)
+    assert isinstance(attention, CapturingAttention)
+    large, small = Static(sequences, 6), Static(sequences, 2)
+    (of_six,), (of_two,) = (attention.captured(static.inputs) for static in (large, small))
+    for row, length in enumerate([70, 3, 4, 11]):
+        sequences.fill(row, length)
+    for _ in range(3):
+        check(large, of_six, [0, 1, 2, 3])
+        check(small, of_two, [1, 0])
+        sequences.check(attention, {0: 1, 3: 1, 4: 2})
+        check(large, of_six, [3, 1, 0])
+        check(small, of_two, [2])
+
+
+class Noted(TorchKernels):
+    """Notes how contexts are split."""
+
+    def __init__(self) -> None:
+        self.splits: list[tuple[int, int]] = []
+
+    def decode_attention(self, query: torch.Tensor, *args: Any, **named: Any) -> None:
+        rows, dim = query.shape[0] * query.shape[1], query.shape[2]
+        splits, scratch = named["splits"], named["scratch"]
+        assert splits == 1 or scratch.numel() >= rows * splits * (dim + 1)
+        self.splits.append((named["window"], splits))
+        super().decode_attention(query, *args, **named)
+
+
+def test_contexts_are_split_where_lines_leave_the_chip_idle(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(decode, "num_multiprocessors", lambda device: 8)
+    sequences = Sequences(replace(SHAPE, windows=(0, 100)))
+    kernels = Noted()
+    attention = attention_of(sequences, kernels)
+    for size, of_whole in ((1, 2), (3, 2), (5, 1), (8, 1), (9, 1)):
+        static = Static(sequences, size)
+        (attend,) = attention.captured(static.inputs)
+        check(static, attend, [0])
+        assert kernels.splits[-2:] == [(0, of_whole), (100, 1)]
+
+
+def test_a_replay_waits_for_pages_on_their_way() -> None:
+    sequences = Sequences(SHAPE)
+    static = Static(sequences, 2)
+    (attend,) = attention_of(sequences).captured(static.inputs)
+    slow = Slow()
+    sequences.pool.arrivals = slow  # type: ignore[assignment]
+    check(static, attend, [0, 1])
+    assert slow.waited == ["all"]

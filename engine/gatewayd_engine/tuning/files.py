@@ -1,0 +1,55 @@
+"""Small files of a cache: read with suspicion, written whole or not at all."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from tempfile import NamedTemporaryFile
+from typing import TypeVar
+
+import msgspec
+
+_MOST_BYTES = 16 << 20
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+def folder() -> Path:
+    """Where tables are kept: ``$XDG_CACHE_HOME/gatewayd/tuning``, or below ``~/.cache``."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return Path(base if base else Path.home() / ".cache") / "gatewayd" / "tuning"
+
+
+def read(path: Path | None, kind: type[T]) -> T | None:
+    """Decode a file of JSON; None, and a warning, for one that is not of this kind."""
+    if path is None:
+        return None
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise ValueError(f"it is larger than {_MOST_BYTES} bytes")
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, msgspec.MsgspecError, RecursionError) as error:
+        _log.warning("%s cannot be used and will be written anew: %s", path, error)
+        return None
+
+
+def write(path: Path | None, contents: object) -> None:
+    """Replace a file; where that is impossible, only warn."""
+    if path is None:
+        return
+    text = msgspec.json.format(msgspec.json.encode(contents), indent=1)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=path.parent, prefix=".", delete=False) as file:
+            try:
+                file.write(text)
+                file.close()
+                Path(file.name).replace(path)
+            except OSError:
+                Path(file.name).unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        _log.warning("%s cannot be written, so it will be measured again: %s", path, error)

@@ -192,6 +192,7 @@ def assemble(
         page_bytes=resources.page_bytes,
         kv_record_bytes=pool.data.shape[-1] * pool.data.itemsize,
         weight_bytes=model.weight_bytes,
+        tuning_file=backend.tuning_file,
     )
     return Engine(core, info)
 

@@ -26,6 +26,8 @@ from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepRunner
+from gatewayd_engine.tuning.products import STAGE
+from gatewayd_engine.tuning.tuning import Tuning, tuning_of
 from gatewayd_hooks.logits import Penalise, PenaltyColumns
 
 Progress = Callable[[str, float], None]
@@ -39,6 +41,7 @@ class Backend(Protocol):
         parts: of its decoder.
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
+        tuning_file: where what it chose by measuring is kept; empty for nowhere.
         elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
             has records of any kind decoded.
     """
@@ -46,6 +49,7 @@ class Backend(Protocol):
     parts: Parts
     dtype: torch.dtype
     penalise: Penalise | None
+    tuning_file: str
     elements: Callable[[], tuple[torch.dtype, ...]] | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
@@ -76,6 +80,7 @@ class CpuBackend:
 
     dtype = torch.float32
     penalise: Penalise | None = None
+    tuning_file = ""
     elements: Callable[[], tuple[torch.dtype, ...]] | None = None
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
@@ -119,6 +124,7 @@ class DeviceBackend:
         kernels: of the device.
         capture: makes captured steps, unless the configuration wants none.
         progress: told what is being made ready.
+        tuning: chooses what is launched; None leaves that to torch.
     """
 
     dtype = torch.bfloat16
@@ -129,12 +135,17 @@ class DeviceBackend:
         kernels: Kernels,
         capture: Capture,
         progress: Progress,
+        tuning: Tuning | None = None,
     ) -> None:
         self._config = config
         self._kernels = kernels
         self._capture = capture if config.capture == "auto" else None
         self._progress = progress
-        self.parts: Parts = FusedParts(kernels)
+        self._tuning = tuning
+        path = None if tuning is None else tuning.table.path
+        self.tuning_file = "" if path is None else str(path)
+        self._fused = FusedParts(kernels)
+        self.parts: Parts = self._fused
         self.penalise: Penalise | None = self._penalised
         self.elements: Callable[[], tuple[torch.dtype, ...]] | None
         self.elements = lambda: eight_bit_floats(torch.device(config.device))
@@ -200,10 +211,17 @@ class DeviceBackend:
             self._kernels,
             self._config.max_batch_tokens,
         )
-        warm(runner, self._kernels, self._capture, self._progress)
+        warm(runner, self._kernels, self._capture, self._progress, self._choose)
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
+
+    def _choose(self, sizes: list[int]) -> None:
+        """Choose matrix products for the numbers of tokens that will be captured."""
+        if self._tuning is not None:
+            self._tuning.choose_products(
+                self._fused.dense, sizes, lambda part: self._progress(STAGE, part)
+            )
 
 
 def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:
@@ -222,4 +240,5 @@ def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[]
             " another device"
         )
     torch.cuda.set_device(device.index or 0)
-    return DeviceBackend(config, choose(device), CudaCapture(device), progress)
+    kernels, capture = choose(device), CudaCapture(device)
+    return DeviceBackend(config, kernels, capture, progress, tuning_of(device))

@@ -245,6 +245,8 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of a token's key, or value, of one head in one layer; 0 where nobody knows."""
     weight_bytes: int = 0
     """Of the weights as they are computed with; 0 where nobody knows."""
+    tuning_file: str = ""
+    """Where what was chosen by measuring is kept; empty for nowhere."""
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from gatewayd_engine.device.graphs import sizes
 from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.tuning.candidates import WORKSPACE_BYTES
 
 _log = logging.getLogger(__name__)
 _GIB = 1 << 30
@@ -114,7 +115,7 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
     """
     spec = decoder.spec
     logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
-    made = logits + device_bytes(len(set(spec.windows))) + _REST
+    made = logits + device_bytes(len(set(spec.windows))) + WORKSPACE_BYTES + _REST
     if spec.moe is not None or not captures:
         return made
     counts = token_counts(decoder, max(max_tokens, max_lines))

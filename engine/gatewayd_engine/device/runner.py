@@ -18,7 +18,7 @@ from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
-from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
+from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs, sizes
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.device.outcome import Asked, Outcome
 from gatewayd_engine.device.pieces import Pieces, token_counts
@@ -96,6 +96,12 @@ class DeviceRunner:
         )
         self._graphs: Graphs[list[CapturedStep]] | None = None
         self._pieces: Pieces | None = None
+
+    @property
+    def captured_sizes(self) -> list[int]:
+        """Numbers of tokens of all steps that may be captured."""
+        mixed = token_counts(self._decoder, self.max_tokens)
+        return sorted({*sizes(self.max_lines), *mixed})
 
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:

@@ -50,6 +50,7 @@ def warm(
     kernels: Kernels,
     capture: Capture | None,
     progress: Callable[[str, float], None],
+    choose: Callable[[list[int]], None] = lambda sizes: None,
 ) -> None:
     """Compile what is compiled at its first launch, and capture steps.
 
@@ -58,6 +59,7 @@ def warm(
         kernels: of its device.
         capture: makes captured steps; None launches every kernel by itself.
         progress: told the stage and its fraction.
+        choose: chooses what is launched for the numbers of tokens that will be captured.
     """
     batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
     for done, batch in enumerate(batches):
@@ -71,6 +73,7 @@ def warm(
     gc.collect()
     gc.disable()
     try:
+        choose(runner.captured_sizes)
         # Before decode steps, which are smaller: they use the memory of these again.
         runner.capture_pieces(capture, lambda part: progress("capturing mixed steps", part))
         runner.capture(

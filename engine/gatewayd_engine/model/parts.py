@@ -10,7 +10,7 @@ import torch
 from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.brought import Bringers
 from gatewayd_engine.model.linears.choose import choose
-from gatewayd_engine.model.linears.device import DeviceLinears
+from gatewayd_engine.model.linears.device import Apart, DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 
@@ -84,6 +84,11 @@ class FusedParts:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._linears = DeviceLinears(kernels)
+
+    @property
+    def dense(self) -> list[Apart]:
+        """The matrices of floats made so far, whose products may be chosen."""
+        return self._linears.dense
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``Parts``."""

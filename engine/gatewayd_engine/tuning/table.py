@@ -93,6 +93,10 @@ class Contents(msgspec.Struct, frozen=True):
     excluded: list[str] = []
 
 
+class Lost(Exception):
+    """After a candidate nothing can be computed any more in this process."""
+
+
 class Table:
     """The choices of one machine.
 
@@ -130,6 +134,13 @@ class Table:
         """All that is known, in the order of their cases."""
         return [self._entries[case] for case in sorted(self._entries)]
 
+    def known(self, case: Case, candidates: Sequence[str]) -> str | None:
+        """What was chosen among these candidates before; None if that was not measured."""
+        entry = self._entries.get(case)
+        if entry is None or set(entry.microseconds) != set(self._allowed(case, candidates)):
+            return None
+        return entry.choice
+
     def chosen(self, case: Case, candidates: Sequence[str], measure: Callable[[str], float]) -> str:
         """The fastest candidate: from the table, or measured now.
 
@@ -145,27 +156,35 @@ class Table:
 
         Returns:
             A name among ``candidates``.
+
+        Raises:
+            Lost: by ``measure``. Later processes leave out the family of that candidate.
         """
-        default = candidates[0]
-        allowed = [
-            name
-            for name in candidates
-            if name == default or f"{case.op} {_family(name)}" not in self._excluded
-        ]
-        known = self._entries.get(case)
-        if known is not None and set(known.microseconds) == set(allowed):
-            return known.choice
+        if (known := self.known(case, candidates)) is not None:
+            return known
+        default, allowed = candidates[0], self._allowed(case, candidates)
         found: dict[str, float | None] = {}
         with self._attempts:
             for name in allowed:
-                self._attempts.begin(f"{case.op} {_family(name)}")
-                found[name] = _measured(case, name, measure)
+                family = f"{case.op} {_family(name)}"
+                self._attempts.begin(family)
+                try:
+                    found[name] = _measured(case, name, measure)
+                except Lost:
+                    if name != default:
+                        self._excluded.add(family)
+                        self._save()
+                    raise
         choice = _best(found, default)
         sizes = dict(case.sizes)
         self._entries[case] = Entry(case.op, case.dtype, sizes, choice, found)
         self.measured += 1
         self._save()
         return choice
+
+    def _allowed(self, case: Case, candidates: Sequence[str]) -> list[str]:
+        default, *others = candidates
+        return [default, *(n for n in others if f"{case.op} {_family(n)}" not in self._excluded)]
 
     def _take_over(self) -> None:
         """Take over what the file says."""
@@ -198,6 +217,8 @@ def _family(name: str) -> str:
 def _measured(case: Case, name: str, measure: Callable[[str], float]) -> float | None:
     try:
         microseconds = measure(name)
+    except Lost:
+        raise
     except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
         _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
         return None

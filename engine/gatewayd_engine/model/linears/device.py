@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from typing import TYPE_CHECKING
+from weakref import ref
 
 import torch
 
@@ -26,6 +27,7 @@ from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeigh
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.tuning.candidates import Launch
     from gatewayd_hooks.quantization import Weight
 
 _log = logging.getLogger(__name__)
@@ -45,9 +47,15 @@ class DeviceLinears:
     """
 
     def __init__(self, kernels: Kernels) -> None:
+        self._dense: list[ref[Apart]] = []
         self._kernels = kernels
         self._room: Room | None = None
         self._compiled: set[tuple[int, int, int, bool]] = set()
+
+    @property
+    def dense(self) -> list[Apart]:
+        """The matrices of floats that are in use, whose products may be chosen."""
+        return [linear for made in self._dense if (linear := made()) is not None]
 
     def make(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """The product of a weight.
@@ -58,10 +66,12 @@ class DeviceLinears:
             dtype: of activations.
         """
         if isinstance(weight, torch.Tensor):
-            return Apart(weight, bias)
+            return self._apart(weight, bias)
         if isinstance(weight, SparseWeight):
-            made = SparseLinear if is_for_sparse(weight.values) else Apart
-            return made(weight.values, bias)
+            values = weight.values
+            return (
+                SparseLinear(values, bias) if is_for_sparse(values) else self._apart(values, bias)
+            )
         if isinstance(weight, StaticWeight):
             return self._static(weight, bias, dtype)
         rounds = _rounds(weight)
@@ -81,9 +91,14 @@ class DeviceLinears:
         packed = pack(weight)
         if packed is None:
             _log.info("a matrix whose codes no kernel reads is made dense")
-            return Apart(dense(weight).to(dtype), bias)
+            return self._apart(dense(weight).to(dtype), bias)
         room.reserve(packed)
         return GroupedLinear(packed, bias, self._kernels, room)
+
+    def _apart(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Apart:
+        made = Apart(weight, bias)
+        self._dense.append(ref(made))
+        return made
 
     def _room_on(self, device: torch.device, dtype: torch.dtype) -> Room:
         if self._room is None:
@@ -109,19 +124,26 @@ class Apart:
     Args:
         weight: shape ``[out, in]``.
         bias: shape ``[out]``.
+
+    Attributes:
+        matrix: the weight.
+        bias: the bias, or None.
+        launches: by number of lines, what is faster there than torch's product.
     """
 
-    __slots__ = ("_bias", "_weight")
+    __slots__ = ("__weakref__", "_weight", "bias", "launches", "matrix")
     rounds_inputs = False
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
-        self._bias = bias
+        self.matrix = weight
+        self.bias = bias
+        self.launches: dict[int, Launch] = {}
         self._weight = weight.t()
 
     @property
     def nbytes(self) -> int:
         """See ``LinearOp``."""
-        return self._weight.nbytes + (0 if self._bias is None else self._bias.nbytes)
+        return self._weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
 
     def is_of(self, weight: torch.Tensor) -> bool:
         """Whether its numbers are those of a weight, and not a copy."""
@@ -129,9 +151,16 @@ class Apart:
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
         """See ``LinearOp``."""
-        if self._bias is None:
+        # Looked up at captures and in steps that are not captured; replays do not come here.
+        launch = self.launches.get(x.shape[0]) if self.launches else None
+        if launch is not None and x.is_contiguous() and (out is None or out.is_contiguous()):
+            if out is None:
+                out = x.new_empty(x.shape[0], self.matrix.shape[0])
+            launch(x, self.matrix, self.bias, out)
+            return out
+        if self.bias is None:
             return torch.mm(x, self._weight, out=out)
-        return torch.addmm(self._bias, x, self._weight, out=out)
+        return torch.addmm(self.bias, x, self._weight, out=out)
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""

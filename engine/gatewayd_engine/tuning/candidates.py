@@ -1,0 +1,240 @@
+"""Implementations of a dense matrix product that compete with torch's.
+
+Both are modules of FlashInfer (0.7.2). cuBLASLt proposes several algorithms for a shape and torch
+takes the first one; which is fastest has to be measured. ``tinygemm2``, from TensorRT-LLM, is for
+few rows. Their C++ entry points check little, so what they need is checked here.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Protocol, TypeVar
+
+import torch
+
+Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor], object]
+"""Writes ``x @ weight.T + bias`` for ``[m, k]``, ``[n, k]`` and ``[n]`` or None to ``[m, n]``."""
+DEFAULT = "torch"
+WORKSPACE_BYTES = 32 << 20
+"""What NVIDIA recommends for cuBLAS on Hopper; products of all shapes share it, as they follow one
+another on one stream."""
+_ALGORITHMS = 16
+"""Of cuBLASLt's, which it proposes in the order of its own estimate."""
+_ALGORITHM_BYTES = 64
+_TINY_LINES = 64
+"""It reads the weight again for every 8 lines."""
+_ALIGNED = 16
+"""Bytes, for copies by TMA and vector loads; rows are as well, so that any of them may be first."""
+_HOPPER = 9
+_log = logging.getLogger(__name__)
+T = TypeVar("T")
+
+
+class Candidates(Protocol):
+    """Proposes implementations."""
+
+    def of(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> dict[str, Launch]:
+        """Implementations of the product of these operands, by name; see ``Launch``."""
+
+
+def multiply(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor
+) -> None:
+    """Torch's product; a ``Launch``."""
+    if bias is None:
+        torch.mm(x, weight.t(), out=out)
+    else:
+        torch.addmm(bias, x, weight.t(), out=out)
+
+
+class LtModule(Protocol):
+    """``mm_bf16_cublaslt.cu``; handles are addresses, algorithms bytes on the host."""
+
+    def mm_bf16_cublaslt_get_algos(
+        self,
+        mat1: torch.Tensor,
+        mat2: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+        workspace_buffer: torch.Tensor,
+        cublas_handle: int,
+        algo_buffer: torch.Tensor,
+    ) -> int:
+        """Write algorithms of 64 bytes each, and say how many."""
+
+    def mm_bf16_cublaslt_run_with_algo(
+        self,
+        mat1: torch.Tensor,
+        mat2: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+        workspace_buffer: torch.Tensor,
+        cublas_handle: int,
+        algo_buffer: torch.Tensor,
+        algo_idx: int,
+    ) -> None:
+        """Multiply by one of them."""
+
+
+class TinyModule(Protocol):
+    """``tinygemm2.cu``."""
+
+    def tinygemm2_op(
+        self,
+        input: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor,
+        output: torch.Tensor,
+        use_pdl: bool,
+    ) -> None:
+        """Multiply, and add a bias."""
+
+    def tinygemm2_nobias_op(
+        self, input: torch.Tensor, weight: torch.Tensor, output: torch.Tensor, use_pdl: bool
+    ) -> None:
+        """Multiply."""
+
+
+class CublasLt:
+    """The algorithms that cuBLASLt proposes.
+
+    Args:
+        module: FlashInfer's ``mm_bf16_cublaslt``.
+        device: where products are computed.
+    """
+
+    def __init__(self, module: LtModule, device: torch.device) -> None:
+        self._module = module
+        self._work = torch.empty(WORKSPACE_BYTES, dtype=torch.uint8, device=device)
+
+    def of(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> dict[str, Launch]:
+        """See ``Candidates``."""
+        if not _are_plain(x, weight, bias, out):
+            return {}
+        # On the host, of the bytes of ``cublasLtMatmulAlgo_t``; launches read them.
+        algorithms = torch.zeros(_ALGORITHMS * _ALGORITHM_BYTES, dtype=torch.uint8, device="cpu")
+        count = self._module.mm_bf16_cublaslt_get_algos(
+            x, weight, bias, out, self._work, _handle(), algorithms
+        )
+        return {f"cublaslt {i}": partial(self._run, algorithms, i) for i in range(count)}
+
+    def _run(
+        self,
+        algorithms: torch.Tensor,
+        index: int,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        self._module.mm_bf16_cublaslt_run_with_algo(
+            x, weight, bias, out, self._work, _handle(), algorithms, index
+        )
+
+
+class Tiny:
+    """``tinygemm2``, for few lines on Hopper and later.
+
+    Launched without programmatic dependence: its documentation warns that it may hang behind
+    kernels that are launched otherwise.
+
+    Args:
+        module: FlashInfer's.
+    """
+
+    def __init__(self, module: TinyModule) -> None:
+        self._module = module
+
+    def of(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> dict[str, Launch]:
+        """See ``Candidates``."""
+        (lines, columns), rows = x.shape, len(weight)
+        is_fit = lines <= _TINY_LINES and columns % 64 == 0 and rows % 16 == 0
+        if not is_fit or not _are_plain(x, weight, bias, out):
+            return {}
+        return {"tinygemm2": self._run}
+
+    def _run(
+        self,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        out: torch.Tensor,
+    ) -> None:
+        if bias is None:
+            self._module.tinygemm2_nobias_op(x, weight, out, False)
+        else:
+            self._module.tinygemm2_op(x, weight, bias, out, False)
+
+
+def installed(device: torch.device) -> list[Candidates]:
+    """Those whose modules are there compiled, or can be compiled now."""
+    made: list[Candidates] = []
+    if (lt := _loaded("mm_bf16_cublaslt", _cublaslt)) is not None:
+        made.append(CublasLt(lt, device))
+    is_hopper = torch.cuda.get_device_capability(device)[0] >= _HOPPER
+    if is_hopper and (tiny := _loaded("tinygemm2", _tinygemm2)) is not None:
+        made.append(Tiny(tiny))
+    return made
+
+
+def _handle() -> int:
+    """Torch's of this thread; a handle of cuBLAS is one of cuBLASLt."""
+    return int(torch.cuda.current_blas_handle())  # type: ignore[no-untyped-call]
+
+
+def _cublaslt() -> LtModule:
+    from flashinfer.jit.gemm.core import gen_mm_bf16_cublaslt_module
+
+    module: LtModule = gen_mm_bf16_cublaslt_module().build_and_load()
+    return module
+
+
+def _tinygemm2() -> TinyModule:
+    from flashinfer.jit.tinygemm2 import gen_tinygemm2_module
+
+    module: TinyModule = gen_tinygemm2_module().build_and_load()
+    return module
+
+
+def _loaded(name: str, load: Callable[[], T]) -> T | None:
+    """A module; None where it cannot be had."""
+    try:
+        return load()
+    except Exception as error:  # noqa: BLE001 - no FlashInfer, no compiler, another version: torch's
+        first = str(error).partition("\n")[0]
+        _log.info("%s is no candidate: %s: %s", name, type(error).__name__, first)
+        return None
+
+
+def _are_plain(*tensors: torch.Tensor | None) -> bool:
+    """Whether all are of bfloat16, dense and aligned."""
+    return all(
+        tensor is None
+        or (
+            tensor.dtype == torch.bfloat16
+            and tensor.is_contiguous()
+            and tensor.data_ptr() % _ALIGNED == 0
+            and tensor.shape[-1] * tensor.itemsize % _ALIGNED == 0
+        )
+        for tensor in tensors
+    )

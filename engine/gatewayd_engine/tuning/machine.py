@@ -1,0 +1,35 @@
+"""Which machine this is, as far as measurements depend on it."""
+
+from __future__ import annotations
+
+from importlib import import_module, metadata
+
+import torch
+
+from gatewayd_engine.tuning.table import Machine
+
+_ABSENT = "absent"
+
+
+def this_machine(device: torch.device) -> Machine:
+    """The chip of a CUDA device and the versions of what computes on it."""
+    properties = torch.cuda.get_device_properties(device)
+    versions = {
+        "torch": torch.__version__,
+        "cuda": torch.version.cuda or _ABSENT,
+        "triton": _version("triton"),
+        "flashinfer": _version("flashinfer"),
+        # The project's own kernels are among the candidates.
+        "gatewayd": metadata.version("gatewayd"),
+    }
+    capability = f"{properties.major}.{properties.minor}"
+    chip = f"{properties.name}, {properties.multi_processor_count} multiprocessors"
+    return Machine(chip, capability, versions)
+
+
+def _version(module: str) -> str:
+    """Of a module as it is imported: what was unpacked beside the packages has no metadata."""
+    try:
+        return str(import_module(module).__version__)
+    except ImportError:
+        return _ABSENT

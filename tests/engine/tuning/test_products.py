@@ -1,0 +1,268 @@
+"""Products are chosen by their time, among those that compute the same as torch."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.linears.device import Apart, DeviceLinears
+from gatewayd_engine.tuning import candidates as candidates_module
+from gatewayd_engine.tuning import products as products_module
+from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny, multiply
+from gatewayd_engine.tuning.products import choose_products, measured_sizes
+from gatewayd_engine.tuning.table import Lost, Machine, Table
+
+MACHINE = Machine("a chip", "9.0", {})
+CPU = torch.device("cpu")
+SIZES = [1, 2, 4, 8, 16, 24, 32, 128]
+Tensor = torch.Tensor
+
+
+class Modules:
+    """FlashInfer's two modules: they compute on the host and note what was launched.
+
+    Attributes:
+        wrong: algorithms whose answers lack a column.
+        broken: algorithms that raise.
+        bad_lines: numbers of lines at which every algorithm raises.
+        launched: by name, with the number of lines.
+    """
+
+    def __init__(self, count: int = 3) -> None:
+        self.count = count
+        self.wrong: set[int] = set()
+        self.broken: set[int] = set()
+        self.bad_lines: set[int] = set()
+        self.launched: list[tuple[str, int]] = []
+
+    def mm_bf16_cublaslt_get_algos(
+        self, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, work: Tensor, handle: int,
+        algorithms: Tensor,
+    ) -> int:  # fmt: skip
+        assert algorithms.device.type == "cpu"
+        assert algorithms.numel() >= 64 * self.count
+        algorithms.view(-1, 64)[: self.count, 0] = torch.arange(self.count) + 1
+        return self.count
+
+    def mm_bf16_cublaslt_run_with_algo(
+        self, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor, work: Tensor, handle: int,
+        algorithms: Tensor, index: int,
+    ) -> None:  # fmt: skip
+        assert algorithms.view(-1, 64)[index, 0] == index + 1
+        if index in self.broken or len(x) in self.bad_lines:
+            raise RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED")
+        self._multiply(f"cublaslt {index}", x, w, bias, out)
+        if index in self.wrong:
+            out[:, -1] = torch.nan
+
+    def tinygemm2_op(self, x: Tensor, w: Tensor, bias: Tensor, out: Tensor, pdl: bool) -> None:
+        assert not pdl
+        self._multiply("tinygemm2", x, w, bias, out)
+
+    def tinygemm2_nobias_op(self, x: Tensor, w: Tensor, out: Tensor, pdl: bool) -> None:
+        assert not pdl
+        self._multiply("tinygemm2", x, w, None, out)
+
+    def _multiply(self, name: str, x: Tensor, w: Tensor, bias: Tensor | None, out: Tensor) -> None:
+        assert x.is_contiguous()
+        assert out.is_contiguous()
+        self.launched.append((name, len(x)))
+        multiply(x, w, bias, out)
+
+
+class Recording:
+    """A clock that knows before how long each candidate takes.
+
+    Attributes:
+        times: microseconds by name.
+        lines: the numbers of lines that were measured.
+        calls: launches of each measurement.
+    """
+
+    def __init__(self, modules: Modules, **times: float) -> None:
+        self.times = {"torch": 10.0, **{n.replace("_", " "): t for n, t in times.items()}}
+        self.lines: list[int] = []
+        self.calls: list[int] = []
+        self._modules = modules
+
+    def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
+        self._modules.launched.clear()
+        for call in calls:
+            call()
+        self.calls.append(len(calls))
+        if not self._modules.launched:
+            return self.times["torch"]
+        ((name, lines),) = set(self._modules.launched)
+        self.lines.append(lines)
+        return self.times.get(name, 99.0)
+
+
+@pytest.fixture(autouse=True)
+def no_handle(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(candidates_module, "_handle", lambda: 7)
+
+
+def linears(layers: int, rows: int = 48, columns: int = 64, bias: bool = False) -> list[Apart]:
+    made = []
+    for _ in range(layers):
+        weight = torch.randn(rows, columns, dtype=torch.bfloat16)
+        made.append(Apart(weight, torch.randn(rows).bfloat16() if bias else None))
+    return made
+
+
+def chosen(
+    some: list[Apart],
+    modules: Modules,
+    clock: Recording,
+    sizes: list[int] = SIZES,
+    table: Table | None = None,
+    seconds: float = 60.0,
+) -> dict[int, str]:
+    """What the first of them launches, by number of lines."""
+    table = Table(MACHINE) if table is None else table
+    families: list[Candidates] = [CublasLt(modules, CPU), Tiny(modules)]
+    told: list[float] = []
+    choose_products(some, sizes, families, table, clock, told.append, seconds)
+    assert told == sorted(told)
+    assert told[-1] == 1.0
+    found = {}
+    for lines in range(1, max(sizes) + 2):
+        modules.launched.clear()
+        x = torch.randn(lines, some[0].matrix.shape[1]).bfloat16()
+        expected = torch.empty(lines, some[0].matrix.shape[0], dtype=torch.bfloat16)
+        multiply(x, some[0].matrix, some[0].bias, expected)
+        assert torch.equal(some[0](x), expected)
+        assert torch.equal(some[0](x, out=torch.empty_like(expected)), expected)
+        if modules.launched:
+            found[lines] = modules.launched[-1][0]
+    return found
+
+
+def test_measured_sizes_are_few_and_end_with_the_largest() -> None:
+    assert measured_sizes(SIZES) == [1, 8, 16, 32, 128]
+    assert measured_sizes([1, 2, 4, 8, 16, 24, 32, 40, 48]) == [1, 8, 16, 32, 48]
+    assert measured_sizes([3]) == [3]
+    assert measured_sizes(range(1, 1025)) == [1, 8, 16, 32, 64, 128, 256, 512]
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_the_fastest_is_launched_at_all_sizes_that_are_captured(bias: bool) -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_0=9.9, cublaslt_1=9.0, cublaslt_2=9.5, tinygemm2=8.0)
+    # From 65 lines on there is no tinygemm2; what is not captured stays torch's.
+    found = chosen(linears(3, bias=bias), modules, clock)
+    assert found == {**dict.fromkeys(SIZES, "tinygemm2"), 128: "cublaslt 1"}
+    assert set(clock.lines) == {1, 8, 16, 32, 128}
+
+
+def test_what_is_slower_or_hardly_faster_stays_torchs() -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_0=9.85, cublaslt_1=12.0, tinygemm2=11.0)
+    assert chosen(linears(1), modules, clock) == {}
+
+
+def test_what_computes_something_else_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    modules = Modules()
+    modules.wrong, modules.broken = {0}, {1}
+    clock = Recording(modules, cublaslt_0=1.0, cublaslt_1=2.0, cublaslt_2=3.0, tinygemm2=4.0)
+    with caplog.at_level(logging.INFO):
+        assert set(chosen(linears(1), modules, clock, [8]).values()) == {"cublaslt 2"}
+    assert "cublaslt 0 is no candidate for product bfloat16 m=8" in caplog.text
+    assert "Disagrees" in caplog.text
+    assert "cublaslt 1 is no candidate" in caplog.text
+
+
+def test_an_algorithm_that_refuses_a_size_in_between_leaves_it_to_torch() -> None:
+    modules = Modules()
+    modules.bad_lines = {24}
+    clock = Recording(modules, cublaslt_0=1.0)
+    found = chosen(linears(1), modules, clock)
+    assert found == dict.fromkeys([n for n in SIZES if n != 24], "cublaslt 0")
+
+
+def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
+    modules = Modules()
+    first = chosen(
+        linears(2), modules, Recording(modules, cublaslt_1=5.0), table=Table(MACHINE, tmp_path)
+    )
+    clock, table = Recording(modules), Table(MACHINE, tmp_path)
+    assert chosen(linears(2), modules, clock, table=table) == first
+    assert clock.calls == []
+    assert table.measured == 0
+    # Algorithms may be others now.
+    modules.count = 2
+    assert chosen(linears(2), modules, Recording(modules), table=table) == {}
+    assert table.measured == 5
+
+
+def test_when_time_is_up_the_rest_is_left_to_the_next_start(tmp_path: Path) -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_1=5.0)
+    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path), seconds=0.0) == {}
+    assert clock.calls == []
+    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path)) == {8: "cublaslt 1"}
+    # What is known is used, however little time there is.
+    again = Table(MACHINE, tmp_path)
+    assert chosen(linears(1), modules, clock, [8], again, seconds=0.0) == {8: "cublaslt 1"}
+
+
+def test_each_shape_is_measured_over_its_own_layers() -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_1=5.0)
+    narrow, wide = linears(4), linears(2, rows=80)
+    found = chosen([*narrow, *wide], modules, clock, [8])
+    assert found == {8: "cublaslt 1"}
+    assert all(set(linear.launches) == {8} for linear in (*narrow, *wide))
+    # Five candidates each, of launches enough to be timed.
+    assert clock.calls == [32] * 10
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_1=5.0, tinygemm2=4.0)
+    # Seven columns are no multiple of 16 bytes; nor is any row but the first aligned.
+    weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
+    linear = Apart(weight)
+    choose_products(
+        [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], Table(MACHINE), clock, print
+    )
+    assert linear.launches == {}
+
+
+def test_strided_operands_go_to_torch() -> None:
+    modules = Modules()
+    (linear,) = linears(1)
+    assert chosen([linear], modules, Recording(modules, cublaslt_1=5.0), [8]) == {8: "cublaslt 1"}
+    modules.launched.clear()
+    wide = torch.randn(8, 128).bfloat16()
+    expected = linear(wide[:, :64].contiguous())
+    modules.launched.clear()
+    assert torch.equal(linear(wide[:, :64]), expected)
+    out = torch.empty(8, 96, dtype=torch.bfloat16)
+    assert torch.equal(linear(wide[:, :64].contiguous(), out=out[:, :48]), expected)
+    assert modules.launched == []
+
+
+def test_a_device_that_is_lost_ends_the_start_and_the_next_leaves_the_candidate_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = Modules()
+    modules.broken = {0}
+    clock = Recording(modules, tinygemm2=5.0)
+    monkeypatch.setattr(products_module, "_is_lost", lambda device: True)
+    with pytest.raises(Lost, match="cublaslt 0"):
+        chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path))
+    assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path)) == {8: "tinygemm2"}
+
+
+def test_only_matrices_in_use_are_chosen_for() -> None:
+    made = DeviceLinears(TorchKernels())
+    kept = made.make(torch.randn(8, 8), None, torch.float32)
+    made.make(torch.randn(8, 8), None, torch.float32)
+    assert made.dense == [kept]

@@ -63,13 +63,15 @@ class Entry(msgspec.Struct, frozen=True):
 
     Attributes:
         op, dtype, sizes: the case.
-        choice: the candidate that is used.
+        default: the candidate that others had to beat.
+        choice: the one that is used.
         microseconds: of each candidate; None for one that failed.
     """
 
     op: str
     dtype: str
     sizes: dict[str, int]
+    default: str
     choice: str
     microseconds: dict[str, float | None]
 
@@ -167,7 +169,8 @@ class Table:
         with self._attempts:
             for name in allowed:
                 family = f"{case.op} {_family(name)}"
-                self._attempts.begin(family)
+                if name != default:
+                    self._attempts.begin(family)
                 try:
                     found[name] = _measured(case, name, measure)
                 except Lost:
@@ -177,7 +180,7 @@ class Table:
                     raise
         choice = _best(found, default)
         sizes = dict(case.sizes)
-        self._entries[case] = Entry(case.op, case.dtype, sizes, choice, found)
+        self._entries[case] = Entry(case.op, case.dtype, sizes, default, choice, found)
         self.measured += 1
         self._save()
         return choice
@@ -195,7 +198,9 @@ class Table:
             _log.warning("%s is of another machine and is not used", self.path)
             return
         self._entries = {
-            entry.case: entry for entry in contents.entries if entry.choice in entry.microseconds
+            entry.case: entry
+            for entry in contents.entries
+            if {entry.choice, entry.default} <= set(entry.microseconds)
         } | self._entries
         self._excluded |= set(contents.excluded)
 

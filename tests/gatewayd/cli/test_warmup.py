@@ -5,9 +5,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
+
+from gatewayd.cli import warmup
+from gatewayd_engine.tuning.table import Machine, Table, case
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
@@ -25,9 +29,33 @@ def test_it_starts_an_engine_and_says_what_took_how_long() -> None:
     assert 0 < document["stages"]["loading weights"] < document["ready_seconds"]
     # Nothing is compiled on a CPU.
     assert document["caches"] == {}
+    assert document["choices"] is None
     table = run("--device", "cpu")
     assert table.returncode == 0
     assert "until ready" in table.stdout
+
+
+def test_it_shows_what_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    table = Table(Machine("a chip", "9.0", {}), tmp_path)
+    times = {"torch": 10.0, "tinygemm2": 8.0}
+    which = case("product", "bfloat16", m=8, n=48, k=64)
+    table.chosen(which, list(times), times.__getitem__)
+
+    async def started(*args: object) -> tuple[dict[str, float], float, str]:
+        return {"loading weights": 1.0}, 2.0, str(table.path)
+
+    monkeypatch.setattr(warmup, "_start_and_end", started)
+    warmup.warmup(device="cpu", as_json=True)
+    document = json.loads(capsys.readouterr().out)["choices"]
+    assert document["file"] == str(table.path)
+    assert document["entries"][0]["choice"] == "tinygemm2"
+    assert document["entries"][0]["microseconds"] == times
+    warmup.warmup(device="cpu")
+    shown = capsys.readouterr().out
+    assert "tinygemm2  8.0 µs" in shown
+    assert str(table.path) in shown
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,83 @@
+"""What won on this machine, as a table: of operation and shape, by the lines it is used for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import groupby
+
+from rich.table import Table
+
+from gatewayd.cli.common import whole
+from gatewayd_engine.tuning.table import Contents, Entry
+
+_LINES = "m"
+"""The size of which every captured one takes the choice of the next larger that was measured."""
+Row = tuple[str, str, str, str, str, str]
+
+
+def table_of(tuning: Contents) -> Table:
+    """All choices of a machine."""
+    rows = [_row(below, run) for below, run in _runs(tuning.entries)]
+    heads = ("operation", "shape", "lines", "choice", "default", "saves")
+    table = Table(
+        *(whole(head, [row[i] for row in rows]) for i, head in enumerate(heads)),
+        title=f"Chosen by measuring on {tuning.machine.chip}",
+        title_justify="left",
+        box=None,
+        pad_edge=False,
+    )
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _runs(entries: Iterable[Entry]) -> list[tuple[int, list[Entry]]]:
+    """Neighbours of one shape and one choice, each with the lines that lie below them."""
+    runs: list[tuple[int, list[Entry]]] = []
+
+    def shape(entry: Entry) -> tuple[str, str, tuple[tuple[str, int], ...]]:
+        rest = sorted((name, size) for name, size in entry.sizes.items() if name != _LINES)
+        return entry.op, entry.dtype, tuple(rest)
+
+    def lines(entry: Entry) -> int:
+        return entry.sizes.get(_LINES, 0)
+
+    for _, alike in groupby(sorted(entries, key=lambda e: (shape(e), lines(e))), shape):
+        below = 0
+        for _, run in groupby(alike, lambda entry: entry.choice):
+            same = list(run)
+            runs.append((below, same))
+            below = lines(same[-1])
+    return runs
+
+
+def _row(below: int, entries: list[Entry]) -> Row:
+    first, last = entries[0], entries[-1]
+    most = last.sizes.get(_LINES)
+    span = "" if most is None else f"{below + 1} to {most}" if most > below + 1 else f"{most}"
+    saved = [
+        f"{1 - chosen / base:.0%}"
+        for entry in entries
+        if (chosen := entry.microseconds[entry.choice]) is not None
+        and (base := entry.microseconds[entry.default]) is not None
+    ]
+    return (
+        f"{first.op}, {first.dtype}",
+        ", ".join(f"{name} {size}" for name, size in first.sizes.items() if name != _LINES),
+        span,
+        f"{first.choice}  {_times(entries, first.choice)}",
+        f"{first.default}  {_times(entries, first.default)}",
+        _span(saved) if first.choice != first.default else "",
+    )
+
+
+def _times(entries: list[Entry], name: str) -> str:
+    times = [f"{time:.1f}" for entry in entries if (time := entry.microseconds[name]) is not None]
+    return f"{_span(times)} µs" if times else ""
+
+
+def _span(texts: list[str]) -> str:
+    """The first and the last, or the one that there is."""
+    if not texts:
+        return ""
+    return texts[0] if texts[0] == texts[-1] else f"{texts[0]} to {texts[-1]}"

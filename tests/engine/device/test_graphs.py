@@ -143,10 +143,8 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Which captured steps run; filled once engines are made."""
     seen: list[tuple[str, int]] = []
 
-    class Spied(Graphs[CapturedStep]):
-        def __getitem__(self, size: int) -> CapturedStep:
-            step = super().__getitem__(size)
-
+    class Spied(Graphs[list[CapturedStep]]):
+        def __getitem__(self, size: int) -> list[CapturedStep]:
             def noted(name: str, replay: Replay) -> Replay:
                 def run() -> None:
                     seen.append((name, size))
@@ -154,9 +152,12 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
                 return run
 
-            return CapturedStep(
-                step.attention, noted("forward", step.forward), noted("whole", step.whole)
-            )
+            return [
+                CapturedStep(
+                    step.attention, noted("forward", step.forward), noted("whole", step.whole)
+                )
+                for step in super(Spied, self).__getitem__(size)
+            ]
 
     monkeypatch.setattr(runner_module, "Graphs", Spied)
     return seen

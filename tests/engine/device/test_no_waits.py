@@ -13,8 +13,8 @@ import pytest
 from tests.engine.device.call_graph import Function, own_nodes, reached
 
 ROOTS = [
-    "device/runner.py:DeviceRunner._captured.forward",
-    "device/runner.py:DeviceRunner._captured.whole",
+    "device/runner.py:DeviceRunner._captured_with.forward",
+    "device/runner.py:DeviceRunner._captured_with.whole",
     "device/pieces.py:Pieces._launch",
 ]
 _HOST = {

@@ -43,7 +43,8 @@ def test_the_stored_limits_are_the_formulas(name: str) -> None:
 
 def test_a_prompt_multiplies_and_a_step_reads_what_paper_says() -> None:
     chip = Chip(4.8, 989)
-    assert (chip.read, chip.multiplied) == (pytest.approx(3.97e12), pytest.approx(790e12))
+    assert chip.read == pytest.approx(3.97e12)
+    assert chip.multiplied == pytest.approx(790e12)
     # 14 billion operations a token; half of the first 512 x 512 keys are seen.
     assert prompt_seconds(chip, 512) == pytest.approx(
         512 * 13.96e9 / 790e12 + 6.87e10 / 600e12, rel=1e-3

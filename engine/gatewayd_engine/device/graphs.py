@@ -158,25 +158,11 @@ class CudaCapture:
             try:
                 launches(cut)
             except BaseException:
-                self._abandon(graphs[-1])
+                end_failed(graphs[-1], self._device, self._pool)
+                self._pool = torch.cuda.graph_pool_handle()
                 raise
             graphs[-1].capture_end()
         return graphs
-
-    def _abandon(self, graph: torch.cuda.CUDAGraph) -> None:
-        """End a capture of no use, so that others can follow.
-
-        Errors of the ending itself are dropped: they would hide what went wrong.
-        """
-        # Otherwise torch goes on capturing, and ends the process at its next synchronisation.
-        with suppress(Exception):
-            graph.capture_end()
-        # Where that failed, too, the allocator still records into the pool, and refuses to begin
-        # another capture there: it is told to stop, and later captures have a pool of their own.
-        with suppress(Exception):
-            torch_c: Any = torch._C
-            torch_c._cuda_endAllocateToPool(self._device.index or 0, self._pool)
-        self._pool = torch.cuda.graph_pool_handle()
 
     def _rehearse(self, launches: Replay) -> None:
         """Libraries make their handles and kernels are compiled when they are first launched."""
@@ -184,6 +170,26 @@ class CudaCapture:
         with torch.cuda.stream(self._stream):
             launches()
         torch.cuda.current_stream().wait_stream(self._stream)
+
+
+def end_failed(graph: torch.cuda.CUDAGraph, device: torch.device, pool: tuple[int, int]) -> None:
+    """End a capture in which something was raised, so that others can follow in other pools.
+
+    Errors of the ending itself are dropped: they would hide what went wrong.
+
+    Args:
+        graph: that is being captured.
+        device: whose.
+        pool: that it allocates from; not to be used again.
+    """
+    # Otherwise torch goes on capturing, and ends the process at its next synchronisation.
+    with suppress(Exception):
+        graph.capture_end()
+    # Where that failed, too, the allocator still records into the pool, and refuses to begin
+    # another capture there.
+    with suppress(Exception):
+        torch_c: Any = torch._C
+        torch_c._cuda_endAllocateToPool(device.index or 0, pool)
 
 
 class LaunchEach:

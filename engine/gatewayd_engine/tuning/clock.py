@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from statistics import median
 from typing import Protocol
 
 import torch
+
+from gatewayd_engine.device.graphs import end_failed
 
 _REPLAYS = 5
 _UNCOUNTED = 2
@@ -32,7 +33,7 @@ class GraphClock:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
+        self._device = device
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
     def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
@@ -47,13 +48,14 @@ class GraphClock:
             calls[0]()
             stream.synchronize()
             # Not ``torch.cuda.graph``, which collects garbage and empties the cache each time.
-            graph.capture_begin(pool=self._pool)
+            # A pool lives as long as its graphs, of which none is left of the measurement before.
+            pool = torch.cuda.graph_pool_handle()
+            graph.capture_begin(pool=pool)
             try:
                 for call in calls:
                     call()
             except BaseException:
-                with suppress(Exception):
-                    graph.capture_end()
+                end_failed(graph, self._device, pool)
                 raise
             graph.capture_end()
             for _ in range(_UNCOUNTED + _REPLAYS):

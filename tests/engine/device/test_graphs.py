@@ -156,7 +156,7 @@ def replayed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
                 CapturedStep(
                     step.attention, noted("forward", step.forward), noted("whole", step.whole)
                 )
-                for step in super(Spied, self).__getitem__(size)
+                for step in super().__getitem__(size)
             ]
 
     monkeypatch.setattr(runner_module, "Graphs", Spied)

@@ -150,13 +150,14 @@ class DeviceRunner:
 
         def whole() -> None:
             forward()
-            rows = gathering.rows[:size]
-            tokens, best = self._kernels.sample(
-                self.logits[:size], rows, gathering.next_positions[:size], self.sampling
+            self._kernels.sample(
+                self.logits[:size],
+                gathering.rows[:size],
+                gathering.next_positions[:size],
+                self.sampling,
+                self._chosen[:, :size],
+                self._state.last_tokens,
             )
-            self._state.last_tokens.index_copy_(0, rows.long(), tokens)
-            self._chosen[0, :size] = tokens
-            self._chosen[1, :size] = best.view(torch.int32)
 
         return CapturedStep(attention, capture.whole(forward), capture.whole(whole))
 

@@ -202,6 +202,8 @@ class Kernels(Products, Protocol):
         rows: torch.Tensor,
         positions: torch.Tensor,
         columns: SamplingColumns,
+        chosen: torch.Tensor | None = None,
+        last_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Choose a token for each line of logits.
 
@@ -215,10 +217,14 @@ class Kernels(Products, Protocol):
             rows: whose they are, int32, shape ``[n]``.
             positions: of the tokens to choose, int32 or int64, shape ``[n]``.
             columns: the rows' parameters.
+            chosen: where the answer goes, int32, shape ``[2, n]``: the tokens, then the bits of
+                the largest logits; None for new tensors.
+            last_tokens: gets the token of each line at its row, int32, shape ``[rows]``; of lines
+                with one row, any. None for nothing.
 
         Returns:
             The tokens, int32 ``[n]``, always valid ids; and the largest logits, float32 ``[n]``:
-            NaN if there is one anywhere in the line.
+            NaN if there is one anywhere in the line. Views of ``chosen`` if that is given.
         """
 
     def logprobs(

@@ -23,12 +23,20 @@ _BLOCK = 2048
 
 
 def sample(
-    logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, columns: SamplingColumns
+    logits: torch.Tensor,
+    rows: torch.Tensor,
+    positions: torch.Tensor,
+    columns: SamplingColumns,
+    chosen: torch.Tensor | None = None,
+    last_tokens: torch.Tensor | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``Kernels``."""
     n, vocab = logits.shape
-    tokens = torch.empty(n, dtype=torch.int32, device=logits.device)
-    best = torch.empty(n, dtype=torch.float32, device=logits.device)
+    if chosen is None:
+        tokens = torch.empty(n, dtype=torch.int32, device=logits.device)
+        best = torch.empty(n, dtype=torch.float32, device=logits.device)
+    else:
+        tokens, best = chosen[0], chosen[1].view(torch.float32)
     if n == 0:
         return tokens, best
     lowest = pivots(logits, rows, columns)
@@ -60,7 +68,9 @@ def sample(
         candidates,
         tokens,
         best,
+        tokens if last_tokens is None else last_tokens,
         blocks,
+        IS_LAST=last_tokens is not None,
         BLOCKS=triton.next_power_of_2(blocks),
         num_warps=1,
     )
@@ -120,12 +130,15 @@ def _choose(
     candidates: tl.tensor,
     tokens: tl.tensor,
     best: tl.tensor,
+    last_tokens: tl.tensor,
     blocks: tl.tensor,
+    IS_LAST: tl.constexpr,
     BLOCKS: tl.constexpr,
 ) -> None:
     """The best of the blocks' best; of equals, the first."""
     line = tl.program_id(0).to(tl.int64)
-    temperature = tl.load(temperatures + tl.load(rows + line))
+    row = tl.load(rows + line)
+    temperature = tl.load(temperatures + row)
     block = tl.arange(0, BLOCKS)
     inside = block < blocks
     value = tl.load(bests + line * blocks + block, mask=inside, other=float("-inf"))
@@ -137,5 +150,8 @@ def _choose(
         score = tl.load(scores + line * blocks + block, mask=inside, other=float("-inf"))
         score += tl.where(value == largest, 0.0, (value - largest) / temperature)
     _, where = tl.max(score, 0, return_indices=True)
-    tl.store(tokens + line, tl.load(candidates + line * blocks + where))
+    token = tl.load(candidates + line * blocks + where)
+    tl.store(tokens + line, token)
+    if IS_LAST:
+        tl.store(last_tokens + row, token)
     tl.store(best + line, tl.where(has_nan != 0, float("nan"), largest))

@@ -192,6 +192,8 @@ class TorchKernels:
         rows: torch.Tensor,
         positions: torch.Tensor,
         columns: SamplingColumns,
+        chosen: torch.Tensor | None = None,
+        last_tokens: torch.Tensor | None = None,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See ``Kernels``."""
         index = rows.long()
@@ -202,8 +204,16 @@ class TorchKernels:
         lowest = pivots(
             clean, temperature, columns.top_k[index], columns.top_p[index], columns.min_p[index]
         )
-        tokens = draw(clean, temperature, lowest, columns.seed[index], positions.long())
-        return tokens.int(), best
+        drawn = draw(clean, temperature, lowest, columns.seed[index], positions.long())
+        if chosen is None:
+            tokens = drawn.int()
+        else:
+            tokens, bits = chosen
+            tokens.copy_(drawn)
+            best = bits.view(torch.float32).copy_(best)
+        if last_tokens is not None:
+            last_tokens.index_copy_(0, index, tokens)
+        return tokens, best
 
     def logprobs(
         self, logits: torch.Tensor, tokens: torch.Tensor, num_top: int

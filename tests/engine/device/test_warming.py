@@ -11,7 +11,7 @@ import torch
 
 from gatewayd_engine import backend
 from gatewayd_engine.device import warming
-from gatewayd_engine.device.graphs import sizes
+from gatewayd_engine.device.graphs import LaunchEach, sizes
 from gatewayd_engine.device.pieces import token_counts
 from gatewayd_engine.device.warming import _first_batches
 from gatewayd_engine.guides import processors
@@ -94,8 +94,8 @@ def test_progress_names_each_stage_and_ends_with_one(
     said: list[tuple[str, float]] = []
     real = warming.warm
 
-    def noted(runner: Any, kernels: Any, capture: Any, progress: Any) -> None:
-        real(runner, kernels, capture, lambda stage, part: said.append((stage, part)))
+    def noted(runner: Any, kernels: Any, capture: Any, progress: Any, *rest: Any) -> None:
+        real(runner, kernels, capture, lambda stage, part: said.append((stage, part)), *rest)
 
     monkeypatch.setattr(backend, "warm", noted)
     decoder = make_device_engine(max_running=8).core._runner._decoder
@@ -148,6 +148,8 @@ def test_nothing_is_compiled_for_the_first_who_asks_for_it(
     kernels = Noted()
     monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
     monkeypatch.setattr(processors, "_kernels", lambda device: kernels)
+    # As on a GPU, where a step is launched before it is captured.
+    monkeypatch.setattr(LaunchEach, "whole", lambda self, launches: launches() or launches)
     engine = with_guide(make_device_engine(dtype=dtype, max_running=8))
     warmed = set(kernels.kinds)
     kernels.kinds.clear()

@@ -322,8 +322,22 @@ def sample(kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, v
     rows = torch.randperm(n + 2)[:n].int().to(device)
     positions = torch.randint(0, 1 << 17, (n,)).to(device)
     before = logits.clone()
-    tokens, best = kernels.sample(logits, rows, positions, table)
-    expected, expected_best = TWIN.sample(logits, rows, positions, table)
+    # Of a larger tensor, as captured steps have it.
+    chosen = torch.full((2, n + 3), -7, dtype=torch.int32, device=device)
+    last, expected_last = torch.full((2, n + 2), -7, dtype=torch.int32, device=device)
+    expected_chosen = chosen.clone()
+    tokens, best = kernels.sample(logits, rows, positions, table, chosen[:, :n], last)
+    expected, expected_best = TWIN.sample(
+        logits, rows, positions, table, expected_chosen[:, :n], expected_last
+    )
+    for mine in (chosen, expected_chosen):
+        assert (mine[:, n:] == -7).all()
+    assert torch.equal(chosen[0, :n], tokens)
+    assert torch.equal(chosen[1, :n].view(torch.float32), best)
+    assert torch.equal(last[rows.long()], tokens)
+    assert torch.equal(last == -7, expected_last == -7)
+    alone, _ = kernels.sample(logits, rows, positions, table)
+    assert torch.equal(alone, tokens)
     assert tokens.dtype == torch.int32
     assert torch.equal(best, expected_best)
     assert torch.equal(logits, before)

@@ -118,7 +118,8 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
     made = logits + device_bytes(len(set(spec.windows))) + WORKSPACE_BYTES + _REST
     if spec.moe is not None or not captures:
         return made
-    counts = token_counts(decoder, max(max_tokens, max_lines))
+    # At most: they are chosen by measuring.
+    counts = token_counts(max(max_tokens, max_lines))
     # A piece before each layer's attention and one behind the last; two of each decode step.
     captured = (spec.num_layers + 1) * len(counts) + 2 * len(sizes(max_lines))
     return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE

@@ -12,7 +12,6 @@ input, so that reaches no other.
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -24,42 +23,14 @@ from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.model.decoder import Decoder
 
 _TOKENS = (16, 32, 64, 128, 192, 256, 384, 512)
-_HOST_SECONDS = 5e-3 / 32
-"""That the host takes to launch a layer kernel by kernel, planning included."""
-_FLOPS = 600e12
-"""Operations a second of matrix products in bfloat16, on an H200."""
-_BYTES = 4e12
-"""Of weights that it reads a second."""
 
 
-def host_bound(num_parameters: int, weight_bytes: int, num_layers: int) -> int:
-    """Most tokens of a step that the device computes before the host has launched it.
+def token_counts(max_tokens: int) -> list[int]:
+    """Numbers of tokens that may be captured, if a step has no more than ``max_tokens``.
 
-    This is arithmetic and has not been measured. The host takes 5 ms for 32 layers, whatever the
-    tokens. The device reads all weights, and multiplies and adds once for each parameter and token,
-    of which the longer counts: for Llama 3.1 8B 4.0 ms, and 27 us a token, so 186 tokens.
-
-    Args:
-        num_parameters: of the model.
-        weight_bytes: that they take.
-        num_layers: of the model.
-
-    Returns:
-        0 if reading the weights alone takes longer than launching.
+    What a larger step would save is little beside what it takes.
     """
-    host = _HOST_SECONDS * num_layers
-    return int(host * _FLOPS / (2 * num_parameters)) if weight_bytes / _BYTES < host else 0
-
-
-def token_counts(decoder: Decoder, max_tokens: int) -> list[int]:
-    """Numbers of tokens that are captured, if a step has no more than ``max_tokens``.
-
-    They reach as far as the host is what a step waits for, and 512: what a larger step saves is
-    little beside what it takes. None where the device always takes longer.
-    """
-    most = host_bound(decoder.num_parameters, decoder.weight_bytes, decoder.spec.num_layers)
-    enough = _TOKENS[: bisect_left(_TOKENS, most) + 1] if most else ()
-    return sorted({min(count, max_tokens) for count in enough})
+    return sorted({min(count, max_tokens) for count in _TOKENS})
 
 
 class BreakingAttend(RotatingAttend):

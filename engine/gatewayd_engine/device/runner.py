@@ -18,10 +18,10 @@ from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
-from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs, sizes
+from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.device.outcome import Asked, Outcome
-from gatewayd_engine.device.pieces import Pieces, token_counts
+from gatewayd_engine.device.pieces import Pieces
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.transfers import Outbox, upload
 from gatewayd_engine.flight import Done, Launched
@@ -49,6 +49,7 @@ class DeviceRunner:
         max_batch_tokens: most tokens of a step.
 
     Attributes:
+        device: that it runs on.
         max_lines: most sequences of a step.
         max_tokens: most tokens of a step.
         max_len: tokens that a sequence may reach.
@@ -76,32 +77,26 @@ class DeviceRunner:
         self._processors = processors
         self._kernels = kernels
         self._page_size = pool.page_size
-        self._device = decoder.device
+        self.device = decoder.device
         self.max_lines = max_lines = len(rows.seed)
         self.max_tokens = max(max_batch_tokens, max_lines)
         self.max_len = rows.tokens.shape[1]
-        self._state = DeviceRows(rows, pool.num_pages, self._device)
+        self._state = DeviceRows(rows, pool.num_pages, self.device)
         self.sampling = self._state.sampling
         self._gathering = Gathering(
             self._state, kernels, pool.page_size, max_lines, self.max_tokens
         )
-        self._outbox = Outbox(self._device)
+        self._outbox = Outbox(self.device)
         self.logits = torch.empty(
-            (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self._device
+            (max_lines, decoder.spec.vocab_size), dtype=decoder.logits_dtype, device=self.device
         )
         # Of each line its token, then the bits of its largest logit.
-        self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self._device)
+        self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self.device)
         self._drafted = DraftedSteps(
             decoder, pool, rows, processors, self._state, kernels, self._hidden, self.launch
         )
         self._graphs: Graphs[list[CapturedStep]] | None = None
         self._pieces: Pieces | None = None
-
-    @property
-    def captured_sizes(self) -> list[int]:
-        """Numbers of tokens of all steps that may be captured."""
-        mixed = token_counts(self._decoder, self.max_tokens)
-        return sorted({*sizes(self.max_lines), *mixed})
 
     @torch.inference_mode()
     def capture(self, at: list[int], capture: Capture, progress: Callable[[float], None]) -> None:
@@ -115,9 +110,10 @@ class DeviceRunner:
             )
 
     @torch.inference_mode()
-    def capture_pieces(self, capture: Capture, progress: Callable[[float], None]) -> None:
-        """Capture what is between attention in small steps with prompts, if launching is slower."""
-        at = token_counts(self._decoder, self.max_tokens)
+    def capture_pieces(
+        self, at: list[int], capture: Capture, progress: Callable[[float], None]
+    ) -> None:
+        """Capture what is between attention in steps with prompts, of so many tokens."""
         if at and self._capturing is not None:
             inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
             self._pieces = Pieces(self._decoder, inputs, at, capture, progress)
@@ -215,7 +211,7 @@ class DeviceRunner:
         if len(batch.ids) == len(lines):
             logits = self._decoder.raw_logits(hidden)
         else:
-            last = upload(batch.last[lines], self._device)
+            last = upload(batch.last[lines], self.device)
             logits = self._decoder.raw_logits(hidden.index_select(0, last))
         return self._choose(batch, lines, logits, hidden, asked)
 
@@ -242,17 +238,17 @@ class DeviceRunner:
             logits = raw.to(torch.float32, copy=True)
             failed = self._processors.apply(logits, row, raw.float)
         rows, positions = upload(
-            np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self._device
+            np.stack([row, (batch.starts + batch.counts)[lines]]).astype(np.int32), self.device
         )
         tokens, best = self._kernels.sample(logits, rows, positions, self.sampling)
         sent = [torch.stack((tokens, best.view(torch.int32)))]
         has_sums = hidden is not None and len(lines) < len(batch)
         if hidden is not None and has_sums:
             # The last token of a chunk attends to all before it: a NaN anywhere shows in it.
-            last = hidden.index_select(0, upload(batch.last, self._device))
+            last = hidden.index_select(0, upload(batch.last, self.device))
             sent.append(last.sum(-1, dtype=torch.float32))
         if len(asked.reporting):
-            index = upload(asked.reporting, self._device)
+            index = upload(asked.reporting, self.device)
             sent += self._kernels.logprobs(
                 raw.index_select(0, index), tokens.index_select(0, index), asked.most_top
             )
@@ -260,7 +256,7 @@ class DeviceRunner:
             for span in asked.prompts:
                 told = hidden[span.at : span.at + len(span.tokens)]
                 sent += self._kernels.logprobs(
-                    self._decoder.raw_logits(told), upload(span.tokens, self._device), span.num_top
+                    self._decoder.raw_logits(told), upload(span.tokens, self.device), span.num_top
                 )
             if asked.pools:
                 sent.append(pool(hidden, asked.pools))

@@ -10,6 +10,8 @@ import torch
 
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.graphs import Capture, sizes
+from gatewayd_engine.device.launch_bound import launch_bound
+from gatewayd_engine.device.pieces import token_counts
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_hooks.logits import PenaltyColumns
@@ -73,14 +75,27 @@ def warm(
     gc.collect()
     gc.disable()
     try:
-        choose(runner.captured_sizes)
+        mixed = _mixed_sizes(runner)
+        choose(sorted({*sizes(runner.max_lines), *mixed}))
         # Before decode steps, which are smaller: they use the memory of these again.
-        runner.capture_pieces(capture, lambda part: progress("capturing mixed steps", part))
+        runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )
     finally:
         gc.enable()
+
+
+def _mixed_sizes(runner: DeviceRunner) -> list[int]:
+    """Numbers of tokens of steps with prompts that are worth capturing."""
+    counts = token_counts(runner.max_tokens)
+    if runner.device.type == "cpu":
+        return counts  # has no queue, so that nothing can be told from times
+    return launch_bound(
+        counts,
+        lambda count: runner.launch(_batch([min(count, runner.max_len)])),
+        lambda: torch.cuda.synchronize(runner.device),
+    )
 
 
 @torch.inference_mode()

@@ -45,7 +45,8 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[torch.device]]
 
         monkeypatch.setattr(torch.cuda, "set_device", set_device)
         monkeypatch.setattr(backend, "choose", lambda device: None)
-        monkeypatch.setattr(backend, "CudaCapture", lambda device: None)
+        for name in ("CudaCapture", "tuning_of"):
+            monkeypatch.setattr(backend, name, lambda device: None)
         return current
 
     return have

@@ -80,7 +80,7 @@ def test_a_captured_step_of_32_layers_launches_so_many_kernels(
 
     monkeypatch.setattr(wrapper, "run", run)
     runner = device_runner(engine)
-    step, gathering = runner._graphs[4], runner._gathering
+    (step, *_), gathering = runner._graphs[4], runner._gathering
     gathering.clear()
     step.attention.plan(gathering.scratch(4))
     kernels.launches = launches

@@ -142,10 +142,10 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     logits, attention = 256 * 128_256 * 2, (384 + 8 * 8) << 20
     # With what cuBLASLt works in.
     rest = (256 + 32) << 20
-    # 192 tokens: queries, keys and values; what is attended; what the layers leave.
-    rooms = 192 * (48 * 128 + 32 * 128 + 4096) * 2
-    # Five numbers of tokens by 33 pieces; 1, 2, 4, every 8th to 256, each with and without tokens.
-    graphs = (5 * 33 + 2 * (3 + 32)) * (512 << 10)
+    # 512 tokens: queries, keys and values; what is attended; what the layers leave.
+    rooms = 512 * (48 * 128 + 32 * 128 + 4096) * 2
+    # Eight numbers of tokens by 33 pieces; 1, 2, 4, every 8th to 256, each with and without tokens.
+    graphs = (8 * 33 + 2 * (3 + 32)) * (512 << 10)
     assert later == logits + attention + rest + rooms + graphs
     # Of more lines only logits and decode steps.
     more = made_later(decoder_of(spec_of()), 8192, 512, captures=True)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import runner as runner_module
-from gatewayd_engine.device.pieces import Pieces, host_bound, token_counts
+from gatewayd_engine.device import warming
+from gatewayd_engine.device.launch_bound import launch_bound
+from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
@@ -42,7 +43,7 @@ def capture() -> Recorded:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few numbers of tokens, of which the largest is soon exceeded."""
-    monkeypatch.setattr(runner_module, "token_counts", lambda decoder, most: [8, 24, 48])
+    monkeypatch.setattr(warming, "token_counts", lambda most: [8, 24, 48])
 
 
 @pytest.fixture
@@ -59,45 +60,33 @@ def ran(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     return seen
 
 
-NANO, LLAMA_1B, LLAMA_8B = (11_000_000, 6), (1_235_814_400, 16), (8_030_261_248, 32)
+@given(st.integers(1, 9000))
+def test_numbers_of_tokens_end_with_the_largest_step(max_tokens: int) -> None:
+    counts = token_counts(max_tokens)
+    assert counts == sorted(set(counts))
+    assert (counts[0], counts[-1]) == (min(max_tokens, 16), min(max_tokens, 512))
 
 
 @pytest.mark.parametrize(
-    ("num_parameters", "num_layers", "tokens", "largest"),
-    [
-        (*NANO, 25_568, 512),
-        (*LLAMA_1B, 606, 512),
-        (*LLAMA_8B, 186, 192),
-        # 14B of 48 layers: reading 29.5 GB takes 7.4 ms, launching 7.5.
-        (14_770_033_664, 48, 152, 192),
-        # 32B of 64 layers: 16.4 ms and 10.
-        (32_763_876_352, 64, 0, None),
-    ],
+    ("host", "chosen"),
+    [(0.4, []), (1.4, [16, 32]), (3.0, [16, 32, 64]), (9.0, [16, 32, 64, 128])],
 )
-def test_pieces_are_for_steps_that_are_computed_sooner_than_launched(
-    num_parameters: int, num_layers: int, tokens: int, largest: int | None
+def test_steps_that_are_computed_sooner_than_launched_are_captured(
+    host: float, chosen: list[int]
 ) -> None:
-    assert host_bound(num_parameters, 2 * num_parameters, num_layers) == tokens
-    counts = token_counts(sized(num_parameters, num_layers), 8192)
-    assert (counts[-1] if counts else None) == largest
+    """The host takes so long for any step, and the device a second for 16 tokens."""
+    clock, queued, first = [0.0], [0.0], set()
 
+    def launch(count: int) -> None:
+        # Compiling takes long, once.
+        clock[0] += host if count in first else 100.0
+        first.add(count)
+        queued[0] = max(queued[0], clock[0] - host) + count / 16
 
-def sized(num_parameters: int, num_layers: int) -> Any:
-    """A decoder of that size."""
-    spec = SimpleNamespace(num_layers=num_layers)
-    return SimpleNamespace(
-        num_parameters=num_parameters, weight_bytes=2 * num_parameters, spec=spec
-    )
+    def wait() -> None:
+        clock[0] = max(clock[0], queued[0])
 
-
-@given(st.integers(1, 9000), st.sampled_from([(NANO, 512), (LLAMA_8B, 192)]))
-def test_numbers_of_tokens_end_with_the_largest_step_or_where_captures_do_not_pay(
-    max_tokens: int, size: tuple[tuple[int, int], int]
-) -> None:
-    counts = token_counts(sized(*size[0]), max_tokens)
-    assert counts == sorted(set(counts))
-    assert counts[-1] == min(max_tokens, size[1])
-    assert counts[0] == min(max_tokens, 16)
+    assert launch_bound([16, 32, 64, 128], launch, wait, lambda: clock[0]) == chosen
 
 
 class Mixing(RotatingAttend):
@@ -201,7 +190,7 @@ def test_steps_are_padded_up_to_the_largest_number(
 def test_where_launching_is_never_slower_nothing_is_captured_in_pieces(
     make_device_engine: Make, ran: list[tuple[int, int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runner_module, "token_counts", lambda decoder, most: [])
+    monkeypatch.setattr(warming, "token_counts", lambda most: [])
     engine = make_device_engine(max_running=4)
     assert len(engine.generate([5, 6, 7], max_tokens=4, ignore_eos=True)) == 4
     assert ran == []

@@ -98,14 +98,14 @@ def test_progress_names_each_stage_and_ends_with_one(
         real(runner, kernels, capture, lambda stage, part: said.append((stage, part)), *rest)
 
     monkeypatch.setattr(backend, "warm", noted)
-    decoder = make_device_engine(max_running=8).core._runner._decoder
+    make_device_engine(max_running=8)
     stages = ["compiling kernels", "capturing mixed steps", "capturing decode steps"]
     assert list(dict(said)) == stages
     for stage in stages:
         parts = [part for name, part in said if name == stage]
         assert parts == sorted(parts)
         assert parts[-1] == 1.0
-    assert len([1 for name, _ in said if name == stages[1]]) == len(token_counts(decoder, 512))
+    assert len([1 for name, _ in said if name == stages[1]]) == len(token_counts(512))
     assert len([1 for name, _ in said if name == stages[2]]) == len(sizes(8))
 
 

@@ -1,13 +1,17 @@
-"""Launches every kernel at a model's sizes, and compiles it for Hopper instead of running it.
+"""Launches every kernel at a model's sizes, and compiles it for a GPU instead of running it.
+
+    python -m tests.engine.kernels.compiling CAPABILITY
 
 A script: what was imported to be interpreted cannot be compiled. Needs no GPU, because the compiler
-is told what it compiles for. Prints the name of each kernel that went through to machine code.
+is told what it compiles for: 90 is sm_90a, 100 is sm_100a. Prints the name of each kernel that went
+through to machine code.
 """
 
 from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +25,8 @@ from gatewayd_engine.kernels.triton_kernels import TritonKernels
 from tests.engine.kernels import checks
 from tests.engine.kernels.blocked import block_mm
 from tests.engine.kernels.decoding import Case, Lines
+
+CAPABILITY = int(sys.argv[1])
 
 
 def compile_only(
@@ -48,7 +54,7 @@ def compile_only(
         if name not in fixed and _is_aligned(value)
     }
     source = ASTSource(kernel, signature, places, aligned)
-    target = GPUTarget("cuda", 90, 32)
+    target = GPUTarget("cuda", CAPABILITY, 32)
     options = {"num_warps": num_warps, "num_stages": num_stages}
     if "cubin" in triton.compile(source, target=target, options=options).asm:
         print(kernel.__name__)

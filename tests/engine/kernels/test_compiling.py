@@ -1,4 +1,4 @@
-"""The kernels compile for the GPU they were written for."""
+"""The kernels compile for the GPUs they are written for."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 import gatewayd_engine.kernels
 
@@ -23,9 +25,10 @@ def launched() -> set[str]:
     }
 
 
-def test_every_kernel_compiles_for_hopper(tmp_path: Path) -> None:
+@pytest.mark.parametrize("capability", ["90", "100"], ids=["hopper", "blackwell"])
+def test_every_kernel_compiles(tmp_path: Path, capability: str) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
-    command = [sys.executable, "-m", "tests.engine.kernels.compiling"]
+    command = [sys.executable, "-m", "tests.engine.kernels.compiling", capability]
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
     )

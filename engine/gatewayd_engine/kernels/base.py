@@ -10,6 +10,7 @@ from gatewayd_engine.kernels.products import Activation, Products
 if TYPE_CHECKING:
     import torch
 
+    from gatewayd_engine.kernels.splits import SharedPages
     from gatewayd_hooks.logits import PenaltyColumns
 
 
@@ -123,6 +124,7 @@ class Kernels(Products, Protocol):
         ancestors: torch.Tensor | None,
         splits: int,
         scratch: torch.Tensor | None,
+        shared: SharedPages | None = None,
     ) -> None:
         """Attend the last queries of each line to its pages, which have their keys already.
 
@@ -155,7 +157,9 @@ class Kernels(Products, Protocol):
                 it.
             splits: how many parts a context is split into, at most; see ``splits.num_splits``.
             scratch: for partial answers, float32, at least ``splits.scratch_size``; None if
-                ``splits`` is 1.
+                ``splits`` is 1 and nothing is shared.
+            shared: pages that all lines begin with, with ``width`` 1 and no window; None if nobody
+                looked. Lines of padding, which do not begin so, get answers of no meaning.
         """
 
     def gather(

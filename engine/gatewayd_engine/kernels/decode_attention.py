@@ -18,11 +18,10 @@ import torch
 import triton
 import triton.language as tl
 
-from gatewayd_engine.kernels.attending import LOG2E, attend, count_bits, part_of
-from gatewayd_engine.kernels.splits import LEAST_TOKENS, row_tile
-
-_TILE_BYTES = 1 << 14
-"""Of the keys that are read at a time."""
+from gatewayd_engine.kernels.attending import LOG2E, attend, count_bits
+from gatewayd_engine.kernels.decode_parts import merge_parts, range_of, store_part
+from gatewayd_engine.kernels.shared_attention import attend_shared
+from gatewayd_engine.kernels.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
 
 
 def decode_attention(
@@ -42,6 +41,7 @@ def decode_attention(
     ancestors: torch.Tensor | None,
     splits: int,
     scratch: torch.Tensor | None,
+    shared: SharedPages | None = None,
 ) -> None:
     """See ``Kernels``."""
     tokens, num_heads, dim = query.shape
@@ -57,17 +57,24 @@ def decode_attention(
         mask = "causal" if width > 1 or num_queries is not None else "all"
     keys, values = keys_values.unbind(1)
     partial = out if scratch is None else scratch
+    shared_splits = 0 if shared is None else shared.splits
+    shared_pages = last_page_len if shared is None else shared.count
+    counts = last_page_len if num_queries is None else num_queries
     sizes = {
         "SPLITS": splits,
+        "SHARED_SPLITS": shared_splits,
         "WIDTH": width,
         "WINDOW": window,
         "HAS_COUNTS": num_queries is not None,
-        "HAS_SINKS": sinks is not None,
         "PAGE": page_size,
         "DIM": dim,
         "BLOCK_D": block_d,
         "LEAST": LEAST_TOKENS,
     }
+    if shared is not None:
+        attend_shared(
+            query, keys, values, page_indptr, pages, partial, shared, scale, softcap, splits
+        )
     _decode_attention[(lines * triton.cdiv(width * group, block_m), kv_heads, splits)](
         query,
         keys,
@@ -75,9 +82,10 @@ def decode_attention(
         page_indptr,
         pages,
         last_page_len,
-        last_page_len if num_queries is None else num_queries,
+        counts,
         pages if ancestors is None else ancestors,
         query if sinks is None else sinks,
+        shared_pages,
         out,
         partial,
         tokens * num_heads,
@@ -91,58 +99,17 @@ def decode_attention(
         scale,
         softcap or 0.0,
         **sizes,
+        HAS_SINKS=sinks is not None,
         HAS_CAP=softcap is not None,
         GROUP=group,
         MASK=mask,
         BLOCK_M=block_m,
-        BLOCK_N=min(max(_TILE_BYTES // (block_d * query.element_size()), 16), 64),
+        BLOCK_N=token_tile(block_d, query.dtype),
         num_warps=8 if block_m * block_d > 1 << 13 else 4,
         num_stages=3,
     )
-    if splits > 1:
-        block = triton.next_power_of_2(splits)
-        _merge_parts[(tokens, num_heads)](
-            page_indptr,
-            last_page_len,
-            last_page_len if num_queries is None else num_queries,
-            query if sinks is None else sinks,
-            out,
-            partial,
-            tokens * num_heads,
-            out.stride(0),
-            out.stride(1),
-            **sizes,
-            BLOCK_S=block,
-            num_warps=8 if block * block_d > 1 << 12 else 4,
-        )
-
-
-@triton.jit
-def _range_of(
-    line: tl.tensor,
-    page_indptr: tl.tensor,
-    last_page_len: tl.tensor,
-    num_queries: tl.tensor,
-    SPLITS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_COUNTS: tl.constexpr,
-    PAGE: tl.constexpr,
-    LEAST: tl.constexpr,
-) -> tuple[tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor, tl.tensor]:
-    """A line's first page, tokens and queries, the first token seen, its parts, their size."""
-    first, behind = tl.load(page_indptr + line), tl.load(page_indptr + line + 1)
-    length = (behind - first - 1) * PAGE + tl.load(last_page_len + line)
-    length = tl.maximum(length, 0)
-    count = tl.full((), WIDTH, tl.int32)
-    if HAS_COUNTS:
-        count = tl.minimum(tl.load(num_queries + line), WIDTH)
-    low = tl.zeros((), tl.int32)
-    if WINDOW:
-        low = tl.maximum(length - count - WINDOW + 1, 0)
-    each = part_of(length - low, SPLITS, LEAST)
-    parts = tl.maximum((length - low + each - 1) // each, 1)
-    return first, length, count, low, parts, each
+    if splits + shared_splits > 1:
+        merge_parts(page_indptr, last_page_len, counts, shared_pages, sinks, out, partial, **sizes)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -156,6 +123,7 @@ def _decode_attention(
     num_queries: tl.tensor,
     ancestors: tl.tensor,
     sinks: tl.tensor,
+    shared_pages: tl.tensor,
     out: tl.tensor,
     partial: tl.tensor,
     rows: tl.tensor,
@@ -169,6 +137,7 @@ def _decode_attention(
     scale: tl.tensor,
     cap: tl.tensor,
     SPLITS: tl.constexpr,
+    SHARED_SPLITS: tl.constexpr,
     WIDTH: tl.constexpr,
     WINDOW: tl.constexpr,
     HAS_COUNTS: tl.constexpr,
@@ -185,12 +154,14 @@ def _decode_attention(
 ) -> None:
     TILES: tl.constexpr = (WIDTH * GROUP + BLOCK_M - 1) // BLOCK_M
     line, kv_head, split = tl.program_id(0) // TILES, tl.program_id(1), tl.program_id(2)
-    first, length, count, low, parts, each = _range_of(
+    first, length, count, low, parts, each = range_of(
         line,
         page_indptr,
         last_page_len,
         num_queries,
+        shared_pages,
         SPLITS,
+        SHARED_SPLITS,
         WIDTH,
         WINDOW,
         HAS_COUNTS,
@@ -246,7 +217,11 @@ def _decode_attention(
         BLOCK_N,
         BLOCK_D,
     )
-    if parts == 1:
+    # Without shared tokens a context that is one part is whole; with a window none are shared.
+    is_whole = parts == 1
+    if SHARED_SPLITS:
+        is_whole = is_whole & (low == 0)
+    if is_whole:
         if HAS_SINKS:
             sink = tl.load(sinks + head, mask=is_row, other=0.0) * LOG2E
             raised = tl.maximum(highest, sink)
@@ -255,69 +230,8 @@ def _decode_attention(
         acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
         target = out + (token * out_stride + head * out_head_stride)[:, None] + column
         tl.store(target, acc.to(out.dtype.element_ty), mask=held)
-    elif SPLITS > 1:
-        acc = acc / tl.where(total == 0.0, 1.0, total)[:, None]
-        place = (token * (GROUP * tl.num_programs(1)) + head) * SPLITS + split
-        tl.store(partial + (place * DIM)[:, None] + column, acc, mask=held)
-        weight = highest + tl.log2(total)
-        tl.store(partial + rows.to(tl.int64) * (SPLITS * DIM) + place, weight, mask=is_row)
-
-
-@triton.jit(do_not_specialize=["rows"])
-def _merge_parts(
-    page_indptr: tl.tensor,
-    last_page_len: tl.tensor,
-    num_queries: tl.tensor,
-    sinks: tl.tensor,
-    out: tl.tensor,
-    partial: tl.tensor,
-    rows: tl.tensor,
-    out_stride: tl.tensor,
-    out_head_stride: tl.tensor,
-    SPLITS: tl.constexpr,
-    WIDTH: tl.constexpr,
-    WINDOW: tl.constexpr,
-    HAS_COUNTS: tl.constexpr,
-    HAS_SINKS: tl.constexpr,
-    PAGE: tl.constexpr,
-    DIM: tl.constexpr,
-    BLOCK_D: tl.constexpr,
-    LEAST: tl.constexpr,
-    BLOCK_S: tl.constexpr,
-) -> None:
-    token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    _, _, _, _, parts, _ = _range_of(
-        tl.program_id(0) // WIDTH,
-        page_indptr,
-        last_page_len,
-        num_queries,
-        SPLITS,
-        WIDTH,
-        WINDOW,
-        HAS_COUNTS,
-        PAGE,
-        LEAST,
-    )
-    if parts == 1:
-        return
-    part, column = tl.arange(0, BLOCK_S), tl.arange(0, BLOCK_D)
-    place = (token * tl.num_programs(1) + head) * SPLITS + part
-    weights = partial + rows.to(tl.int64) * (SPLITS * DIM) + place
-    weight = tl.load(weights, mask=part < parts, other=float("-inf"))
-    highest = tl.max(weight, 0)
-    if HAS_SINKS:
-        sink = tl.load(sinks + head) * LOG2E
-        highest = tl.maximum(highest, sink)
-    base = tl.where(highest == float("-inf"), 0.0, highest)
-    weight = tl.exp2(weight - base)
-    total = tl.sum(weight, 0)
-    if HAS_SINKS:
-        total += tl.exp2(sink - base)
-    answers = tl.load(
-        partial + (place * DIM)[:, None] + column[None, :],
-        mask=(part < parts)[:, None] & (column < DIM)[None, :],
-        other=0.0,
-    )
-    made = tl.sum(answers * weight[:, None], 0) / tl.where(total == 0.0, 1.0, total)
-    target = out + token * out_stride + head * out_head_stride + column
-    tl.store(target, made.to(out.dtype.element_ty), mask=column < DIM)
+    elif SPLITS + SHARED_SPLITS > 1:
+        PARTS: tl.constexpr = SPLITS + SHARED_SPLITS
+        place = (token * (GROUP * tl.num_programs(1)) + head) * PARTS + split
+        weights = partial + rows.to(tl.int64) * (PARTS * DIM)
+        store_part(acc, highest, total, partial, weights, place, column, held, is_row, DIM)

@@ -6,7 +6,12 @@ query is compared with the tokens of all pages, and those of other lines are mas
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.splits import SharedPages
 
 
 def decode_attention(
@@ -26,6 +31,7 @@ def decode_attention(
     ancestors: torch.Tensor | None,
     splits: int,
     scratch: torch.Tensor | None,
+    shared: SharedPages | None = None,
 ) -> None:
     """See ``Kernels``."""
     tokens, num_heads = query.shape[:2]
@@ -34,13 +40,18 @@ def decode_attention(
     # Of each page in the table: its line, and the position of its first token.
     place = torch.arange(len(pages), dtype=torch.int32, device=device)
     line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
-    own = line.clamp_max(lines - 1)
+    own_line = line.clamp_max(lines - 1)
     offset = torch.arange(page_size, device=device)
-    at = ((place - page_indptr[own]) * page_size).unsqueeze(1) + offset
+    at = ((place - page_indptr[own_line]) * page_size).unsqueeze(1) + offset
     lengths = (page_indptr[1:] - page_indptr[:-1] - 1) * page_size + last_page_len
-    is_held = ((line < lines).unsqueeze(1) & (at < lengths[own].unsqueeze(1))).flatten()
-    at, own = at.flatten(), own.repeat_interleave(page_size)
+    is_held = ((line < lines).unsqueeze(1) & (at < lengths[own_line].unsqueeze(1))).flatten()
+    at, own = at.flatten(), own_line.repeat_interleave(page_size)
 
+    if shared is not None:
+        # The pages of the first line stand for those of all.
+        which = place - page_indptr[own_line]
+        first = pages[(page_indptr[0] + which).clamp(0, len(pages) - 1).long()]
+        pages = torch.where(which < shared.count, first, pages)
     read = pages.long().clamp(0, len(keys_values) - 1)
     if keys_values.dtype.itemsize == 1:
         # Floats of 8 bits are moved as bytes.

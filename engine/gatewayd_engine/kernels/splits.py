@@ -8,6 +8,7 @@ multiprocessor on the parts only cost memory traffic and a merge.
 from __future__ import annotations
 
 from functools import cache
+from typing import NamedTuple
 
 import torch
 
@@ -18,8 +19,23 @@ LEAST_TOKENS = 128
 """Tokens of a part, at least: below that it takes longer to merge a part than to read it."""
 _MOST_SPLITS = 64
 """Parts that one program merges at once, with their numbers in registers."""
+_TILE_BYTES = 1 << 14
+"""Of the keys that are read at a time."""
 _ROWS = 64
 """Queries times heads that one program attends."""
+
+
+class SharedPages(NamedTuple):
+    """Pages that all lines of a step begin with, which are read once for all of them.
+
+    Attributes:
+        count: how many there are, 0 for none; each was full before this step. On the device,
+            int32, shape ``[1]``.
+        splits: how many parts they are split into, at most.
+    """
+
+    count: torch.Tensor
+    splits: int
 
 
 @cache
@@ -55,6 +71,11 @@ def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
 def row_tile(num_rows: int) -> int:
     """Rows of a tile of ``num_rows`` queries times heads: a power of two from 16 on."""
     return min(max(1 << (num_rows - 1).bit_length(), 16), _ROWS)
+
+
+def token_tile(block_dim: int, dtype: torch.dtype) -> int:
+    """Tokens that are read at a time, of heads of so many numbers and queries of this type."""
+    return min(max(_TILE_BYTES // (block_dim * dtype.itemsize), 16), 64)
 
 
 def scratch_size(num_queries: int, num_heads: int, head_dim: int, splits: int) -> int:

@@ -122,6 +122,7 @@ def _decoding(half: torch.dtype) -> list[Case]:
         llama,
         replace(llama, splits=1, element=torch.float8_e4m3fn, has_sinks=True, window=128),
         replace(llama, num_heads=16, dim=256, softcap=50.0, width=5, counts=(5, 2), splits=3),
+        replace(llama, splits=2, shared=(3, 33)),
         replace(llama, width=64, parents=(-1, *range(63)), splits=3, window=16),
     ]
 

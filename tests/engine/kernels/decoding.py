@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kernels.splits import scratch_size
+from gatewayd_engine.kernels.splits import SharedPages, scratch_size
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Case:
         counts: queries of each line.
         width: queries that each line has room for.
         parents: of each query in a draft tree, by slot, -1 for none; None without one.
+        shared: how many pages all lines begin with, and their parts; None if nobody looked. Lines
+            that have fewer pages are padding.
     """
 
     starts: tuple[int, ...]
@@ -35,6 +37,7 @@ class Case:
     softcap: float | None = None
     has_sinks: bool = False
     splits: int = 1
+    shared: tuple[int, int] | None = None
     dtype: torch.dtype = torch.float32
     element: torch.dtype | None = None
 
@@ -69,6 +72,12 @@ class Lines:
         total = sum(num_pages)
         self.pages = torch.randperm(total + 2, generator=generator)[:total].int()
         self.page_indptr = torch.tensor([0, *num_pages]).cumsum(0).int()
+        self.is_real = torch.ones(len(num_pages), dtype=torch.bool)
+        for line, first in enumerate(self.page_indptr[:-1].tolist() if case.shared else ()):
+            count = case.shared[0] if case.shared else 0
+            self.is_real[line] = num_pages[line] >= count
+            if self.is_real[line]:
+                self.pages[first : first + count] = self.pages[:count]
         self.last = torch.tensor(
             [n - (p - 1) * case.page_size for n, p in zip(lengths, num_pages, strict=True)]
         ).int()
@@ -104,8 +113,13 @@ class Lines:
         shape = (len(self.query), case.num_heads)
         # Rows of something wider, full of what must not be seen.
         out = torch.full((*shape, case.dim + 8), torch.nan, dtype=case.dtype, device=to)
-        size = scratch_size(*shape, case.dim, case.splits)
-        scratch = torch.full((size,), torch.nan, device=to) if case.splits > 1 else None
+        count, shared_splits = case.shared or (0, 0)
+        size = scratch_size(*shape, case.dim, case.splits + shared_splits)
+        is_split = case.splits + shared_splits > 1
+        scratch = torch.full((size,), torch.nan, device=to) if is_split else None
+        if case.shared:
+            pages = torch.tensor([count], dtype=torch.int32, device=to)
+            others["shared"] = SharedPages(pages, shared_splits)
         counts, sinks, ancestors = case.counts, self.sinks, self.ancestors()
         kernels.decode_attention(
             self.query.to(to),
@@ -126,7 +140,11 @@ class Lines:
             **others,
         )
         assert out[..., case.dim :].isnan().all()
-        return out[..., : case.dim].cpu()
+        return self._meant(out[..., : case.dim].cpu())
+
+    def _meant(self, out: torch.Tensor) -> torch.Tensor:
+        """Answers but for padding; where there is some, each line has one query."""
+        return out[self.is_real] if self.case.shared else out
 
     def wanted(self) -> torch.Tensor:
         """The definition, one query, head and token at a time, float64."""
@@ -149,7 +167,7 @@ class Lines:
                         sink = self.sinks[head].double()
                         total = torch.logaddexp(total, sink)
                     out[token, head] = torch.exp(scores - total) @ v[seen, head // group]
-        return out
+        return self._meant(out)
 
 
 def close(actual: torch.Tensor, wanted: torch.Tensor) -> None:

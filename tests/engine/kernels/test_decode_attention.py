@@ -30,6 +30,10 @@ CASES = {
     "a tree": Case((5, 150), (7, 4), width=7, parents=TREE, splits=2),
     "a tree deeper than the window": Case((60, 1), width=7, parents=TREE, window=3),
     "a tree, a window as wide": Case((60, 1), width=7, parents=TREE, window=8),
+    "a shared beginning, in parts": Case((300, 256, 259, 0), shared=(64, 3), splits=2),
+    "shared in one part, own in one": Case((17, 19), shared=(4, 2), has_sinks=True, softcap=3.0),
+    "nothing is shared": Case((17, 150), shared=(0, 2)),
+    "shared by several tiles of lines": Case((9,) * 9, shared=(2, 1), num_heads=8, kv_heads=1),
     "a tree of several tiles": Case(
         (3,), width=64, parents=tuple(max(i - 9, -1) for i in range(64)), window=4, num_heads=6
     ),

@@ -199,6 +199,7 @@ class DeviceBackend:
             pool,
             append,
             self._kernels,
+            max_lines=len(rows.seed),
             max_len=rows.tokens.shape[1],
             shares_prefixes=self._config.cascade_attention,
         )

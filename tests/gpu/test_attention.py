@@ -43,14 +43,14 @@ def made(sequences: Sequences, shares_prefixes: bool = False) -> DeviceAttention
     """What a GPU gets."""
     kernels = choose(torch.device("cuda"))
     return device_attention(
-        sequences.shape, sequences.pool, sequences.append, kernels, 1600, shares_prefixes
+        sequences.shape, sequences.pool, sequences.append, kernels, 8, 1600, shares_prefixes
     )
 
 
 def own(sequences: Sequences) -> DecodeAttention:
     """What it gets without FlashInfer."""
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
-    kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 1600)
+    kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 8, 1600)
     return DecodeAttention(kernels, PagedAttention(shape, pool, append))
 
 
@@ -91,7 +91,8 @@ def close(got: torch.Tensor, wanted: torch.Tensor) -> None:
 def test_steps_give_what_the_definition_gives(shape: AttentionShape) -> None:
     sequences = filled(shape)
     attention = made(sequences)
-    assert type(attention).__name__ == "FlashAttention"
+    assert isinstance(attention, DecodeAttention)
+    assert type(attention._other).__name__ == "FlashAttention"
     check(sequences, attention, dict.fromkeys(range(8), 1))
     check(sequences, attention, {3: 200, 0: 17, 7: 5})
     check(sequences, attention, {1: 1, 2: 1, 6: 1, 0: 90, 4: 3})
@@ -152,8 +153,9 @@ def test_a_shared_prefix_is_attended_once() -> None:
         sequences.share(row, 0, 64)
         sequences.fill(row, 10 * row)
     attention = made(sequences, shares_prefixes=True)
-    assert type(attention).__name__ == "CascadeAttention"
-    attention.least_saved = 7 * 1024  # type: ignore[misc]
+    assert isinstance(attention, DecodeAttention)
+    assert type(attention._other).__name__ == "CascadeAttention"
+    attention._other.least_saved = 7 * 1024  # type: ignore[misc]
     check(sequences, attention, dict.fromkeys(range(8), 1), shared=64)
     check(sequences, attention, {4: 1, 0: 1, 7: 1, 1: 1, 2: 1, 3: 1, 5: 1, 6: 1}, shared=64)
     check(sequences, attention, {4: 1, 0: 1, 2: 1, 1: 1, 5: 1, 6: 1, 7: 1, 3: 100}, shared=64)

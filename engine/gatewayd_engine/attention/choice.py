@@ -12,6 +12,7 @@ from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.device import DeviceAttention
 from gatewayd_engine.attention.paged import PagedAttention
+from gatewayd_engine.attention.prefixes import LEAST_SAVED
 from gatewayd_engine.kv.pool import KvPool
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def device_attention(
     pool: KvPool,
     append: Append,
     kernels: Kernels,
+    max_lines: int,
     max_len: int,
     shares_prefixes: bool,
 ) -> DeviceAttention:
@@ -36,6 +38,7 @@ def device_attention(
         pool: where keys and values are.
         append: rotates, and writes keys and values to the pool.
         kernels: of the device.
+        max_lines: most sequences of a step.
         max_len: tokens that a sequence may reach.
         shares_prefixes: whether lines that begin alike are attended together.
     """
@@ -47,13 +50,16 @@ def device_attention(
         and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
     )
+    other: DeviceAttention
     if not knows or find_spec("flashinfer") is None:
-        own = DecodeKernels(shape, pool, append, kernels, max_len)
-        return DecodeAttention(own, PagedAttention(shape, pool, append))
-    if shares_prefixes:
+        other = PagedAttention(shape, pool, append)
+    elif shares_prefixes:
         from gatewayd_engine.attention.cascade import CascadeAttention
 
-        return CascadeAttention(shape, pool, append)
-    from gatewayd_engine.attention.flash import FlashAttention
+        other = CascadeAttention(shape, pool, append)
+    else:
+        from gatewayd_engine.attention.flash import FlashAttention
 
-    return FlashAttention(shape, pool, append)
+        other = FlashAttention(shape, pool, append)
+    own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
+    return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None)

@@ -14,12 +14,13 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.device import (
     CapturedAttention,
+    CapturingAttention,
     DeviceAttention,
     RotatingAttend,
 )
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.splits import (
-    PROGRAMS_EACH,
+    SharedPages,
     num_multiprocessors,
     num_splits,
     row_tile,
@@ -39,6 +40,7 @@ class DecodeKernels:
         pool: where keys and values are.
         append: rotates, and writes keys and values to the pool.
         kernels: of the device.
+        max_lines: most sequences of a step.
         max_len: tokens that a sequence may reach.
     """
 
@@ -48,6 +50,7 @@ class DecodeKernels:
         pool: KvPool,
         append: Append,
         kernels: Kernels,
+        max_lines: int,
         max_len: int,
     ) -> None:
         self.shape = shape
@@ -57,26 +60,38 @@ class DecodeKernels:
         self._max_len = max_len
         self._layers = list(pool.data.unbind(1))
         self._multiprocessors = num_multiprocessors(pool.data.device)
-        # Contexts are split as long as that makes no more programs than the device runs.
-        group = shape.num_heads // shape.num_kv_heads
-        most = scratch_size(PROGRAMS_EACH * self._multiprocessors, group, shape.head_dim, 1)
-        self._scratch = torch.empty(most, dtype=torch.float32, device=pool.data.device)
-
-    def captured(self, inputs: StepInputs) -> CapturedDecode:
-        """Attention of captured steps over these tensors."""
-        return CapturedDecode(self, inputs)
+        sizes = [self._scratch_size(lines) for lines in range(1, max_lines + 1)]
+        self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
 
     def splits(self, num_lines: int, window: int) -> int:
         """Into how many parts contexts are split at most, in steps of so many lines."""
-        shape = self.shape
-        group = shape.num_heads // shape.num_kv_heads
-        tiles = -(-group // row_tile(group))
-        programs = num_lines * shape.num_kv_heads * tiles
+        group = self.shape.num_heads // self.shape.num_kv_heads
+        return self._splits(num_lines * -(-group // row_tile(group)), window)
+
+    def shared_splits(self, num_lines: int) -> int:
+        """Into how many parts a beginning is split at most that so many lines share."""
+        rows = num_lines * self.shape.num_heads // self.shape.num_kv_heads
+        return self._splits(-(-rows // row_tile(rows)), 0)
+
+    def _splits(self, tiles: int, window: int) -> int:
         longest = min(window, self._max_len) if window else self._max_len
-        return num_splits(programs, longest, self._multiprocessors)
+        return num_splits(tiles * self.shape.num_kv_heads, longest, self._multiprocessors)
+
+    def _scratch_size(self, num_lines: int) -> int:
+        """Numbers that steps of so many lines need for partial answers."""
+        shape = self.shape
+        splits = max(self.splits(num_lines, window) for window in shape.windows)
+        splits += self.shared_splits(num_lines)
+        return scratch_size(num_lines, shape.num_heads, shape.head_dim, splits)
 
     def attend(
-        self, layer: int, query: torch.Tensor, inputs: StepInputs, splits: int, out: torch.Tensor
+        self,
+        layer: int,
+        query: torch.Tensor,
+        inputs: StepInputs,
+        splits: int,
+        shared: SharedPages | None,
+        out: torch.Tensor,
     ) -> None:
         """Attend one query of each line ``[lines, num_heads, head_dim]``, and write to ``out``."""
         shape = self.shape
@@ -95,7 +110,8 @@ class DecodeKernels:
             num_queries=None,
             ancestors=None,
             splits=splits,
-            scratch=self._scratch if splits > 1 else None,
+            scratch=self._scratch if splits > 1 or shared is not None else None,
+            shared=shared,
         )
 
 
@@ -105,15 +121,22 @@ class CapturedDecode(CapturedAttention):
     Args:
         of: the model's.
         inputs: the tensors.
+        shares_prefixes: whether it is for steps whose lines all begin with the same pages, which
+            are read once.
     """
 
-    __slots__ = ("_flat", "_inputs", "_of", "_out", "_splits")
+    __slots__ = ("_flat", "_inputs", "_of", "_out", "_shared", "_splits")
 
-    def __init__(self, of: DecodeKernels, inputs: StepInputs) -> None:
+    def __init__(
+        self, of: DecodeKernels, inputs: StepInputs, shares_prefixes: bool = False
+    ) -> None:
         self._of = of
         self._inputs = inputs
         shape, num_lines = of.shape, len(inputs.ids)
         self._splits = {window: of.splits(num_lines, window) for window in shape.windows}
+        self._shared: SharedPages | None = None
+        if shares_prefixes and inputs.shared_pages is not None:
+            self._shared = SharedPages(inputs.shared_pages, of.shared_splits(num_lines))
         size = (num_lines, shape.num_heads, shape.head_dim)
         self._out = torch.empty(size, dtype=of.pool.dtype, device=of.pool.data.device)
         self._flat = self._out.flatten(1)
@@ -126,8 +149,12 @@ class CapturedDecode(CapturedAttention):
     def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
         """What queries ``[lines, num_heads, head_dim]`` see of keys that are in the pool."""
         splits = self._splits[self._of.shape.windows[layer]]
-        self._of.attend(layer, query, self._inputs, splits, self._out)
+        self._of.attend(layer, query, self._inputs, splits, self._shared, self._out)
         return self._flat
+
+    def suits(self, host: HostPlan) -> bool:
+        """See ``CapturedAttention``."""
+        return self._shared is None or host.shared_pages > 0
 
     def plan(self, host: HostPlan) -> None:
         """See ``CapturedAttention``."""
@@ -141,17 +168,19 @@ class DecodeAttention:
 
     Args:
         kernels: of the model.
-        other: for steps with prompts.
+        other: for steps with prompts; if its decode steps can be captured, it attends these too,
+            but for those whose lines share a beginning.
+        least_saved: tokens that lines must have in common, beyond the first line's, to be
+            attended once; None attends each line by itself. With windows that is never done: a
+            token may not see the beginning any more.
     """
 
-    def __init__(self, kernels: DecodeKernels, other: DeviceAttention) -> None:
+    def __init__(
+        self, kernels: DecodeKernels, other: DeviceAttention, least_saved: int | None = None
+    ) -> None:
         self._kernels = kernels
         self._other = other
-
-    @property
-    def least_saved(self) -> int | None:
-        """See ``DeviceAttention``."""
-        return self._other.least_saved
+        self.least_saved = None if any(kernels.shape.windows) else least_saved
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
         """See ``DeviceAttention``."""
@@ -159,4 +188,9 @@ class DecodeAttention:
 
     def captured(self, inputs: StepInputs) -> list[CapturedAttention]:
         """See ``CapturingAttention``."""
-        return [self._kernels.captured(inputs)]
+        kinds: list[CapturedAttention] = []
+        if self.least_saved is not None and inputs.host.num_lines > 1:
+            kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
+        if isinstance(self._other, CapturingAttention):
+            return [*kinds, *self._other.captured(inputs)]
+        return [*kinds, CapturedDecode(self._kernels, inputs)]

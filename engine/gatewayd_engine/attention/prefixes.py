@@ -14,6 +14,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+LEAST_SAVED = 1 << 18
+"""Tokens that a layer of a GPU must not read again for two launches more to be worth it.
+
+Half of what was measured on an H200: 64 lines that share 8,192 tokens take 267 instead of 314 us.
+That is little, because a prefix of that length stays in the cache of the chip."""
 _LOYALTY = 2
 """A prefix in use counts for so much more than another: changing costs a copy of the rest."""
 

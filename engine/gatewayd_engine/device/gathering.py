@@ -37,7 +37,7 @@ class Gathering:
         device = state.last_tokens.device
         max_pages = max_lines * state.block_table.shape[1]
         # One upload a step: these lie behind one another.
-        self._sizes = (max_lines, max_lines, max_lines, max_lines + 1, max_lines, max_lines + 1)
+        self._sizes = (max_lines, max_lines, max_lines, max_lines + 1, max_lines, max_lines + 1, 1)
         header = torch.zeros(sum(self._sizes) + max_tokens, dtype=torch.int32, device=device)
         self._header = header
         (
@@ -47,6 +47,7 @@ class Gathering:
             self._page_indptr,
             self._last_page_len,
             self._query_indptr,
+            self._shared_pages,
             self._given,
         ) = torch.split_with_sizes(header, (*self._sizes, max_tokens))
         self._ids = torch.zeros(max_tokens, dtype=torch.int64, device=device)
@@ -67,7 +68,7 @@ class Gathering:
         num_tokens = len(batch.ids) + padding
         host = np.zeros(sum(self._sizes) + num_tokens, np.int32)
         ends = np.cumsum(self._sizes)
-        rows, starts, following, page_indptr, last_page_len, query_indptr, given = np.split(
+        rows, starts, following, page_indptr, last_page_len, query_indptr, shared, given = np.split(
             host, ends
         )
         lengths = batch.starts + batch.counts
@@ -82,12 +83,13 @@ class Gathering:
         last_page_len[n:lines] = 1
         np.cumsum(batch.counts, out=query_indptr[1 : n + 1])
         query_indptr[n + 1 : lines + 1] = query_indptr[n] + np.arange(1, padding + 1)
+        shared[0] = shared_pages
         given[: len(batch.ids)] = batch.ids
         if batch.unknown is not None:
             given[batch.last[batch.unknown]] = -1
         sent = pinned(host, self._header.device)
         self._header[: len(host)].copy_(sent, non_blocking=True)
-        _, _, _, page_indptr_, last_page_len_, query_indptr_, _ = torch.split_with_sizes(
+        _, _, _, page_indptr_, last_page_len_, query_indptr_, _, _ = torch.split_with_sizes(
             sent, (*self._sizes, num_tokens)
         )
         return HostPlan(
@@ -111,6 +113,7 @@ class Gathering:
             pages=self._pages,
             last_page_len=self._last_page_len[:lines],
             host=host,
+            shared_pages=self._shared_pages,
         )
 
     def fill(self, inputs: StepInputs, max_tokens: int) -> None:
@@ -135,7 +138,7 @@ class Gathering:
     def clear(self) -> None:
         """Let every line be padding."""
         self.rows.fill_(self._state.padding)
-        for section in (self._starts, self.next_positions, self._given):
+        for section in (self._starts, self.next_positions, self._shared_pages, self._given):
             section.zero_()
         self._last_page_len.fill_(1)
         for indptr in (self._page_indptr, self._query_indptr):

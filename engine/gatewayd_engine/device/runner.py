@@ -169,7 +169,7 @@ class DeviceRunner:
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
             return self._launch_each(batch, lines, asked)
-        host = self._gathering.upload(batch, size)
+        host = self._gathering.upload(batch, size, self._shared_pages(batch))
         step = next(step for step in self._graphs[size] if step.attention.suits(host))
         step.attention.plan(host)
         if asked.is_nothing:

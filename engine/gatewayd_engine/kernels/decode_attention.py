@@ -58,7 +58,7 @@ def decode_attention(
     keys, values = keys_values.unbind(1)
     partial = out if scratch is None else scratch
     shared_splits = 0 if shared is None else shared.splits
-    shared_pages = last_page_len if shared is None else shared.count
+    shared_pages = last_page_len if shared is None else shared.num_pages
     counts = last_page_len if num_queries is None else num_queries
     sizes = {
         "SPLITS": splits,

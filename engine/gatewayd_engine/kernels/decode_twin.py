@@ -51,7 +51,7 @@ def decode_attention(
         # The pages of the first line stand for those of all.
         which = place - page_indptr[own_line]
         first = pages[(page_indptr[0] + which).clamp(0, len(pages) - 1).long()]
-        pages = torch.where(which < shared.count, first, pages)
+        pages = torch.where(which < shared.num_pages, first, pages)
     read = pages.long().clamp(0, len(keys_values) - 1)
     if keys_values.dtype.itemsize == 1:
         # Floats of 8 bits are moved as bytes.

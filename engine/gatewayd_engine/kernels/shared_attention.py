@@ -38,7 +38,7 @@ def attend_shared(
         values,
         page_indptr,
         pages,
-        shared.count,
+        shared.num_pages,
         partial,
         lines * num_heads,
         query.stride(0),

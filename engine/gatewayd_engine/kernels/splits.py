@@ -29,12 +29,12 @@ class SharedPages(NamedTuple):
     """Pages that all lines of a step begin with, which are read once for all of them.
 
     Attributes:
-        count: how many there are, 0 for none; each was full before this step. On the device,
+        num_pages: how many there are, 0 for none; each was full before this step. On the device,
             int32, shape ``[1]``.
         splits: how many parts they are split into, at most.
     """
 
-    count: torch.Tensor
+    num_pages: torch.Tensor
     splits: int
 
 

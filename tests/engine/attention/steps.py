@@ -151,6 +151,7 @@ class Sequences:
             pages=self._on_device(torch.tensor(pages, dtype=torch.int32)),
             last_page_len=self._on_device(host.last_page_len.clone()),
             host=host,
+            shared_pages=self._on_device(torch.tensor([shared_pages], dtype=torch.int32)),
         )
 
     def _uploaded(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -257,14 +258,16 @@ class Static:
         """Those on the device."""
         return _tensors(self.inputs)
 
-    def prepare(self, rows: list[int]) -> tuple[HostPlan, torch.Tensor, list[torch.Tensor]]:
-        """Make a step in which rows compute a token.
+    def prepare(
+        self, rows: list[int], shared_pages: int = 0
+    ) -> tuple[HostPlan, torch.Tensor, list[torch.Tensor]]:
+        """Make a step in which rows compute a token, and begin with so many pages.
 
         Returns:
             Its plan, heads of all layers, and what each must give, as of ``Sequences.compute``.
         """
         counts = dict.fromkeys(rows, 1)
-        self._next = self._sequences.inputs(counts, padding=self._size - len(rows))
+        self._next = self._sequences.inputs(counts, self._size - len(rows), shared_pages)
         heads = torch.stack(
             [self._sequences.heads(self._size) for _ in self._sequences.shape.windows]
         )
@@ -285,6 +288,7 @@ def _tensors(inputs: StepInputs) -> list[torch.Tensor]:
         inputs.page_indptr,
         inputs.pages,
         inputs.last_page_len,
+        *([] if inputs.shared_pages is None else [inputs.shared_pages]),
     ]
 
 

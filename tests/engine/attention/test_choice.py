@@ -14,8 +14,7 @@ from tests.engine.attention.steps import Sequences
 def test_without_a_gpu_it_is_torch_and_flashinfer_is_left_alone() -> None:
     sequences = Sequences(AttentionShape(1, 2, 1, 64, 0.3, None, (0,)))
     before = set(sys.modules)
-    attention = device_attention(
-        sequences.shape, sequences.pool, sequences.append, TorchKernels(), 64, shares_prefixes=True
-    )
+    shape, pool, append = sequences.shape, sequences.pool, sequences.append
+    attention = device_attention(shape, pool, append, TorchKernels(), 8, 64, shares_prefixes=True)
     assert isinstance(attention, PagedAttention)
     assert not {name for name in set(sys.modules) - before if "flash" in name}

@@ -15,17 +15,20 @@ from gatewayd_engine.attention.device import CapturingAttention
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.kernels.twins import TorchKernels
 from tests.engine.attention.steps import Sequences, Static
+from tests.engine.attention.test_cascade import sharing
 from tests.engine.attention.test_flash import Slow, check
 
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 0))
 
 
-def attention_of(sequences: Sequences, kernels: Any = None) -> DecodeAttention:
+def attention_of(
+    sequences: Sequences, kernels: Any = None, least_saved: int | None = None
+) -> DecodeAttention:
     own = DecodeKernels(
-        sequences.shape, sequences.pool, sequences.append, kernels or TorchKernels(), max_len=240
+        sequences.shape, sequences.pool, sequences.append, kernels or TorchKernels(), 9, 240
     )
     other = PagedAttention(sequences.shape, sequences.pool, sequences.append)
-    return DecodeAttention(own, other)
+    return DecodeAttention(own, other, least_saved)
 
 
 @pytest.mark.parametrize(
@@ -56,12 +59,15 @@ class Noted(TorchKernels):
 
     def __init__(self) -> None:
         self.splits: list[tuple[int, int]] = []
+        self.shared: list[int] = []
 
     def decode_attention(self, query: torch.Tensor, *args: Any, **named: Any) -> None:
         rows, dim = query.shape[0] * query.shape[1], query.shape[2]
-        splits, scratch = named["splits"], named["scratch"]
-        assert splits == 1 or scratch.numel() >= rows * splits * (dim + 1)
+        splits, shared, scratch = named["splits"], named["shared"], named["scratch"]
+        all_splits = splits + (shared.splits if shared else 0)
+        assert all_splits == 1 or scratch.numel() >= rows * all_splits * (dim + 1)
         self.splits.append((named["window"], splits))
+        self.shared.append(all_splits - splits)
         super().decode_attention(query, *args, **named)
 
 
@@ -77,6 +83,28 @@ def test_contexts_are_split_where_lines_leave_the_chip_idle(
         (attend,) = attention.captured(static.inputs)
         check(static, attend, [0])
         assert kernels.splits[-2:] == [(0, of_whole), (100, 1)]
+
+
+def test_a_beginning_that_lines_share_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "num_multiprocessors", lambda device: 8)
+    sequences = sharing(SHAPE, 10)
+    attention = attention_of(sequences, kernels := Noted(), least_saved=64)
+    static = Static(sequences, 6)
+    kinds = attention.captured(static.inputs)
+    rows = [3, 0, 1, 2, 4]
+    found = [check(static, kinds, rows, shared_pages=pages) for pages in (10, 0, 4, 10)]
+    assert [kinds.index(kind) for kind in found] == [0, 1, 0, 0]
+    # What may be shared has parts where what is not shared has none.
+    assert kernels.shared[-2:] == [2, 2]
+    assert len(attention.captured(Static(sequences, 1).inputs)) == 1
+    assert len(attention_of(sequences).captured(static.inputs)) == 1
+
+
+def test_with_windows_nothing_is_shared() -> None:
+    sequences = sharing(replace(SHAPE, windows=(0, 9)), 10)
+    attention = attention_of(sequences, least_saved=64)
+    assert attention.least_saved is None
+    assert len(attention.captured(Static(sequences, 6).inputs)) == 1
 
 
 def test_a_replay_waits_for_pages_on_their_way() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -79,10 +80,17 @@ def test_answers_are_written_where_they_are_wanted(flashinfer: SimpleNamespace, 
         assert room[8].eq(7.0).all()
 
 
-def check(static: Static, attend: CapturedAttention, rows: list[int]) -> None:
-    """Replay a step and compare each layer."""
+def check(
+    static: Static,
+    attends: CapturedAttention | Sequence[CapturedAttention],
+    rows: list[int],
+    shared_pages: int = 0,
+) -> CapturedAttention:
+    """Replay a step by the first that suits it, compare each layer, and tell which it was."""
     before = [tensor.clone() for tensor in static.tensors]
-    host, heads, wanted = static.prepare(rows)
+    host, heads, wanted = static.prepare(rows, shared_pages)
+    kinds = [attends] if isinstance(attends, CapturedAttention) else attends
+    attend = next(kind for kind in kinds if kind.suits(host))
     attend.plan(host)
     for tensor, kept in zip(static.tensors, before, strict=True):
         assert torch.equal(tensor, kept)  # only the caller writes to them
@@ -90,6 +98,7 @@ def check(static: Static, attend: CapturedAttention, rows: list[int]) -> None:
     for layer, want in enumerate(wanted):
         got = attend(layer, heads[layer])[: len(rows)]
         torch.testing.assert_close(got.double(), want, atol=2e-5, rtol=1e-4)
+    return attend
 
 
 @pytest.mark.parametrize("windows", [(0, 0), (0, 5)])

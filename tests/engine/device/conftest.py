@@ -64,14 +64,17 @@ def make_device_engine(
         return DeviceBackend(config, TorchKernels(), capture, progress)
 
     def attention(
-        shape: Any, pool: Any, append: Any, kernels: Any, max_len: int, shares_prefixes: bool
+        shape: Any, pool: Any, append: Any, *sizes: Any, shares_prefixes: bool, **named: Any
     ) -> Any:
+        own = DecodeKernels(shape, pool, append, *sizes, **named)
+        least = 64 if shares_prefixes else None
         if request.param == "own":
-            own = DecodeKernels(shape, pool, append, kernels, max_len)
-            return DecodeAttention(own, PagedAttention(shape, pool, append))
+            return DecodeAttention(own, PagedAttention(shape, pool, append), least)
         if shares_prefixes:
-            return flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
-        return flashinfer.FlashAttention(shape, pool, append)
+            flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
+        else:
+            flash = flashinfer.FlashAttention(shape, pool, append)
+        return DecodeAttention(own, flash, least)
 
     monkeypatch.setattr(fake_flashinfer, "IS_GUARDED", False)
     opened: list[Harness] = []

@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
+from gatewayd_engine.attention.decode import CapturedDecode
+from gatewayd_engine.device.inputs import HostPlan
 from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts
 
-pytestmark = [
-    pytest.mark.usefixtures("small_model"),
-    pytest.mark.parametrize("make_device_engine", ["own"], indirect=True),
-]
+pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 
 
+@pytest.mark.parametrize("make_device_engine", ["own"], indirect=True)
 def test_windows_give_the_tokens_of_transformers(
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
@@ -29,3 +29,46 @@ def test_windows_give_the_tokens_of_transformers(
         folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=4, max_model_len=320
     )
     compare(engine, oracle(folder), mixed_prompts(6, 300, 160), 8, must_preempt=None)
+
+
+@pytest.mark.parametrize("make_device_engine", ["own", "captured"], indirect=True)
+def test_steps_of_lines_that_share_a_beginning_are_replayed(
+    make_device_engine: Make,
+    make_engine: Make,
+    device_runner: Callable[[Any], Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    prompts = [[*range(20, 100), 7 + i, *range(30, 33 + i)] for i in range(4)]
+    alone = [*range(200, 260)]
+    replayed: list[bool] = []
+    plan = CapturedDecode.plan
+
+    def noted(self: CapturedDecode, host: HostPlan) -> None:
+        assert (self._shared is not None) is (host.shared_pages > 0)
+        assert self._shared is None or int(self._shared.num_pages) == host.shared_pages
+        replayed.append(self._shared is not None)
+        plan(self, host)
+
+    monkeypatch.setattr(CapturedDecode, "plan", noted)
+
+    def answered(engine: Any) -> list[list[int]]:
+        ids = [engine.submit(p, max_tokens=8, ignore_eos=True)[0] for p in prompts]
+        for _ in range(6):
+            engine.step()
+        ids += engine.submit(alone, max_tokens=8, ignore_eos=True)
+        done = engine.run()
+        return [done[i].tokens for i in ids]
+
+    engine = make_device_engine(cascade_attention=True, max_running=5, max_model_len=128)
+    eager: list[int] = []
+    runner = device_runner(engine)
+    hidden = runner._hidden
+
+    def seen(batch: Any) -> Any:
+        eager.append(batch.num_decode if batch.num_decode == len(batch) else 0)
+        return hidden(batch)
+
+    monkeypatch.setattr(runner, "_hidden", seen)
+    assert answered(engine) == answered(make_engine())
+    assert replayed.count(True) >= 3  # until the one joins that begins otherwise
+    assert not any(eager)  # all steps without prompts

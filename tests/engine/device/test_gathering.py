@@ -186,7 +186,7 @@ def test_a_step_is_one_upload(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(torch.Tensor, "copy_", noted)
     step.gathering.upload(step.batch, 2)
-    assert sent == [6 * ROWS + 2 + 31]
+    assert sent == [6 * ROWS + 3 + 31]
 
 
 def test_cleared_every_line_is_padding() -> None:

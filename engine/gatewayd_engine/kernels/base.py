@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from gatewayd_engine.kernels.experts import ExpertKernels
 from gatewayd_engine.kernels.products import Activation, Products
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ class SamplingColumns:
     seed: torch.Tensor
 
 
-class Kernels(Products, Protocol):
+class Kernels(Products, ExpertKernels, Protocol):
     """The kernels of a device.
 
     All compute in float32 and round once to the type of what they write, unless told otherwise.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
 from gatewayd_engine.kernels.decode_attention import decode_attention
 from gatewayd_engine.kernels.expanding import expand
+from gatewayd_engine.kernels.expert_mm import expert_answers, expert_gates
 from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
 from gatewayd_engine.kernels.grouped import grouped_mm
@@ -14,6 +15,7 @@ from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_
 from gatewayd_engine.kernels.penalties import penalise
 from gatewayd_engine.kernels.rope import rope_append
 from gatewayd_engine.kernels.rounding import quantise, scaled
+from gatewayd_engine.kernels.routing import route, route_visits, sort_visits, sum_visits
 from gatewayd_engine.kernels.sampling import sample
 
 
@@ -38,3 +40,9 @@ class TritonKernels:
     logprobs = staticmethod(logprobs)
     mask = staticmethod(mask)
     penalise = staticmethod(penalise)
+    route = staticmethod(route)
+    route_visits = staticmethod(route_visits)
+    sort_visits = staticmethod(sort_visits)
+    expert_gates = staticmethod(expert_gates)
+    expert_answers = staticmethod(expert_answers)
+    sum_visits = staticmethod(sum_visits)

@@ -10,6 +10,7 @@ import torch
 from gatewayd_engine.kernels.blocks import GROUP, numbers
 from gatewayd_engine.kernels.decode_twin import decode_attention
 from gatewayd_engine.kernels.drawing import draw, pivots
+from gatewayd_engine.kernels.expert_twins import TorchExperts
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.model.layers import activation
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.logits import PenaltyColumns
 
 
-class TorchKernels:
+class TorchKernels(TorchExperts):
     """``Kernels`` as they would be written if launches and memory cost nothing."""
 
     def add_rms_norm(

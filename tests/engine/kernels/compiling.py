@@ -22,11 +22,14 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
-from tests.engine.kernels import checks
+from tests.engine.kernels import checks, expert_checks
 from tests.engine.kernels.blocked import block_mm
 from tests.engine.kernels.decoding import Case, Lines
 
 CAPABILITY = int(sys.argv[1])
+
+CHOSEN = torch.tensor([[1, 0], [0, 1]])
+"""Experts of two tokens."""
 
 
 def compile_only(
@@ -71,10 +74,10 @@ def main() -> None:
     JITFunction.run = compile_only
     kernels, cpu, vocab = TritonKernels(), torch.device("cpu"), 128_256
 
-    def launch(check: Any, *sizes: object) -> None:
+    def launch(check: Any, *sizes: object, **named: object) -> None:
         # Nothing ran, so the answers are nonsense.
         with contextlib.suppress(AssertionError):
-            check(kernels, cpu, *sizes)
+            check(kernels, cpu, *sizes, **named)
 
     half, full = torch.bfloat16, torch.float32
     launch(checks.add_rms_norm, half, 2, 4096, True)
@@ -101,6 +104,14 @@ def main() -> None:
     launch(checks.grouped_mm, half, 32, 128, 512, 1, "e4m3", True)
     launch(checks.expand, half, 128, 512, 4, "any order", 0, 128)
     launch(checks.expand, half, 128, 512, 4, "e4m3", 0, 128)
+    # Few tokens, and many; Qwen3-30B's router chooses 8 of 128.
+    for n in (2, 64):
+        launch(expert_checks.route, n, 128, 8, half)
+    forms = [("bfloat16", 1, 16), ("e4m3 rows", 1, 16), ("symmetric", 2, 16)]
+    forms += [("int8 rows", 1, 64), ("blocks", 1, 128), ("e4m3", 1, 128)]
+    for kind, groups, lines in forms:
+        of = {"groups": groups, "lines": lines, "dtype": half}
+        launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
     for element in (torch.float8_e4m3fn, torch.float8_e5m2):

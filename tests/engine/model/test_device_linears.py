@@ -200,7 +200,7 @@ def test_norms_and_gates_give_a_matrix_what_it_takes(kind: str) -> None:
 
 
 def test_a_gpu_before_hopper_multiplies_blocks_with_floats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "_multiplies_floats", lambda codes: False)
+    monkeypatch.setattr(device, "multiplies_floats", lambda codes: False)
     weight = in_blocks(96, 384)
     linear = made(weight)
     assert isinstance(linear, GroupedLinear)

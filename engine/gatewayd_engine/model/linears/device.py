@@ -74,11 +74,11 @@ class DeviceLinears:
             )
         if isinstance(weight, StaticWeight):
             return self._static(weight, bias, dtype)
-        rounds = _rounds(weight)
+        rounds = row_product(weight)
         if rounds is not None:
             return rounds(weight, bias, self._kernels, dtype)
         room = self._room_on(weight.codes.device, dtype)
-        in_blocks = blocks(weight) if _multiplies_floats(weight.codes) else None
+        in_blocks = blocks(weight) if multiplies_floats(weight.codes) else None
         if in_blocks is not None:
             room.reserve_parts(in_blocks)
             linear = BlockLinear(in_blocks, bias, self._kernels, dtype, room)
@@ -111,7 +111,7 @@ class DeviceLinears:
         inner = weight.weight
         if isinstance(inner, GroupedWeight):
             inner = inner._replace(activations=weight.activations)
-            rounds = _rounds(inner)
+            rounds = row_product(inner)
             if rounds is not None:
                 return rounds(inner, bias, self._kernels, dtype, weight.scale)
             inner = inner._replace(activations="float")
@@ -167,7 +167,7 @@ class Apart:
         return self(x)
 
 
-def _rounds(weight: GroupedWeight) -> type[RowLinear] | None:
+def row_product(weight: GroupedWeight) -> type[RowLinear] | None:
     """The product of its codes with others; None where there is none."""
     if _is_for_integers(weight):
         return Int8DeviceLinear
@@ -188,11 +188,11 @@ def _is_for_floats(weight: GroupedWeight) -> bool:
         weight.activations == "e4m3"
         and weight.codes.dtype == torch.float8_e4m3fn
         and _is_by_row(weight, _FP8_SIDES)
-        and _multiplies_floats(weight.codes)
+        and multiplies_floats(weight.codes)
     )
 
 
-def _multiplies_floats(codes: torch.Tensor) -> bool:
+def multiplies_floats(codes: torch.Tensor) -> bool:
     """Whether what they are on multiplies 8-bit floats."""
     return not codes.is_cuda or torch.cuda.get_device_capability(codes.device)[0] >= _HOPPER
 

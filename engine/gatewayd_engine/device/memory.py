@@ -14,6 +14,7 @@ from gatewayd_engine.device.graphs import sizes
 from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.tuning.candidates import WORKSPACE_BYTES
 
 _log = logging.getLogger(__name__)
@@ -116,13 +117,25 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
     spec = decoder.spec
     logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
     made = logits + device_bytes(len(set(spec.windows))) + WORKSPACE_BYTES + _REST
-    if spec.moe is not None or not captures:
+    if not (captures and decoder.is_capturable):
         return made
     # At most: they are chosen by measuring.
     counts = token_counts(max(max_tokens, max_lines))
+    made += _of_experts(spec, max(max_lines, *counts), decoder.dtype.itemsize)
     # A piece before each layer's attention and one behind the last; two of each decode step.
     captured = (spec.num_layers + 1) * len(counts) + 2 * len(sizes(max_lines))
     return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
+
+
+def _of_experts(spec: ModelSpec, num_tokens: int, itemsize: int) -> int:
+    """Bytes that a captured step of so many tokens computes visits of experts in.
+
+    Each layer uses those of the one before it again. Inner numbers may be there as codes, too.
+    """
+    if spec.moe is None:
+        return 0
+    inner, hidden = spec.moe.intermediate_size, spec.hidden_size
+    return num_tokens * spec.moe.top_k * (2 * inner + hidden) * itemsize
 
 
 def tell_free(device: torch.device, utilization: float) -> None:

@@ -62,7 +62,7 @@ class Pieces:
     sampler is in tensors of its own; all else that is captured dies with the step.
 
     Args:
-        decoder: without experts.
+        decoder: one that can be captured.
         inputs: the tensors that hold each step's tokens, for as many as the largest step has.
         at: for how many tokens.
         capture: makes captured pieces.

@@ -121,8 +121,7 @@ class DeviceRunner:
     @property
     def _capturing(self) -> CapturingAttention | None:
         """Attention, if anything can be captured."""
-        # Tokens visit experts by what the router says of them, which the host must know.
-        if self._decoder.spec.moe is None and isinstance(self._attention, CapturingAttention):
+        if self._decoder.is_capturable and isinstance(self._attention, CapturingAttention):
             return self._attention
         return None
 

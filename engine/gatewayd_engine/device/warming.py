@@ -26,8 +26,13 @@ def _first_batches(max_lines: int, max_tokens: int, max_len: int) -> list[StepBa
     return [_batch(counts) for counts in kinds if len(counts) <= max_lines and min(counts) > 0]
 
 
-def _batch(counts: list[int]) -> StepBatch:
-    """Rows in their order, of which each computes so many tokens from the start."""
+def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
+    """Rows in their order, of which each computes so many tokens from the start.
+
+    Args:
+        counts: of each row.
+        num_ids: how many tokens are different, if there are so many.
+    """
     n, lengths = len(counts), np.array(counts, np.int64)
     places = np.concatenate([np.arange(count) for count in counts])
     return StepBatch(
@@ -37,7 +42,7 @@ def _batch(counts: list[int]) -> StepBatch:
         starts=np.zeros(n, np.int64),
         counts=lengths,
         num_decode=int(np.count_nonzero(lengths == 1)),
-        ids=np.zeros(len(places), np.int64),
+        ids=places % num_ids,
         places=places,
         positions=places,
         last=np.cumsum(lengths) - 1,
@@ -91,9 +96,11 @@ def _mixed_sizes(runner: DeviceRunner) -> list[int]:
     counts = token_counts(runner.max_tokens)
     if runner.device.type == "cpu":
         return counts  # has no queue, so that nothing can be told from times
+    # Equal tokens would all visit the same few experts.
+    num_ids = runner.logits.shape[1]
     return launch_bound(
         counts,
-        lambda count: runner.launch(_batch([min(count, runner.max_len)])),
+        lambda count: runner.launch(_batch([min(count, runner.max_len)], num_ids)),
         lambda: torch.cuda.synchronize(runner.device),
     )
 

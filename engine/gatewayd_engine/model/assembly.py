@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Protocol
 
@@ -21,13 +22,16 @@ from gatewayd_engine.model.layers import FeedForward, LinearOp
 from gatewayd_engine.model.layout import expert_parts, expert_prefix, layer_norms
 from gatewayd_engine.model.linears.brought import UnfitProduct
 from gatewayd_engine.model.linears.device import Apart
+from gatewayd_engine.model.linears.stacks import Stack, told
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import Gate, Norm, Parts
 from gatewayd_engine.model.rotary import Rotary, side_by_side
-from gatewayd_engine.model.spec import ModelSpec
+from gatewayd_engine.model.spec import ModelSpec, MoeSpec
 from gatewayd_engine.model.steady import Unsteady
 from gatewayd_engine.model.weights import dense, in_type, joined, placed, rows, times
 from gatewayd_hooks.quantization import Matrix, Weight
+
+_log = logging.getLogger(__name__)
 
 
 class Weights(Protocol):
@@ -94,6 +98,7 @@ def assemble(
         weights.num_parameters,
         embedding.nbytes + builder.nbytes,
         rounds_inputs=rounds_inputs,
+        is_capturable=builder.is_capturable,
     )
 
 
@@ -103,6 +108,7 @@ class LayerBuilder:
     Attributes:
         rotary: their rotations.
         nbytes: that the weights made so far take.
+        is_capturable: see ``Decoder``, of the layers made so far.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class LayerBuilder:
     ) -> None:
         self.rotary = Rotary(spec.rope, spec.max_model_len, device)
         self.nbytes = 0
+        self.is_capturable = True
         self._spec = spec
         self._weights = weights
         self._parts = parts
@@ -176,12 +183,22 @@ class LayerBuilder:
         Raises:
             LoadError: a plugin fails to multiply it.
         """
-        if isinstance(weight, torch.Tensor) and self._quantize is not None and not is_kept:
-            weight = self._quantize(Matrix(name, *weight.shape), weight.float())
-        dtype = self._weights.dtype
-        weight = in_type(placed(weight, self._order.device), dtype)
+        if not is_kept:
+            weight = self._quantized(name, weight)
+        return self._linear(name, self._settled(weight), bias)
+
+    def _quantized(self, name: str, weight: Weight) -> Weight:
+        if isinstance(weight, torch.Tensor) and self._quantize is not None:
+            return self._quantize(Matrix(name, *weight.shape), weight.float())
+        return weight
+
+    def _settled(self, weight: Weight) -> Weight:
+        """A weight where it is multiplied, with floats of the decoder's type."""
+        return in_type(placed(weight, self._order.device), self._weights.dtype)
+
+    def _linear(self, name: str, weight: Weight, bias: torch.Tensor | None) -> LinearOp:
         try:
-            made = self._parts.linear(weight, bias, dtype)
+            made = self._parts.linear(weight, bias, self._weights.dtype)
         except UnfitProduct as error:
             raise LoadError(f"{name}: {error}") from error
         self.nbytes += made.nbytes
@@ -204,8 +221,51 @@ class LayerBuilder:
         if moe is None or not moe.layers[index]:
             names = ("gate_proj", "up_proj", "down_proj")
             return self._feed_forward(f"model.layers.{index}.mlp", names)
+        grouped = self._grouped(index, moe)
+        if grouped is not None:
+            return grouped
+        self.is_capturable = False
         experts = [self.expert(index, number) for number in range(moe.num_experts)]
         return MixtureOfExperts(self.router(index), experts)
+
+    def _grouped(self, index: int, moe: MoeSpec) -> Mlp | None:
+        """The experts of a layer, multiplied at once; None if these parts cannot."""
+        parts, experts = self._parts.experts, moe.num_experts
+        if parts is None:
+            return None
+        hidden, inner = self._spec.hidden_size, moe.intermediate_size
+        sizes = ((2 * inner, hidden), (hidden, inner))
+        stacks: list[Stack] = []
+        for number in range(experts):
+            for place, weight in enumerate(self._expert_weights(index, number)):
+                form = parts.form(weight, self._weights.dtype)
+                if form is not None and not number:
+                    stacks.append(parts.stack(form, experts, *sizes[place]))
+                if form is None or not stacks[place].put(number, form):
+                    what = told(weight) if form is None else "of several formats"
+                    self._tell_apart(index, what)
+                    return None
+        gate_up, down = stacks
+        self.nbytes += gate_up.nbytes + down.nbytes
+        name, dtype = self._spec.activation, self._weights.dtype
+        return parts.mixture(self.router(index), gate_up, down, name, dtype)
+
+    def _expert_weights(self, index: int, number: int) -> Iterator[Weight]:
+        """The matrices of an expert, where they are multiplied; one after the other."""
+        prefix = f"{self._expert_prefix(index)}.experts.{number}"
+        gate, up, down = expert_parts(self._spec)
+        joined = self._apart(prefix, "gate_up_proj", (gate, up))
+        for name, names in (("gate_up_proj", joined), (down, [f"{prefix}.{down}"])):
+            yield self._settled(self._quantized(f"{prefix}.{name}", self._join(names)))
+
+    def _tell_apart(self, index: int, what: str) -> None:
+        """Say once in the log why experts are multiplied one by one."""
+        if self.is_capturable:
+            _log.warning(
+                "experts of layer %d are %s: experts are multiplied one by one, the host waits for"
+                " the device in each of their layers, and steps are not captured",
+                *(index, what),
+            )
 
     def _expert_prefix(self, index: int) -> str:
         return expert_prefix(self._spec, f"model.layers.{index}", self._weights)

@@ -144,6 +144,7 @@ class Decoder:
     Attributes:
         rounds_inputs: whether a product rounds what it is given, so that whoever attends for it
             has to be steady.
+        is_capturable: whether what the layers launch follows from the number of tokens alone.
     """
 
     def __init__(
@@ -158,6 +159,7 @@ class Decoder:
         weight_bytes: int,
         *,
         rounds_inputs: bool = False,
+        is_capturable: bool = True,
     ) -> None:
         self.spec = spec
         self.dtype = embedding.dtype
@@ -165,6 +167,7 @@ class Decoder:
         self.num_parameters = num_parameters
         self.weight_bytes = weight_bytes
         self.rounds_inputs = rounds_inputs
+        self.is_capturable = is_capturable
         self._embedding = embedding
         self._rotary = rotary
         self._layers = layers

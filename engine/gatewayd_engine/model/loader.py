@@ -128,7 +128,8 @@ class _Reader:
 
     def _tell(self, name: str) -> None:
         self._read += math.prod(self._checkpoint.shapes[name])
-        self._progress(self._read / self.num_parameters)
+        # Experts of several formats are read once more.
+        self._progress(min(self._read / self.num_parameters, 1.0))
 
 
 class _Random:

@@ -3,33 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_engine.kernels.experts import LINES
 from gatewayd_engine.model.layers import FeedForward, LinearOp
+
+if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.experts import Visits
+    from gatewayd_engine.kernels.products import Activation
+    from gatewayd_engine.model.linears.stacks import Stack
+
+_COUNTS = (1, 16, 17, 64, 65)
+"""Tokens of which routing is compiled apart."""
 
 
 class Router:
-    """Says which experts a token visits, and what their answers count."""
+    """Says which experts a token visits, and what their answers count.
 
-    __slots__ = ("_renormalise", "_scores", "_top_k")
+    Args:
+        scores: of the experts.
+        top_k: experts that a token visits.
+        renormalise: whether the weights of those are scaled to sum to one.
+
+    Attributes:
+        scores, top_k, renormalise: as given.
+    """
+
+    __slots__ = ("renormalise", "scores", "top_k")
 
     def __init__(self, scores: LinearOp, top_k: int, *, renormalise: bool) -> None:
-        self._scores = scores
-        self._top_k = top_k
-        self._renormalise = renormalise
+        self.scores = scores
+        self.top_k = top_k
+        self.renormalise = renormalise
 
     def __call__(self, x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Weights, float32, and numbers of experts, both ``[n, top_k]``, for ``[n, hidden]``."""
-        scores = torch.softmax(self._scores(x), -1, dtype=torch.float32)
-        weights, chosen = scores.topk(self._top_k, -1)
-        if self._renormalise:
+        scores = torch.softmax(self.scores(x), -1, dtype=torch.float32)
+        weights, chosen = scores.topk(self.top_k, -1)
+        if self.renormalise:
             weights /= weights.sum(-1, keepdim=True)
         return weights, chosen
 
 
 class MixtureOfExperts:
-    """A router and its experts; tokens are grouped by expert, so each runs once per step."""
+    """A router and its experts; tokens are grouped by expert, so each runs once per step.
+
+    The host asks how many tokens visit each: nothing for a device that it should run ahead of.
+    """
 
     __slots__ = ("_experts", "_router")
     entry = None
@@ -62,3 +85,68 @@ class MixtureOfExperts:
         """See ``LinearOp``."""
         onto.add_(self(x))
         return None
+
+
+class GroupedExperts:
+    """A router and its experts on a device: a fixed number of launches, whoever visits whom.
+
+    What is launched follows from the number of tokens alone, so it can be captured in a CUDA graph.
+
+    Args:
+        router: of the layer.
+        gate_up: of each expert, gates above what they gate.
+        down: of each expert, back to the stream.
+        act: function of the gates.
+        kernels: of the device.
+    """
+
+    __slots__ = ("_act", "_down", "_gate_up", "_kernels", "_router")
+    entry = None
+
+    def __init__(
+        self, router: Router, gate_up: Stack, down: Stack, act: Activation, kernels: Kernels
+    ) -> None:
+        self._router = router
+        self._gate_up = gate_up
+        self._down = down
+        self._act = act
+        self._kernels = kernels
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        """Map ``[n, hidden]`` to a new ``[n, hidden]``."""
+        router = self._router
+        weights, visits = self._kernels.route_visits(
+            router.scores(x), router.top_k, renormalise=router.renormalise
+        )
+        return self._visited(x, weights, visits)
+
+    def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
+        """See ``LinearOp``; the next norm reads the stream anyway, and adds."""
+        return self(x)
+
+    @torch.no_grad()
+    def compile(self, dtype: torch.dtype) -> None:
+        """Have whatever a step may launch compiled, of however many tokens.
+
+        Args:
+            dtype: of activations.
+        """
+        kernels, router, matrices = self._kernels, self._router, self._gate_up.matrices
+        x = torch.zeros((max(_COUNTS), matrices.columns), dtype=dtype, device=matrices.device)
+        for count in _COUNTS:
+            self(x[:count])
+        weights, chosen = kernels.route(
+            router.scores(x[:1]), router.top_k, renormalise=router.renormalise
+        )
+        for lines in LINES:
+            visits = kernels.sort_visits(chosen, matrices.experts, lines)
+            self._visited(x[:1], weights, visits)
+
+    def _visited(self, x: torch.Tensor, weights: torch.Tensor, visits: Visits) -> torch.Tensor:
+        """What experts make of tokens that visit them."""
+        kernels, first, second = self._kernels, self._gate_up.matrices, self._down.matrices
+        inner = x.new_empty(visits.num_visits, second.columns)
+        kernels.expert_gates(self._gate_up.given(x), first, visits, self._act, inner)
+        answers = x.new_empty(visits.num_visits, second.rows)
+        kernels.expert_answers(self._down.given(inner), second, visits, weights, answers)
+        return kernels.sum_visits(answers, visits.top_k)

@@ -12,11 +12,15 @@ from gatewayd_engine.model.linears.brought import Bringers
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
 from gatewayd_engine.model.linears.rounded import RoundedLinear
+from gatewayd_engine.model.linears.stacks import Stack, form_of
+from gatewayd_engine.model.moe import GroupedExperts
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.experts import Form
     from gatewayd_engine.kernels.products import Activation
+    from gatewayd_engine.model.moe import Router
     from gatewayd_hooks.quantization import Weight
 
 Gate = Callable[[torch.Tensor], torch.Tensor]
@@ -32,6 +36,10 @@ class Norm(Protocol):
 
 class Parts(Protocol):
     """Makes the parts of layers from their weights."""
+
+    @property
+    def experts(self) -> ExpertParts | None:
+        """Makes mixtures of experts that are multiplied at once; None where none are."""
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``LinearOp``; ``dtype`` is that of activations."""
@@ -51,8 +59,58 @@ class Parts(Protocol):
         """A gate by its function's name in ``ModelSpec``, for one matrix; see ``norm``."""
 
 
+class ExpertParts:
+    """Makes mixtures of experts that are multiplied at once, whoever visits whom.
+
+    Args:
+        kernels: of the device.
+        takes_codes: whether matrices of few bits are multiplied so, too.
+    """
+
+    def __init__(self, kernels: Kernels, *, takes_codes: bool = True) -> None:
+        self._kernels = kernels
+        self._takes_codes = takes_codes
+        self._compiled: set[tuple[object, ...]] = set()
+
+    def of_floats(self) -> ExpertParts:
+        """The same for matrices of floats alone."""
+        return ExpertParts(self._kernels, takes_codes=False)
+
+    def form(self, weight: Weight, dtype: torch.dtype) -> Form | None:
+        """How a matrix of an expert is kept; None for one that only a product of its own takes."""
+        if isinstance(weight, GroupedWeight) and not self._takes_codes:
+            return None
+        return form_of(weight, dtype)
+
+    def stack(self, first: Form, experts: int, rows: int, columns: int) -> Stack:
+        """Room for one matrix ``[rows, columns]`` of each expert, all of the first one's form."""
+        return Stack(first, experts, rows, columns, self._kernels)
+
+    def mixture(
+        self, router: Router, gate_up: Stack, down: Stack, name: str, dtype: torch.dtype
+    ) -> GroupedExperts:
+        """A layer's experts, with a gate by its function's name in ``ModelSpec``.
+
+        Args:
+            router: of the layer.
+            gate_up: filled.
+            down: filled.
+            name: of the function.
+            dtype: of activations.
+        """
+        made = GroupedExperts(router, gate_up, down, cast("Activation", name), self._kernels)
+        # Blocks depend on the tokens, and few of their sizes are seen before there are requests.
+        kind = (gate_up.kind, down.kind, router.top_k)
+        if kind not in self._compiled:
+            made.compile(dtype)
+            self._compiled.add(kind)
+        return made
+
+
 class PlainParts:
     """Torch's operations, one after the other."""
+
+    experts: ExpertParts | None = None
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``Parts``."""
@@ -84,6 +142,7 @@ class FusedParts:
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._linears = DeviceLinears(kernels)
+        self.experts: ExpertParts | None = ExpertParts(kernels)
 
     @property
     def dense(self) -> list[Apart]:
@@ -135,6 +194,8 @@ class BringingParts:
         self.norm = parts.norm
         self.head_norm = parts.head_norm
         self.gate = parts.gate
+        # Plugins are asked for each matrix of few bits.
+        self.experts = None if parts.experts is None else parts.experts.of_floats()
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:
         """See ``Parts``.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import wraps
+from typing import Any, ClassVar
 
+import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from gatewayd_engine.device.graphs import Between, Broken, Replay
@@ -52,11 +54,51 @@ class Recorded:
         return replay
 
 
+class RecordedWhole(Recorded):
+    """The same of decode steps, too, but for what is done ``beside`` the notes."""
+
+    def whole(self, launches: Replay) -> Replay:
+        notes = _Notes()
+        with notes:
+            launches()
+
+        def replay() -> None:
+            self.replays.append(1)
+            notes.replay(lambda _: None)
+
+        return replay
+
+
+def beside(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
+    """Let a method that asks the host be called in each replay, with the arguments of its note."""
+    method = getattr(owner, name)
+
+    @wraps(method)
+    def noted(*args: Any, **named: Any) -> Any:
+        if not _Notes.open:
+            return method(*args, **named)
+        with _disable_current_modes():
+            return _Notes.open[-1].note(method, args, named)
+
+    patch.setattr(owner, name, noted)
+
+
 class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    open: ClassVar[list[_Notes]] = []
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.pieces: list[list[Callable[[], None]]] = [[]]
         self._made: list[torch.Tensor] = []
+
+    def __enter__(self) -> _Notes:
+        _Notes.open.append(self)
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *why: object) -> None:
+        super().__exit__(*why)  # type: ignore[no-untyped-call]
+        _Notes.open.pop()
 
     def cut(self, index: int) -> None:
         assert index == len(self.pieces) - 1
@@ -74,19 +116,22 @@ class _Notes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func in _ASKING:
             raise RuntimeError("the host waits for the device")
-        named = kwargs or {}
+        return self.note(func, args, kwargs or {})
+
+    def note(self, func: Any, args: Any, named: Any) -> Any:
+        """Do something, and do it again in each replay."""
         out = func(*args, **named)
         given = {_memory(tensor) for tensor in _tensors((args, named))}
-        made = [tensor for tensor in _tensors(out) if _memory(tensor) not in given]
-        self._made += made
+        made = [
+            (at, tensor) for at, tensor in enumerate(_tensors(out)) if _memory(tensor) not in given
+        ]
+        self._made += [tensor for _, tensor in made]
 
         def again() -> None:
-            now = func(*args, **named)
-            if made:
-                (new,) = _tensors(now)
-                made[0].copy_(new)
+            now = _tensors(func(*args, **named))
+            for at, tensor in made:
+                tensor.copy_(now[at])
 
-        assert len(made) <= 1
         self.pieces[-1].append(again)
         return out
 

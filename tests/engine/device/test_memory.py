@@ -124,7 +124,7 @@ def spec_of(**fields: Any) -> Any:
     return SimpleNamespace(**given)
 
 
-def decoder_of(spec: Any) -> Any:
+def decoder_of(spec: Any, *, is_capturable: bool = True) -> Any:
     """In bfloat16, but for capped logits."""
     bf16 = torch.bfloat16
     return SimpleNamespace(
@@ -134,6 +134,7 @@ def decoder_of(spec: Any) -> Any:
         dtype=bf16,
         logits_dtype=bf16,
         device="cuda",
+        is_capturable=is_capturable,
     )
 
 
@@ -152,10 +153,22 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     assert more - later == logits + 2 * 16 * (512 << 10)
     two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 32 << 20
-    experts = made_later(decoder_of(spec_of(moe=object())), 8192, 256, captures=True)
-    assert experts == logits + attention + rest
+    decoder = decoder_of(spec_of(), is_capturable=False)
+    assert made_later(decoder, 8192, 256, captures=True) == logits + attention + rest
     launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)
     assert launched == logits + attention + rest
+
+
+def test_visits_of_captured_steps_have_room() -> None:
+    # As many tokens as the largest mixed step that is captured, or as sequences.
+    moe = SimpleNamespace(
+        num_experts=8, top_k=2, intermediate_size=3584, layers=(True,) * 16 + (False,) * 16
+    )
+    decoder, plain = decoder_of(spec_of(moe=moe)), decoder_of(spec_of())
+    one = 512 * 2 * (2 * 3584 + 4096) * 2
+    for lines, times in ((256, 1), (1024, 2)):
+        with_, without = (made_later(d, 8192, lines, captures=True) for d in (decoder, plain))
+        assert with_ - without == times * one
 
 
 def test_what_is_free_in_the_end_is_said(

@@ -105,10 +105,9 @@ def main() -> None:
     launch(checks.expand, half, 128, 512, 4, "any order", 0, 128)
     launch(checks.expand, half, 128, 512, 4, "e4m3", 0, 128)
     # Few tokens, and many; Qwen3-30B's router chooses 8 of 128.
-    for n in (2, 64):
-        launch(expert_checks.route, n, 128, 8, half)
+    launch(expert_checks.route, 64, 128, 8, half)
     forms = [("bfloat16", 1, 16), ("e4m3 rows", 1, 16), ("symmetric", 2, 16)]
-    forms += [("int8 rows", 1, 64), ("blocks", 1, 128), ("e4m3", 1, 128)]
+    forms += [("int8 rows", 1, 64), ("blocks", 1, 128)]
     for kind, groups, lines in forms:
         of = {"groups": groups, "lines": lines, "dtype": half}
         launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)

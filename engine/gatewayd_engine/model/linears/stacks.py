@@ -82,6 +82,7 @@ class Stack:
             into = self._tensors[name]
             if name in _FACTORS and into.dtype == torch.float16 != tensor.dtype:
                 self._tensors[name] = into = into.float()
+                self._all = with_tensors(self._all, self._tensors)
             into[number] = tensor
         return True
 
@@ -89,8 +90,8 @@ class Stack:
     def matrices(self) -> ExpertMatrices:
         """All of them, once each has been put."""
         if self._matrices is None:
-            made = with_tensors(self._all, self._tensors)
-            self._matrices = ExpertMatrices(made, one_of(made, 0), self._experts, *self._shape)
+            one = one_of(self._all, 0)
+            self._matrices = ExpertMatrices(self._all, one, self._experts, *self._shape)
         return self._matrices
 
     def given(self, x: torch.Tensor) -> torch.Tensor | Rounded:

@@ -18,21 +18,27 @@ SELDOM := $(SELDOM)|/sympy/(physics|stats|plotting)/|/pygments/lexers/|/mypyc?/|
 # Where torch for CUDA is installed already, there is no need for another environment.
 GPU_PYTHON := $(if $(wildcard $(BIN)/python),$(BIN)/python,$(PYTHON))
 
-.PHONY: help install lock run test test-all hostile check lint types layers format bench gpu wheel pictures clean
+.PHONY: help install lock run test test-all hostile check lint types layers format bench wheel \
+  pictures clean gpu gpu-all gpu-first gpu-kit gpu-probe
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' Makefile
 
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
+FETCH  := $(BIN)/python -m pip download --quiet --disable-pip-version-check
 
 # Made anew when the dependencies change. All files but torch's are those of the lock, by their
 # hashes; torch's build is the machine's. What it asks for is in the lock, less what only one for
 # CUDA does. Nothing is built but this project, by what the lock has.
-$(VENV)/.installed: pyproject.toml etc/lock/dev.txt
+$(VENV)/.installed: pyproject.toml etc/lock/dev.txt etc/lock/gpu.txt
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(PIP) --require-hashes --no-deps --only-binary :all: --requirement etc/lock/dev.txt
 	$(PIP) $(TORCH)
 	$(PIP) --no-deps --no-build-isolation --editable .
+	@# FlashInfer is not installed: tests compare its signatures with our calls, make gpu-kit packs it.
+	@sed -n '/^flashinfer-python==/,/[^\]$$/p' etc/lock/gpu.txt >$(VENV)/flashinfer.txt
+	$(FETCH) --require-hashes --no-deps --only-binary :all: \
+	  --dest $(VENV)/wheels --requirement $(VENV)/flashinfer.txt
 	@# pip would compile on one core. Some packages bring files that are no Python of this version.
 	@$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	@touch $@
@@ -84,21 +90,22 @@ bench: install ## the comparisons of docs/benchmarks.md; on a quiet machine, abo
 	-$(BIN)/python tests/bench/llama_cpp.py
 	$(BIN)/python tests/bench/cpu_numbers.py
 
-gpu: ## the kernels' parity, the engine and the benchmarks on a GPU; figures in OUT=out
-	$(GPU_PYTHON) tests/gpu/installed.py $(OUT)/site
-	@# What fails does not keep the rest from being measured.
-	export PYTHONPATH=$(CURDIR):$(CURDIR)/engine:$(CURDIR)/plugins:$(abspath $(OUT))/site:$$PYTHONPATH; \
-	status=0; \
-	OUT=$(OUT) $(GPU_PYTHON) -m pytest -c tests/gpu/pytest.ini --rootdir . tests/gpu || status=1; \
-	for kind in offline serve; do \
-	  $(GPU_PYTHON) -m gatewayd bench $$kind --model llama-8b --device cuda --markdown \
-	    --out $(OUT)/$$kind.json || status=1; \
-	done; \
-	$(GPU_PYTHON) -m gatewayd bench offline --model llama-8b --device cuda --markdown \
-	  --only even,decode-1 --quantizer fp8 --kv-codec fp8 --set kv_codec.fp8.scale=none \
-	  --out $(OUT)/fp8.json || status=1; \
-	$(GPU_PYTHON) tests/bench/gemm.py --json $(OUT)/gemm.json || status=1; \
-	exit $$status
+gpu-kit: install ## pack .gpu: what a GPU machine without network lacks; says what travels
+	$(BIN)/python -m tests.gpu.kit.pack
+
+gpu-first: ## the first run on a GPU, 9 minutes; figures in OUT=out, FIRST_DEVICE=cpu rehearses
+	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run first
+
+gpu: ## all rows of docs/benchmarks.md, then the quick tests of tests/gpu: ten minutes; OUT=out
+	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run gpu
+
+gpu-all: ## those, and the tests that compile for minutes
+	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run all
+
+gpu-probe: ## what each kernel of a decode step costs, beside others that do the same; 2 minutes
+	@mkdir -p $(OUT)
+	eval "$$($(GPU_PYTHON) -m tests.gpu.kit.environment)" && \
+	  $(GPU_PYTHON) tests/gpu/probe.py | tee $(OUT)/probe.log
 
 wheel: install ## sdist and wheel in dist/
 	$(BIN)/python -m build --no-isolation

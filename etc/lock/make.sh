@@ -24,3 +24,9 @@ for name in gatewayd dev; do
     --custom-compile-command "make lock" --upgrade --output-file "$out/$name.txt" >/dev/null
   sed -i "1i # Made by make lock. Beside it: $torch" "$out/$name.txt"
 done
+# FlashInfer alone: what it asks for is for other parts of it than attention. One release, for its
+# kernels are compiled ahead; its wheel is read by tests and packed for machines with a GPU.
+printf 'flashinfer-python==0.7.2.post1\napache-tvm-ffi<0.2\n' |
+  "$uv" --quiet pip compile - --no-deps --universal --python-version 3.11 --generate-hashes \
+    --no-header --no-annotate --upgrade --output-file "$out/gpu.txt" >/dev/null
+sed -i "1i # Made by make lock: what a GPU machine needs besides torch, Triton and gatewayd.txt." "$out/gpu.txt"

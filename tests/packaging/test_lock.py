@@ -87,6 +87,19 @@ def test_a_lock_lacks_nothing_that_its_distributions_ask_for(name: str) -> None:
                 assert requirement.specifier.contains(versions[wanted]), f"{one}: {requirement}"
 
 
+def test_what_a_gpu_machine_needs_besides_is_pinned_as_well() -> None:
+    found = entries("gpu")
+    assert [requirement.name for requirement, _ in found] == ["apache-tvm-ffi", "flashinfer-python"]
+    for requirement, hashes in found:
+        assert [one.operator for one in requirement.specifier] == ["=="], requirement
+        assert all(re.fullmatch(r"sha256:[0-9a-f]{64}", one) for one in hashes), requirement
+    (asked,) = [
+        r for r in map(Requirement, PROJECT["optional-dependencies"]["gpu"]) if "flash" in r.name
+    ]
+    (version,) = found[1][0].specifier
+    assert asked.specifier.contains(version.version), "FlashInfer is pinned in etc/lock/make.sh"
+
+
 def torch_version() -> str:
     (version,) = re.findall(r"^TORCH +\?= torch==(\S+)$", MAKEFILE, re.MULTILINE)
     return str(version)
@@ -101,7 +114,9 @@ def test_an_installation_takes_files_by_their_hashes() -> None:
         "$(PIP) $(TORCH)",
         "$(PIP) --no-deps --no-build-isolation --editable .",
     ]
-    assert rule.count("pip install") == 0
+    assert rule.count("pip install") == rule.count("pip download") == 0
+    (fetch,) = re.findall(r"\t\$\(FETCH\) (.*?)\n(?=\t)", rule.replace("\\\n\t", ""), re.DOTALL)
+    assert fetch.startswith("--require-hashes --no-deps --only-binary :all: ")
     for name in LOCKS:
         first = (ROOT / f"etc/lock/{name}.txt").read_text().partition("\n")[0]
         assert first.endswith(f"torch=={torch_version()}")

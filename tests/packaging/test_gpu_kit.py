@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tarfile
+import tempfile
 import tomllib
 import zipfile
 from importlib import metadata
@@ -93,8 +94,7 @@ def test_programs_find_the_kit_and_the_plugins_on_a_machine_without_the_project(
 ) -> None:
     archive = kit / ".gpu" / pack.ARCHIVE
     monkeypatch.setattr(environment, "is_installed", lambda: False)
-    monkeypatch.setattr(environment.installed, "is_installed", lambda: False, raising=False)
-    monkeypatch.setattr(environment.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(environment, "PYTHON", sys.version_info[:2])
     monkeypatch.setattr(metadata, "entry_points", lambda **_: ())
     found = environment.environment(archive)

@@ -8,12 +8,17 @@ import re
 import shlex
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
+from gatewayd import config_load
+from gatewayd.bench import options
+from gatewayd.bench.dummy import write_llama_8b
 from gatewayd.bench.h200 import Comparison
 from gatewayd.cli.lazy import load
+from tests.gpu import probe
 from tests.gpu.kit import plans
 from tests.gpu.kit.lock import ROOT
 from tests.gpu.kit.plans import PLANS, Words
@@ -97,6 +102,27 @@ def _parsed(words: list[str]) -> None:
         name, *words = words
         command = command.commands[name]
     assert not command.make_context(name, words).args
+    settings = [one for flag, one in pairwise(words) if flag == "--set"]
+    config_load.load(None, options.pairs(settings), {})
+
+
+def test_the_probes_matrices_are_the_models(tmp_path: Path) -> None:
+    write_llama_8b(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    sizes = {
+        "hidden_size": probe.HIDDEN,
+        "intermediate_size": probe.INTERMEDIATE,
+        "vocab_size": probe.VOCAB,
+        "num_hidden_layers": probe.LAYERS,
+        "num_attention_heads": probe.HEADS,
+        "num_key_value_heads": probe.KV_HEADS,
+    }
+    assert {key: config[key] for key in sizes} == sizes
+    number = sum(
+        rows * columns * (1 if name == "head" else probe.LAYERS)
+        for name, (rows, columns) in probe.SHAPES.items()
+    )
+    assert 2 * number == pytest.approx(15.0e9, rel=5e-3)
 
 
 def test_steps_that_are_kept_time_for_fit_and_eight_files_come_of_the_first_run() -> None:
@@ -137,6 +163,8 @@ def test_a_summary_tells_steps_figures_and_tests_even_if_files_are_missing(tmp_p
     (tmp_path / "parity.log").write_text(
         "FAILED tests/a.py::b - no\nmore\n1 failed, 2 passed in 3.1s\n"
     )
+    warned = "2026 warning  not captured: steps of 64"
+    (tmp_path / "nano.log").write_text(f"##### a warning\n{warned}\nfine\n{warned}\n")
     comparison = Comparison("c1", "ttft_p50_ms", 14.0, 21.4, 15.0, 12.0)
     document = {
         "machine": {"gpu": "NVIDIA H200", "cpu": "Xeon"},
@@ -163,6 +191,7 @@ def test_a_summary_tells_steps_figures_and_tests_even_if_files_are_missing(tmp_p
         12.3,
         [tmp_path / "offline.json", tmp_path / "serve.json"],
         [tmp_path / "parity.log", tmp_path / "tests.log"],
+        [tmp_path / "nano.log"],
     )
     assert text.splitlines() == [
         "=== steps (12 s)",
@@ -173,6 +202,8 @@ def test_a_summary_tells_steps_figures_and_tests_even_if_files_are_missing(tmp_p
         "NVIDIA H200 llama-8b bfloat16 ",
         f"{'c1':36} {'ttft_p50_ms':26} {'14.0':>10}  vLLM {'21.4':>9}  x1.53"
         f"  goal {'15.0':>9}  limit {'12.0':>9}  share  86%",
+        "=== warnings",
+        warned,
         "=== tests",
         "FAILED tests/a.py::b - no",
         "1 failed, 2 passed in 3.1s",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -16,12 +17,14 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from tests.engine.attention.wheel import wheel
 from tests.gpu.kit import environment, pack, parts
 from tests.gpu.kit.lock import FLASHINFER, ROOT, names, pinned
 from tests.gpu.kit.travel import MIB, MOST, Travel, tree_bytes
 from tests.gpu.kit.wheels import KitError, wheel_of
 from tests.packaging.gpu_stubs import FLASHINFER_FILES, MODULES, write_modules, write_wheels
 
+PACKAGE = "flashinfer"
 WHEELS = Path(sys.prefix, "wheels")
 KIT_MIB = 19
 """What a kit takes with the compiled modules of attention: 17.3 MiB in November 2026."""
@@ -187,16 +190,43 @@ def test_the_commands_import_nothing_that_the_machine_lacks() -> None:
 
 def test_flashinfers_kept_files_are_in_its_wheel_and_import_no_others() -> None:
     kept = names(parts.PYTHON)
-    with zipfile.ZipFile(wheel_of(FLASHINFER, WHEELS)) as wheel:
-        there = {name.removeprefix("flashinfer/") for name in wheel.namelist()}
+    with zipfile.ZipFile(wheel_of(FLASHINFER, WHEELS)) as archive:
+        there = {name.removeprefix("flashinfer/") for name in archive.namelist()}
         assert set(kept) <= there
         missing = {
             f"{name}: {module}.py"
             for name in kept
-            for module in _imported(wheel.read(f"flashinfer/{name}").decode(), name)
+            for module in _imported(archive.read(f"flashinfer/{name}").decode(), name)
             if f"{module}.py" in there and f"{module}.py" not in kept
         }
     assert not missing
+
+
+def test_what_our_files_import_of_flashinfer_travels_with_its_sources() -> None:
+    kept = frozenset(names(parts.PYTHON))
+    sources = tuple(names(parts.SOURCES))
+    modules, compiled = set[str](), set[str]()
+    for folder in ("engine", "tests/gpu"):
+        for path in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+                if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(PACKAGE):
+                    module = node.module or ""
+                    modules.add("/".join(module.split(".")[1:]))
+                    for alias in node.names:
+                        found = wheel().find(module, alias.name)
+                        compiled |= _sources(found) if "gen_" in alias.name else set()
+    for module in modules:
+        assert {f"{module}.py", f"{module}/__init__.py".lstrip("/")} & kept, module
+    assert {"cascade.cu", "tinygemm2.cu", "mm_bf16_cublaslt.cu"} <= compiled
+    for name in compiled:
+        assert parts.is_kept(f"{PACKAGE}/data/csrc/{name}", kept, sources), name
+
+
+def _sources(found: ast.AST | None) -> set[str]:
+    """Files of C++ that a function names."""
+    inside = ast.walk(found) if found is not None else ()
+    constants = [node.value for node in inside if isinstance(node, ast.Constant)]
+    return {str(one) for one in constants if re.fullmatch(r"\w+\.(cu|jinja)", str(one))}
 
 
 _IMPORT = re.compile(r"^from (?:(\.+)([\w.]*)|flashinfer\.([\w.]+)) import ", re.MULTILINE)

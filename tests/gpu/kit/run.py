@@ -23,7 +23,8 @@ from tests.gpu.kit.summary import summary
 
 _FIGURES = ("offline.json", "serve.json", "fp8.json")
 _TESTED = ("parity.log", "more.log", "tests.log")
-_STALE = (*_FIGURES, *_TESTED, "env.log", "nano.log", "bench.log")
+_WARNED = ("env.log", "nano.log", "bench.log")
+_STALE = (*_FIGURES, *_TESTED, *_WARNED)
 
 
 def run(name: str, given: Mapping[str, str]) -> int:
@@ -61,6 +62,7 @@ def run(name: str, given: Mapping[str, str]) -> int:
                 steps.elapsed,
                 [folder / file for file in _FIGURES for folder in folders],
                 [out / file for file in _TESTED],
+                [out / file for file in _WARNED],
             )
             (out / "summary.txt").write_text(text, "utf-8")
             print(text, end="", flush=True)

@@ -11,11 +11,16 @@ from typing import Any
 from tests.gpu.kit.steps import Result
 
 _TESTED = re.compile(r"^(FAILED|ERROR)|(passed|failed|skipped|error).* in [0-9.]+s")
-_MOST_TESTS, _WIDTH = 40, 200
+_WARNED = re.compile(r"\bwarning\b|not captured|DOES NOT LOAD|CANNOT BE IMPORTED", re.IGNORECASE)
+_MOST_LINES, _WIDTH = 40, 200
 
 
 def summary(
-    results: Sequence[Result], seconds: float, figures: Iterable[Path], logs: Iterable[Path]
+    results: Sequence[Result],
+    seconds: float,
+    figures: Iterable[Path],
+    tests: Iterable[Path],
+    others: Iterable[Path] = (),
 ) -> str:
     """What a run gave.
 
@@ -23,12 +28,14 @@ def summary(
         results: of its steps.
         seconds: that it took.
         figures: documents of ``gatewayd bench``; those that are missing are left out.
-        logs: of tests.
+        tests: logs of tests.
+        others: logs of which only warnings are told, such as that a step was not captured.
     """
     lines = [f"=== steps ({seconds:.0f} s)"]
     lines += [line for result in results for line in result.lines()]
     lines += ["=== figures", *(line for file in figures for line in figure_lines(file))]
-    lines += ["=== tests", *(line for file in logs for line in test_lines(file))]
+    lines += ["=== warnings", *(line for file in others for line in told(file, _WARNED))]
+    lines += ["=== tests", *(line for file in tests for line in told(file, _TESTED))]
     return "\n".join(lines) + "\n"
 
 
@@ -65,9 +72,10 @@ def _steps(one: dict[str, Any]) -> str:
     )
 
 
-def test_lines(file: Path) -> list[str]:
-    """What pytest said of tests that failed, and of how many there were."""
+def told(file: Path, what: re.Pattern[str]) -> list[str]:
+    """Lines of a log that match, each once, without the heads of steps."""
     if not file.is_file():
         return []
     lines = file.read_text("utf-8", errors="replace").splitlines()
-    return [line[:_WIDTH] for line in lines if _TESTED.search(line)][:_MOST_TESTS]
+    found = [line[:_WIDTH] for line in lines if what.search(line) and line[:5] != "#####"]
+    return list(dict.fromkeys(found))[:_MOST_LINES]

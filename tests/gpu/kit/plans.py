@@ -162,6 +162,7 @@ _MACHINE = "nvidia-smi; nproc; free -g; nvcc --version | tail -2; gcc --version 
 
 def gpu(w: Words) -> list[Step]:
     """``make gpu``: every row is measured first, and tests have what is left, in ten minutes."""
+    tests = replace(w, temporary=w.out)
     return [
         Step(
             "bench:offline",
@@ -191,12 +192,16 @@ def gpu(w: Words) -> list[Step]:
             f"{_PYTHON} tests/bench/gemm.py --json {w.out}/gemm.json",
             kept=20,
         ),
+        # By itself: others on the device would be in its timeline.
+        Step(
+            "tests:timeline", 80, "tests.log", tests.pytest("tests/gpu/test_timeline.py"), kept=30
+        ),
         Step(
             "tests:quick",
             500,
             "tests.log",
-            replace(w, temporary=w.out).pytest("-m 'gpu and not slow' tests/gpu", 4),
-            kept=120,
+            tests.pytest("-m 'gpu and not slow' tests/gpu --ignore tests/gpu/test_timeline.py", 4),
+            kept=100,
         ),
     ]
 

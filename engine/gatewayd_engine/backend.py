@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -14,6 +15,7 @@ from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, CudaCapture
+from gatewayd_engine.device.launching import choose_launches
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
@@ -212,17 +214,20 @@ class DeviceBackend:
             self._kernels,
             self._config.max_batch_tokens,
         )
-        warm(runner, self._kernels, self._capture, self._progress, self._choose)
+        choose = partial(self._choose, runner)
+        warm(runner, self._kernels, self._capture, self._progress, choose)
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
 
-    def _choose(self, sizes: list[int]) -> None:
-        """Choose matrix products for the numbers of tokens that will be captured."""
-        if self._tuning is not None:
-            self._tuning.choose_products(
+    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> None:
+        """Choose what is launched for the numbers of tokens that will be captured."""
+        tuning = self._tuning
+        if tuning is not None:
+            tuning.choose_products(
                 self._fused.dense, sizes, lambda part: self._progress(STAGE, part)
             )
+            choose_launches(runner, self._kernels, tuning.table, tuning.clock)
 
 
 def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:

@@ -18,7 +18,7 @@ from gatewayd_engine.attention.prefixes import shared_pages
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
-from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs
+from gatewayd_engine.device.graphs import Capture, CapturedStep, Graphs, LaunchEach, Replay
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.device.outcome import Asked, Outcome
 from gatewayd_engine.device.pieces import Pieces
@@ -29,6 +29,7 @@ from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
+from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.pooling import pool
 from gatewayd_engine.rows import Rows
 
@@ -104,7 +105,7 @@ class DeviceRunner:
         if (attention := self._capturing) is not None:
             self._graphs = Graphs(
                 at,
-                lambda size: self._captured(attention, size, capture),
+                lambda size: self._steps(attention, size, capture),
                 progress,
                 "decode steps of %s sequences",
             )
@@ -125,7 +126,20 @@ class DeviceRunner:
             return self._attention
         return None
 
-    def _captured(
+    @property
+    def spec(self) -> ModelSpec:
+        """Of the model."""
+        return self._decoder.spec
+
+    @torch.inference_mode()
+    def uncaptured(self, size: int) -> Replay | None:
+        """Launches of a decode step of padding, over scratch pages; None if none is captured."""
+        if (backend := self._capturing) is None:
+            return None
+        host, steps = self._gathering.scratch(size), self._steps(backend, size, LaunchEach())
+        return next(step.whole for step in steps if step.attention.suits(host))
+
+    def _steps(
         self, backend: CapturingAttention, size: int, capture: Capture
     ) -> list[CapturedStep]:
         gathering = self._gathering
@@ -154,7 +168,7 @@ class DeviceRunner:
                 self._state.last_tokens,
             )
 
-        return CapturedStep(attention, capture.whole(forward), capture.whole(whole))
+        return CapturedStep(attention, forward, whole)
 
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:

@@ -41,7 +41,15 @@ class Kernels(Products, ExpertKernels, Protocol):
     None asks the device for anything: shapes alone decide what is launched, so that each can be
     captured in a CUDA graph. Tensors are dense in their last dimension; others may be strided.
     Activations and logits are float32 or bfloat16.
+
+    Attributes:
+        can_launch_early: whether the device has early launches.
+        launches_early: whether kernels that follow one another in each step are launched early;
+            see ``early.py``. They compute the same.
     """
+
+    can_launch_early: bool
+    launches_early: bool
 
     def add_rms_norm(
         self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float

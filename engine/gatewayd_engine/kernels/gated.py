@@ -11,6 +11,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
 from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
 
@@ -20,19 +21,32 @@ if TYPE_CHECKING:
 _BLOCK = 1024
 
 
-def gated(gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+def gated(gate_up: torch.Tensor, act: Activation, *, early: bool = False) -> torch.Tensor:
     """See ``Kernels``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
     out = torch.empty((n, size), dtype=gate_up.dtype, device=gate_up.device)
     if n:
         _gated[(n, triton.cdiv(size, _BLOCK))](
-            gate_up, out, size, gate_up.stride(0), ACT=act, BLOCK=_BLOCK, num_warps=4
+            gate_up,
+            out,
+            size,
+            gate_up.stride(0),
+            ACT=act,
+            BLOCK=_BLOCK,
+            EARLY=early,
+            num_warps=4,
+            launch_pdl=early,
         )
     return out
 
 
 def gated_quant(
-    gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
+    gate_up: torch.Tensor,
+    act: Activation,
+    codes: torch.dtype,
+    group: int = 0,
+    *,
+    early: bool = False,
 ) -> Rounded:
     """See ``Kernels``."""
     n, size = gate_up.shape[0], gate_up.shape[1] // 2
@@ -48,7 +62,9 @@ def gated_quant(
             MOST=MOST_CODES[codes],
             GROUP=group,
             BLOCK=triton.next_power_of_2(size),
+            EARLY=early,
             num_warps=warps(size),
+            launch_pdl=early,
         )
     return out
 
@@ -61,10 +77,12 @@ def _gated(
     stride: tl.tensor,
     ACT: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = column < size
+    wait(EARLY)
     made = _gate(gate_up + row * stride + column, size, inside, ACT)
     tl.store(out + row * size + column, made, mask=inside)
 
@@ -80,10 +98,12 @@ def _gated_quant(
     MOST: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
+    wait(EARLY)
     made = _gate(gate_up + row * stride + column, size, inside, ACT).to(tl.float32)
     store_rounded(made, inside, column, row, size, codes, scales, MOST, GROUP)
 

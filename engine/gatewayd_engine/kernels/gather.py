@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
+
 _BLOCK = 256
 
 
@@ -27,6 +29,8 @@ def gather(
     positions: torch.Tensor,
     write: torch.Tensor,
     pages: torch.Tensor,
+    *,
+    early: bool = False,
 ) -> None:
     """See ``Kernels``."""
     if len(rows) == 0:
@@ -47,7 +51,9 @@ def gather(
         write,
         pages,
         BLOCK=_BLOCK,
+        EARLY=early,
         num_warps=4,
+        launch_pdl=early,
     )
 
 
@@ -67,7 +73,9 @@ def _gather(
     write: tl.tensor,
     pages: tl.tensor,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    wait(EARLY)
     line = tl.program_id(0)
     index = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     row = tl.load(rows + line).to(tl.int64)

@@ -10,6 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
 from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.rounding import MOST_CODES, rounded_like, store_rounded, warps
 
@@ -18,11 +19,16 @@ _HEADS = 8
 
 
 def add_rms_norm(
-    x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    x: torch.Tensor,
+    delta: torch.Tensor | None,
+    weight: torch.Tensor,
+    eps: float,
+    *,
+    early: bool = False,
 ) -> torch.Tensor:
     """See ``Kernels``."""
     out = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    _launch(x, delta, weight, eps, out, None, 0.0, 0)
+    _launch(x, delta, weight, eps, out, None, 0.0, 0, early)
     return out
 
 
@@ -33,11 +39,13 @@ def add_rms_norm_quant(
     eps: float,
     codes: torch.dtype,
     group: int = 0,
+    *,
+    early: bool = False,
 ) -> Rounded:
     """See ``Kernels``."""
     n, size = x.shape
     out = rounded_like(n, size, codes, group, x.device)
-    _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes], group)
+    _launch(x, delta, weight, eps, out.codes, out.scales, MOST_CODES[codes], group, early)
     return out
 
 
@@ -50,6 +58,7 @@ def _launch(
     scales: torch.Tensor | None,
     most: float,
     group: int,
+    early: bool,
 ) -> None:
     n, size = x.shape
     if n == 0:
@@ -70,7 +79,9 @@ def _launch(
         MOST=most,
         GROUP=group,
         BLOCK=triton.next_power_of_2(size),
+        EARLY=early,
         num_warps=warps(size),
+        launch_pdl=early,
     )
 
 
@@ -90,10 +101,13 @@ def _add_rms_norm(
     MOST: tl.constexpr,
     GROUP: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     inside = column < size
+    factor = tl.load(weight + column, mask=inside, other=0.0)
+    wait(EARLY)
     value = tl.load(x + row * x_stride + column, mask=inside, other=0.0)
     if ADDS:
         added = tl.load(delta + row * delta_stride + column, mask=inside, other=0.0)
@@ -101,7 +115,6 @@ def _add_rms_norm(
         tl.store(x + row * x_stride + column, value, mask=inside)
     wide = value.to(tl.float32)
     scale = tl.rsqrt(tl.sum(wide * wide, 0) / size + eps)
-    factor = tl.load(weight + column, mask=inside, other=0.0)
     # Rounded as it would have been written, also where codes are made of it.
     result = (wide * scale * factor).to(x.dtype.element_ty)
     if ROUNDS:
@@ -110,7 +123,7 @@ def _add_rms_norm(
         tl.store(out + row * size + column, result, mask=inside)
 
 
-def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float, *, early: bool = False) -> None:
     """See ``Kernels``."""
     n, heads, dim = x.shape
     if n == 0:
@@ -125,7 +138,9 @@ def norm_heads(x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         eps,
         HEADS=_HEADS,
         BLOCK=triton.next_power_of_2(dim),
+        EARLY=early,
         num_warps=2,
+        launch_pdl=early,
     )
 
 
@@ -140,13 +155,15 @@ def _norm_heads(
     eps: tl.tensor,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     row = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (head < heads) & (column < dim)
     place = x + row * row_stride + head * head_stride + column
+    factor = tl.load(weight + head * dim + column, mask=inside, other=0.0)
+    wait(EARLY)
     value = tl.load(place, mask=inside, other=0.0).to(tl.float32)
     scale = tl.rsqrt(tl.sum(value * value, 1) / dim + eps)
-    factor = tl.load(weight + head * dim + column, mask=inside, other=0.0)
     tl.store(place, (value * scale[:, None] * factor).to(x.dtype.element_ty), mask=inside)

@@ -14,6 +14,8 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
+
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import SamplingColumns
 
@@ -22,7 +24,9 @@ _WAYS = 4
 """Integers that a pass looks at: each costs as much as reading, and they divide by one more."""
 
 
-def pivots(logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns) -> torch.Tensor:
+def pivots(
+    logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns, *, early: bool = False
+) -> torch.Tensor:
     """The smallest logit that the filters keep in each line, float32 ``[n]``."""
     lowest = torch.empty(len(logits), dtype=torch.float32, device=logits.device)
     _pivots[(len(logits),)](
@@ -39,7 +43,9 @@ def pivots(logits: torch.Tensor, rows: torch.Tensor, columns: SamplingColumns) -
         WAYS=_WAYS,
         VOCAB=logits.shape[1],
         BLOCK=_BLOCK,
+        EARLY=early,
         num_warps=16,
+        launch_pdl=early,
     )
     return lowest
 
@@ -58,7 +64,9 @@ def _pivots(
     WAYS: tl.constexpr,
     VOCAB: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    wait(EARLY)
     line = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + line)
     temperature = tl.load(temperatures + row)

@@ -11,6 +11,8 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
+
 _HEADS = 4
 """Heads that one program takes."""
 
@@ -24,6 +26,8 @@ def rope_append(
     layer: int,
     num_heads: int,
     keeps_keys: bool = False,
+    *,
+    early: bool = False,
 ) -> None:
     """See ``Kernels``."""
     num_tokens, all_heads, dim = heads.shape
@@ -53,7 +57,9 @@ def rope_append(
         HEADS=_HEADS,
         MOST=0.0 if pool.dtype == heads.dtype else torch.finfo(pool.dtype).max,
         BLOCK=triton.next_power_of_2(dim),
+        EARLY=early,
         num_warps=1,
+        launch_pdl=early,
     )
 
 
@@ -80,11 +86,13 @@ def _rope_append(
     HEADS: tl.constexpr,
     MOST: tl.constexpr,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     token = tl.program_id(0).to(tl.int64)
     head = (tl.program_id(1) * HEADS + tl.arange(0, HEADS))[:, None]
     column = tl.arange(0, BLOCK)[None, :]
     inside = (head < num_heads + 2 * kv_heads) & (column < dim)
+    wait(EARLY)
     source = heads + token * token_stride + head * head_stride + column
     value = tl.load(source, mask=inside, other=0.0)
 

@@ -13,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.early import wait
 from gatewayd_engine.kernels.noise import bits, gumbel, keys
 from gatewayd_engine.kernels.pivots import pivots
 
@@ -29,6 +30,8 @@ def sample(
     columns: SamplingColumns,
     chosen: torch.Tensor | None = None,
     last_tokens: torch.Tensor | None = None,
+    *,
+    early: bool = False,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """See ``Kernels``."""
     n, vocab = logits.shape
@@ -39,7 +42,7 @@ def sample(
         tokens, best = chosen[0], chosen[1].view(torch.float32)
     if n == 0:
         return tokens, best
-    lowest = pivots(logits, rows, columns)
+    lowest = pivots(logits, rows, columns, early=early)
     blocks = triton.cdiv(vocab, _BLOCK)
     bests = torch.empty((n, blocks), dtype=torch.float32, device=logits.device)
     scores = torch.empty_like(bests)
@@ -58,7 +61,9 @@ def sample(
         logits.stride(0),
         blocks,
         BLOCK=_BLOCK,
+        EARLY=early,
         num_warps=4,
+        launch_pdl=early,
     )
     _choose[(n,)](
         rows,
@@ -72,7 +77,9 @@ def sample(
         blocks,
         IS_LAST=last_tokens is not None,
         BLOCKS=triton.next_power_of_2(blocks),
+        EARLY=early,
         num_warps=1,
+        launch_pdl=early,
     )
     return tokens, best
 
@@ -92,8 +99,10 @@ def _draw(
     stride: tl.tensor,
     blocks: tl.tensor,
     BLOCK: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """Each block's largest logit, and its best token and score relative to that."""
+    wait(EARLY)
     line, block = tl.program_id(0).to(tl.int64), tl.program_id(1)
     row = tl.load(rows + line)
     temperature = tl.load(temperatures + row)
@@ -134,8 +143,10 @@ def _choose(
     blocks: tl.tensor,
     IS_LAST: tl.constexpr,
     BLOCKS: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
     """The best of the blocks' best; of equals, the first."""
+    wait(EARLY)
     line = tl.program_id(0).to(tl.int64)
     row = tl.load(rows + line)
     temperature = tl.load(temperatures + row)

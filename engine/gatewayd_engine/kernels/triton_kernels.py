@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
 from gatewayd_engine.kernels.decode_attention import decode_attention
 from gatewayd_engine.kernels.expanding import expand
@@ -18,25 +20,115 @@ from gatewayd_engine.kernels.rounding import quantise, scaled
 from gatewayd_engine.kernels.routing import route, route_visits, sort_visits, sum_visits
 from gatewayd_engine.kernels.sampling import sample
 
+if TYPE_CHECKING:
+    import torch
+
+    from gatewayd_engine.kernels.base import SamplingColumns
+    from gatewayd_engine.kernels.products import Activation, Rounded
+
 
 class TritonKernels:
-    """``Kernels``, each from its file."""
+    """``Kernels``, each from its file.
 
-    add_rms_norm = staticmethod(add_rms_norm)
-    add_rms_norm_quant = staticmethod(add_rms_norm_quant)
-    norm_heads = staticmethod(norm_heads)
-    gated = staticmethod(gated)
-    gated_quant = staticmethod(gated_quant)
+    Args:
+        can_launch_early: whether the device has early launches.
+    """
+
+    def __init__(self, *, can_launch_early: bool = False) -> None:
+        self.can_launch_early = can_launch_early
+        self.launches_early = False
+
+    def add_rms_norm(
+        self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
+    ) -> torch.Tensor:
+        """See ``Kernels``."""
+        return add_rms_norm(x, delta, weight, eps, early=self.launches_early)
+
+    def add_rms_norm_quant(
+        self,
+        x: torch.Tensor,
+        delta: torch.Tensor | None,
+        weight: torch.Tensor,
+        eps: float,
+        codes: torch.dtype,
+        group: int = 0,
+    ) -> Rounded:
+        """See ``Kernels``."""
+        return add_rms_norm_quant(x, delta, weight, eps, codes, group, early=self.launches_early)
+
+    def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
+        """See ``Kernels``."""
+        norm_heads(x, weight, eps, early=self.launches_early)
+
+    def gated(self, gate_up: torch.Tensor, act: Activation) -> torch.Tensor:
+        """See ``Kernels``."""
+        return gated(gate_up, act, early=self.launches_early)
+
+    def gated_quant(
+        self, gate_up: torch.Tensor, act: Activation, codes: torch.dtype, group: int = 0
+    ) -> Rounded:
+        """See ``Kernels``."""
+        return gated_quant(gate_up, act, codes, group, early=self.launches_early)
+
+    def rope_append(
+        self,
+        heads: torch.Tensor,
+        table: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pool: torch.Tensor,
+        layer: int,
+        num_heads: int,
+        keeps_keys: bool = False,
+    ) -> None:
+        """See ``Kernels``."""
+        rope_append(
+            heads, table, positions, write, pool, layer, num_heads, keeps_keys,
+            early=self.launches_early,
+        )  # fmt: skip
+
+    def gather(
+        self,
+        rows: torch.Tensor,
+        query_indptr: torch.Tensor,
+        page_indptr: torch.Tensor,
+        starts: torch.Tensor,
+        given: torch.Tensor,
+        last_tokens: torch.Tensor,
+        block_table: torch.Tensor,
+        page_size: int,
+        max_tokens: int,
+        ids: torch.Tensor,
+        positions: torch.Tensor,
+        write: torch.Tensor,
+        pages: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        gather(
+            rows, query_indptr, page_indptr, starts, given, last_tokens, block_table, page_size,
+            max_tokens, ids, positions, write, pages, early=self.launches_early,
+        )  # fmt: skip
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        columns: SamplingColumns,
+        chosen: torch.Tensor | None = None,
+        last_tokens: torch.Tensor | None = None,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """See ``Kernels``."""
+        early = self.launches_early
+        return sample(logits, rows, positions, columns, chosen, last_tokens, early=early)
+
     quantise = staticmethod(quantise)
     scaled = staticmethod(scaled)
     grouped_mm = staticmethod(grouped_mm)
     expand = staticmethod(expand)
     block_mm = staticmethod(block_mm)
     block_mm_tiles = staticmethod(block_mm_tiles)
-    rope_append = staticmethod(rope_append)
     decode_attention = staticmethod(decode_attention)
-    gather = staticmethod(gather)
-    sample = staticmethod(sample)
     logprobs = staticmethod(logprobs)
     mask = staticmethod(mask)
     penalise = staticmethod(penalise)

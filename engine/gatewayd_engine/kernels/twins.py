@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 class TorchKernels(TorchExperts):
     """``Kernels`` as they would be written if launches and memory cost nothing."""
 
+    can_launch_early = False
+    launches_early = False
+
     def add_rms_norm(
         self, x: torch.Tensor, delta: torch.Tensor | None, weight: torch.Tensor, eps: float
     ) -> torch.Tensor:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from statistics import median
 from typing import Protocol
 
 import torch
 
 from gatewayd_engine.device.graphs import end_failed
+from gatewayd_engine.tuning.table import Lost
 
 _REPLAYS = 5
 _UNCOUNTED = 2
@@ -23,6 +25,31 @@ class Clock(Protocol):
 
         They must not allocate memory of the device that is read after they return.
         """
+
+
+@contextmanager
+def surviving(device: torch.device, name: str) -> Iterator[None]:
+    """Tell an exception after which the device still computes from one after which it does not.
+
+    Raises:
+        Lost: the device refuses everything, as it does once a kernel has touched foreign memory.
+    """
+    try:
+        yield
+    except Exception as error:
+        if _is_lost(device):
+            raise Lost(f"the device was lost to {name}: {error}") from error
+        raise
+
+
+def _is_lost(device: torch.device) -> bool:
+    if device.type != "cuda":
+        return False
+    try:
+        torch.cuda.synchronize(device)
+    except RuntimeError:
+        return True
+    return False
 
 
 class GraphClock:

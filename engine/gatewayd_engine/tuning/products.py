@@ -12,8 +12,8 @@ from typing import NamedTuple, Protocol
 import torch
 
 from gatewayd_engine.tuning.candidates import DEFAULT, Candidates, Launch, multiply
-from gatewayd_engine.tuning.clock import Clock
-from gatewayd_engine.tuning.table import Lost, Table, case
+from gatewayd_engine.tuning.clock import Clock, surviving
+from gatewayd_engine.tuning.table import Table, case
 
 STAGE = "choosing matrix products"
 OP = "product"
@@ -166,12 +166,9 @@ class _Choice:
                 product.launches[lines] = launch
 
     def _microseconds(self, name: str, clock: Clock) -> float:
-        try:
-            return self._timed(self._launches[name], clock)
-        except Exception as error:
-            if _is_lost(self._x.device):
-                raise Lost(f"the device was lost to {name}: {error}") from error
-            raise
+        launch = self._launches[name]
+        with surviving(self._x.device, name):
+            return self._timed(launch, clock)
 
     def _timed(self, launch: Launch, clock: Clock) -> float:
         self._check(launch, self._size)
@@ -203,14 +200,3 @@ class _Choice:
             worst = (apart / some.norm(dim=1).clamp_min(1e-30)).max().item()
             if not worst <= _MOST_ERROR:  # so that no number is not enough either
                 raise Disagrees(f"its answer is {worst:.1e} away from torch's")
-
-
-def _is_lost(device: torch.device) -> bool:
-    """Whether a device refuses everything, as it does once a kernel has touched foreign memory."""
-    if device.type != "cuda":
-        return False
-    try:
-        torch.cuda.synchronize(device)
-    except RuntimeError:
-        return True
-    return False

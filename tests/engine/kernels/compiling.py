@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import re
 import sys
 from dataclasses import replace
 from typing import Any
@@ -39,6 +40,7 @@ def compile_only(
     warmup: bool,
     num_warps: int,
     num_stages: int = 3,
+    launch_pdl: bool = False,
     **constants: object,
 ) -> None:
     """What ``JITFunction.run`` does before it launches; it tells ones, and multiples of 16."""
@@ -58,9 +60,43 @@ def compile_only(
     }
     source = ASTSource(kernel, signature, places, aligned)
     target = GPUTarget("cuda", CAPABILITY, 32)
-    options = {"num_warps": num_warps, "num_stages": num_stages}
-    if "cubin" in triton.compile(source, target=target, options=options).asm:
-        print(kernel.__name__)
+    options = {"num_warps": num_warps, "num_stages": num_stages, "launch_pdl": launch_pdl}
+    made = triton.compile(source, target=target, options=options).asm
+    if "cubin" not in made:
+        return
+    print(kernel.__name__)
+    if launch_pdl:
+        names = [name for name, kind in signature.items() if kind != "constexpr"]
+        memory = [name if signature[name].startswith("*") else "" for name in names]
+        print("early", kernel.__name__, *before_wait(made["ptx"], memory))
+    elif "griddepcontrol" in made["ptx"]:
+        print("early", kernel.__name__, "is not launched early")
+
+
+def before_wait(ptx: str, names: list[str]) -> list[str]:
+    """Which parameters of a kernel lead to memory that it touches before it waits.
+
+    ``names`` has those of the parameters that are pointers, and nothing for others.
+    Registers are assigned once, so what each is made of follows from the lines before.
+    """
+    made: dict[str, set[str]] = {}
+    found: set[str] = set()
+    for line in ptx.splitlines():
+        if "griddepcontrol.wait" in line:
+            return sorted(found - {""})
+        if re.search(r"\b(ld|st|atom|red|cp)\.(?!param)[\w.]*", line) and "shared" not in line:
+            (address,) = re.findall(r"\[\s*(%rd\d+)", line)
+            found |= made.get(address, set())
+        if parameter := re.search(r"(%\w+), \[\w+_param_(\d+)\]", line):
+            register, number = parameter.groups()
+            at = int(number)
+            made[register] = {names[at]} if at < len(names) else set()
+            continue
+        registers = re.findall(r"%\w+", line)
+        if len(registers) > 1:
+            of = [made.get(register, set()) for register in registers[1:]]
+            made[registers[0]] = set().union(*of)
+    return ["everything: it never waits"]
 
 
 def _is_aligned(value: object) -> bool:
@@ -80,6 +116,8 @@ def main() -> None:
             check(kernels, cpu, *sizes, **named)
 
     half, full = torch.bfloat16, torch.float32
+    # Early or not, a kernel differs by its first instructions only: each way once is enough.
+    kernels.launches_early = True
     launch(checks.add_rms_norm, half, 2, 4096, True)
     launch(checks.add_rms_norm, half, 2, 4096, False)
     launch(checks.norm_heads, half, 2, 40, 128)
@@ -91,6 +129,7 @@ def main() -> None:
         launch(checks.add_rms_norm_quant, half, 2, 4096, True, codes)
         launch(checks.gated_quant, half, 2, 14336, "silu", codes)
         launch(checks.quantise, half, 2, 4096, codes)
+        kernels.launches_early = False
     for n in (2, 33, 1100):
         launch(block_mm, half, n, 2048, 512)
     launch(block_mm, half, 2, 100, 512, 32, True)
@@ -111,15 +150,18 @@ def main() -> None:
     for kind, groups, lines in forms:
         of = {"groups": groups, "lines": lines, "dtype": half}
         launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)
+    kernels.launches_early = True
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
+    launch(checks.gather, [1, 30], [4, 0])
+    launch(checks.sample, half, 1, vocab)
+    kernels.launches_early = False
     launch(checks.rope_append, half, 2, 1, 1, 128, 64, 1)
     for element in (torch.float8_e4m3fn, torch.float8_e5m2):
         launch(checks.rope_append, half, 2, 32, 8, 128, 128, 16, element)
     for case in _decoding(half):
         Lines(case, cpu).attended(kernels)
-    launch(checks.gather, [1, 30], [4, 0])
+    launch(checks.sample, full, 1, vocab)
     for dtype in (half, full):
-        launch(checks.sample, dtype, 1, vocab)
         launch(checks.logprobs, dtype, 1, vocab, 5)
         launch(checks.mask, dtype, 1, vocab)
         launch(checks.penalise, dtype, 1, vocab)

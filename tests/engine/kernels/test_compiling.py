@@ -25,6 +25,16 @@ def launched() -> set[str]:
     }
 
 
+def launched_early() -> set[str]:
+    """Names of those among them that may be launched early."""
+    launches = r"^ +(\w+)\[\(.*\)\]\((?:\n(?! +\)$).*)*launch_pdl=early"
+    return {
+        name
+        for file in FOLDER.glob("*.py")
+        for name in re.findall(launches, file.read_text(), re.MULTILINE)
+    }
+
+
 @pytest.mark.parametrize("capability", ["90", "100"], ids=["hopper", "blackwell"])
 def test_every_kernel_compiles(tmp_path: Path, capability: str) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path)}
@@ -33,5 +43,14 @@ def test_every_kernel_compiles(tmp_path: Path, capability: str) -> None:
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=250
     )
     assert done.returncode == 0, done.stderr
-    assert set(done.stdout.split()) == launched()
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert {name for name, *rest in lines if not rest} == launched()
     assert len(launched()) > 10
+    # Whoever is launched early waits before it touches anything but weights.
+    touched: dict[str, set[str]] = {}
+    for mark, name, *names in [line for line in lines if len(line) > 1]:
+        assert mark == "early"
+        touched.setdefault(name, set()).update(names)
+    assert set(touched) == launched_early()
+    norms = {"_add_rms_norm", "_norm_heads"}
+    assert touched == {name: {"weight"} if name in norms else set() for name in touched}

@@ -1,0 +1,115 @@
+"""What is launched in captured steps is chosen at the start, once for each machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gatewayd_engine.backend import DeviceBackend
+from gatewayd_engine.device.launching import choose_launches
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.tuning import candidates
+from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny
+from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning.tuning import Tuning
+from tests.engine.core.prompts import PROMPTS
+from tests.engine.device import conftest
+from tests.engine.tuning.fake_products import Modules, Recording
+
+pytestmark = [
+    pytest.mark.usefixtures("small_model"),
+    pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True),
+]
+MACHINE = Machine("a chip", "9.0", {})
+CPU = torch.device("cpu")
+Make = Callable[..., Any]
+
+
+def families(modules: Modules) -> list[Candidates]:
+    """What competes with torch."""
+    return [CublasLt(modules, CPU), Tiny(modules)]
+
+
+def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def answers(engine: Any) -> list[list[int]]:
+        ids = [engine.submit(p[:7], max_tokens=5, ignore_eos=True)[0] for p in PROMPTS[:3]]
+        done = engine.run()
+        return [done[i].tokens for i in ids]
+
+    fields: dict[str, Any] = {"dtype": "bfloat16", "max_running": 4}
+    plain = make_device_engine(**fields)
+    assert plain.info.tuning_file == ""
+    expected = answers(plain)
+    monkeypatch.setattr(candidates, "_handle", lambda: 7)
+    for start in range(2):
+        modules = Modules()
+        clock, table = Recording(modules, cublaslt_1=5.0), Table(MACHINE, tmp_path)
+        tuning = Tuning(table, clock, partial(families, modules))
+        with monkeypatch.context() as patch:
+            patch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
+            engine = make_device_engine(**fields)
+        assert (table.measured == 0) == (start == 1)
+        assert bool(clock.calls) == (start == 0)
+        assert engine.info.tuning_file == str(table.path)
+        modules.launched.clear()
+        assert answers(engine) == expected
+        # Three sequences decode as four lines.
+        assert ("cublaslt 1", 4) in modules.launched
+
+
+class Deciding:
+    """A clock by whether launches are early; notes what ran."""
+
+    def __init__(self, kernels: Any, early: float, spoil: Callable[[], object]) -> None:
+        self.kernels, self.early, self.spoil = kernels, early, spoil
+        self.asked: list[bool] = []
+
+    def __call__(self, calls: Sequence[Callable[[], object]]) -> float:
+        for call in calls:
+            call()
+        is_early = self.kernels.launches_early
+        self.asked.append(is_early)
+        if is_early:
+            self.spoil()
+        return self.early if is_early else 100.0
+
+
+@pytest.mark.parametrize(
+    ("can", "early", "is_wrong", "choice"),
+    [
+        (True, 90.0, False, True),
+        (True, 99.0, False, False),
+        (True, 90.0, True, False),
+        (False, 90.0, False, False),
+    ],
+)
+def test_launches_are_early_where_that_is_faster_and_computes_the_same(
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    can: bool,
+    early: float,
+    is_wrong: bool,
+    choice: bool,
+) -> None:
+    runner = device_runner(make_device_engine(max_running=2))
+    kernels = TorchKernels()
+    kernels.can_launch_early = can
+    table = Table(MACHINE)
+
+    def spoil() -> None:
+        runner.logits[0, 0] += 1.0 if is_wrong else 0.0
+
+    clock = Deciding(kernels, early, spoil)
+    choose_launches(runner, kernels, table, clock)
+    assert kernels.launches_early == choice
+    assert clock.asked == ([False, True] if can else [])
+    choose_launches(runner, kernels, table, clock)
+    assert kernels.launches_early == choice
+    assert len(clock.asked) == (2 if can else 0)

@@ -54,10 +54,12 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
         tuning = Tuning(table, clock, partial(families, modules))
         with monkeypatch.context() as patch:
             patch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
+            patch.setattr(TorchKernels, "can_launch_early", True)
             engine = make_device_engine(**fields)
         assert (table.measured == 0) == (start == 1)
         assert bool(clock.calls) == (start == 0)
         assert engine.info.tuning_file == str(table.path)
+        assert {entry.op for entry in table.entries} == {"product", "launches"}
         modules.launched.clear()
         assert answers(engine) == expected
         # Three sequences decode as four lines.

@@ -67,6 +67,31 @@ class Kernels(Products, ExpertKernels, Protocol):
             The normalised stream times the weight, a new tensor of the type of ``x``.
         """
 
+    def norm_mm(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        act: Activation | None,
+        out: torch.Tensor,
+    ) -> None:
+        """Multiply a few lines of the residual stream, normed, and perhaps gate what comes out.
+
+        What ``add_rms_norm`` without ``delta``, a product and ``gated`` would make, rounded less
+        often: the norm's divisor is applied to the sums.
+
+        Args:
+            x: the stream, shape ``[n, columns]``, ``n`` at most 16; not changed.
+            scale: the norm's weight, float32, shape ``[columns]``.
+            eps: added to the mean square.
+            weight: shape ``[rows, columns]``, or with a gate ``[2 * rows, columns]``.
+            bias: of as many rows, or None for nothing.
+            act: the function of the gate; None for no gate.
+            out: all of it is written, shape ``[n, rows]``.
+        """
+
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """Scale each head to a root mean square of one, in place.
 

@@ -111,16 +111,22 @@ def _gated_quant(
 @triton.jit
 def _gate(place: tl.tensor, size: tl.tensor, inside: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
     """What is made of gates and of what is ``size`` behind them, of their type."""
-    gate = tl.load(place, mask=inside, other=0.0).to(tl.float32)
-    up = tl.load(place + size, mask=inside, other=0.0).to(tl.float32)
+    first = tl.load(place, mask=inside, other=0.0)
+    return gate(first, tl.load(place + size, mask=inside, other=0.0), ACT)
+
+
+@triton.jit
+def gate(first: tl.tensor, second: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
+    """A function of the first, rounded, times the second; of their type."""
+    value = first.to(tl.float32)
     if ACT == "silu":
-        gate = gate / (1.0 + tl.exp(-gate))
+        value = value / (1.0 + tl.exp(-value))
     elif ACT == "gelu":
-        gate = 0.5 * gate * (1.0 + tl.math.erf(gate * 0.7071067811865476))
+        value = 0.5 * value * (1.0 + tl.math.erf(value * 0.7071067811865476))
     else:
         # 1 + tanh(y) is 2 / (1 + exp(-2y)); the first factor is 2 * sqrt(2 / pi).
-        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-        gate = gate / (1.0 + tl.exp(-inner))
+        inner = 1.5957691216057308 * (value + 0.044715 * value * value * value)
+        value = value / (1.0 + tl.exp(-inner))
     # Models round here, so whoever compares tokens with them must too.
-    gate = gate.to(place.dtype.element_ty).to(tl.float32)
-    return (gate * up).to(place.dtype.element_ty)
+    value = value.to(first.dtype).to(tl.float32)
+    return (value * second.to(tl.float32)).to(first.dtype)

@@ -14,6 +14,7 @@ from gatewayd_engine.kernels.grouped import grouped_mm
 from gatewayd_engine.kernels.logprobs import logprobs
 from gatewayd_engine.kernels.mask import mask
 from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads
+from gatewayd_engine.kernels.norm_mm import norm_mm
 from gatewayd_engine.kernels.penalties import penalise
 from gatewayd_engine.kernels.rope import rope_append
 from gatewayd_engine.kernels.rounding import quantise, scaled
@@ -55,6 +56,19 @@ class TritonKernels:
     ) -> Rounded:
         """See ``Kernels``."""
         return add_rms_norm_quant(x, delta, weight, eps, codes, group, early=self.launches_early)
+
+    def norm_mm(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        act: Activation | None,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        norm_mm(x, scale, eps, weight, bias, act, out, early=self.launches_early)
 
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """See ``Kernels``."""

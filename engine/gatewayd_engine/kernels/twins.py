@@ -50,6 +50,22 @@ class TorchKernels(TorchExperts):
         """See ``Kernels``."""
         return self.quantise(self.add_rms_norm(x, delta, weight, eps), codes, group)
 
+    def norm_mm(
+        self,
+        x: torch.Tensor,
+        scale: torch.Tensor,
+        eps: float,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        act: Activation | None,
+        out: torch.Tensor,
+    ) -> None:
+        """See ``Kernels``."""
+        wide = torch.mm((x.float() * scale).to(x.dtype).float(), weight.float().t())
+        wide *= torch.rsqrt(x.float().square().mean(-1, keepdim=True) + eps)
+        made = (wide if bias is None else wide.add_(bias)).to(out.dtype)
+        out.copy_(made if act is None else self.gated(made, act))
+
     def norm_heads(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> None:
         """See ``Kernels``."""
         x.copy_(_normalised(x, weight, eps))

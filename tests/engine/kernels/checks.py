@@ -51,6 +51,35 @@ def add_rms_norm(
     assert torch.equal(other, mine)
 
 
+def norm_mm(
+    kernels: Kernels,
+    device: torch.device,
+    dtype: torch.dtype,
+    n: int,
+    columns: int,
+    rows: int,
+    act: Activation | None,
+    has_bias: bool,
+) -> None:
+    x = random(n, columns, dtype=dtype, device=device, scale=3.0)
+    scale = torch.rand(columns, device=device) + 0.5
+    both = rows if act is None else 2 * rows
+    weight = random(both, columns, dtype=dtype, device=device, scale=columns**-0.5)
+    bias = random(both, dtype=dtype, device=device) if has_bias else None
+    # A slice of something larger, as a layer's heads may be.
+    mine, theirs = torch.full((2, n + 1, rows + 3), -7.0, device=device, dtype=dtype)
+    before = x.clone()
+    kernels.norm_mm(x, scale, 1e-5, weight, bias, act, mine[:n, :rows])
+    TWIN.norm_mm(x, scale, 1e-5, weight, bias, act, theirs[:n, :rows])
+    assert torch.equal(x, before)
+    assert (mine[n:] == -7).all()
+    assert (mine[:, rows:] == -7).all()
+    # Sums in another order may round to the neighbour, before the gate and behind it; around zero
+    # that is much of a number.
+    rtol, atol = (1e-4, 1e-4) if dtype == torch.float32 else (2**-5, 2**-5)
+    torch.testing.assert_close(mine, theirs, rtol=rtol, atol=atol)
+
+
 def norm_heads(
     kernels: Kernels, device: torch.device, dtype: torch.dtype, n: int, heads: int, dim: int
 ) -> None:

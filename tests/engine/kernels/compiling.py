@@ -152,6 +152,8 @@ def main() -> None:
         launch(expert_checks.experts, CHOSEN, kind, 2, 256, 256, **of)
     kernels.launches_early = True
     launch(checks.rope_append, half, 2, 32, 8, 128, 128)
+    launch(checks.norm_mm, half, 2, 512, 256, None, False)
+    launch(checks.norm_mm, half, 2, 512, 256, "silu", False)
     launch(checks.gather, [1, 30], [4, 0])
     launch(checks.sample, half, 1, vocab)
     kernels.launches_early = False

@@ -15,7 +15,7 @@ from gatewayd_engine.attention.selective import SelectiveAttention
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, CudaCapture
-from gatewayd_engine.device.launching import choose_launches
+from gatewayd_engine.device.launching import choose_fusion, choose_launches
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
@@ -228,6 +228,7 @@ class DeviceBackend:
                 self._fused.dense, sizes, lambda part: self._progress(STAGE, part)
             )
             choose_launches(runner, self._kernels, tuning.table, tuning.clock)
+            choose_fusion(runner, self._fused.fusion, sizes, tuning.table, tuning.clock)
 
 
 def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:

@@ -20,9 +20,11 @@ from gatewayd_engine.kernels.gated import gate
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.products import Activation
 
-MOST_LINES = 16
-"""Of a product, as many as a matrix unit takes at least."""
+_LINES = 16
+"""As many as a matrix unit multiplies at least; no more are given."""
 _ROWS, _COLUMNS = 32, 128
+_AHEAD = 512
+"""Columns that are asked for before the stream is there."""
 
 
 def norm_mm(
@@ -56,9 +58,10 @@ def norm_mm(
         eps,
         ACT=act,
         HAS_BIAS=bias is not None,
-        LINES=MOST_LINES,
+        LINES=_LINES,
         ROWS=_ROWS,
         COLUMNS=_COLUMNS,
+        AHEAD=_AHEAD,
         EARLY=early,
         num_warps=4,
         num_stages=4,
@@ -85,6 +88,7 @@ def _norm_mm(
     LINES: tl.constexpr,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    AHEAD: tl.constexpr,
     EARLY: tl.constexpr,
 ) -> None:
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -94,6 +98,11 @@ def _norm_mm(
     # A matrix of a large vocabulary has more numbers than an int32 counts.
     first = weight + row.to(tl.int64)[:, None] * weight_stride
     second = first + rows.to(tl.int64) * weight_stride
+    if EARLY:
+        # The matrix is on its way while the kernel before still ends.
+        _prefetch(tl.where(has_row, first, weight), columns, AHEAD)
+        if ACT is not None:
+            _prefetch(tl.where(has_row, second, weight), columns, AHEAD)
     wait(EARLY)
     sums = tl.zeros((ROWS, LINES), tl.float32)
     others = tl.zeros((ROWS, LINES), tl.float32)
@@ -125,3 +134,24 @@ def _norm_mm(
         result = gate(result, made.to(out.dtype.element_ty), ACT)
     target = out + line[None, :] * out_stride + row[:, None]
     tl.store(target, result, mask=has_row & has_line)
+
+
+@triton.jit
+def _prefetch(place: tl.tensor, columns: tl.tensor, COLUMNS: tl.constexpr) -> None:
+    """Ask the second-level cache for the beginning of rows, in lines of 128 bytes.
+
+    Args:
+        place: where each row begins, shape ``[rows, 1]``.
+        columns: of the matrix.
+        COLUMNS: that are asked for.
+    """
+    step: tl.constexpr = 1024 // place.dtype.element_ty.primitive_bitwidth
+    column = tl.minimum(tl.arange(0, COLUMNS // step) * step, columns - 1)[None, :]
+    tl.inline_asm_elementwise(
+        "prefetch.global.L2 [$1]; // $0",
+        "=r,l",
+        [place + column],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )

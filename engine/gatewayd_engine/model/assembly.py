@@ -303,7 +303,7 @@ class LayerBuilder:
         joined = self._apart(prefix, "gate_up_proj", (gate, up))
         gate_up = self.packed(f"{prefix}.gate_up_proj", self._join(joined), self._bias(joined))
         back = self.linear(f"{prefix}.{down}")
-        gated = self._parts.gate(self._spec.activation, back)
+        gated = self._parts.gate(self._spec.activation, back, gate_up)
         self._gates.append(gated)
         return FeedForward(gate_up, back, gated)
 

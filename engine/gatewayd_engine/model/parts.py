@@ -11,6 +11,8 @@ from gatewayd_engine.model.layers import Gated, LinearOp, RMSNorm
 from gatewayd_engine.model.linears.brought import Bringers
 from gatewayd_engine.model.linears.choose import choose
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
+from gatewayd_engine.model.linears.fusion import Gated as Fused
+from gatewayd_engine.model.linears.fusion import Stream
 from gatewayd_engine.model.linears.rounded import RoundedLinear
 from gatewayd_engine.model.linears.stacks import Stack, form_of
 from gatewayd_engine.model.moe import GroupedExperts
@@ -55,8 +57,11 @@ class Parts(Protocol):
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
         """A norm of each head in place, with a weight ``[heads, head_dim]``."""
 
-    def gate(self, name: str, entry: LinearOp) -> Gate:
-        """A gate by its function's name in ``ModelSpec``, for one matrix; see ``norm``."""
+    def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
+        """A gate by its function's name in ``ModelSpec``, for one matrix; see ``norm``.
+
+        ``source`` makes what it is given, if nothing else is given that.
+        """
 
 
 class ExpertParts:
@@ -127,7 +132,7 @@ class PlainParts:
         norm = RMSNorm(weight, eps)
         return lambda heads: heads.copy_(norm(heads))
 
-    def gate(self, name: str, entry: LinearOp) -> Gate:
+    def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
         """See ``Parts``."""
         return Gated(name)
 
@@ -137,12 +142,16 @@ class FusedParts:
 
     Args:
         kernels: of the device.
+
+    Attributes:
+        fusion: which norms and gates matrices take over.
     """
 
     def __init__(self, kernels: Kernels) -> None:
         self._kernels = kernels
         self._linears = DeviceLinears(kernels)
         self.experts: ExpertParts | None = ExpertParts(kernels)
+        self.fusion = self._linears.fusion
 
     @property
     def dense(self) -> list[Apart]:
@@ -163,21 +172,37 @@ class FusedParts:
             # Nobody but the matrix is given it.
             return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes, group))
         fused = self._kernels.add_rms_norm
-        return lambda x, delta=None: fused(x, delta, scale, eps)
+        if not isinstance(entry, Apart):
+            return lambda x, delta=None: fused(x, delta, scale, eps)
+        fusion = self.fusion
+        fusion.is_possible = True
+
+        def norm(x: torch.Tensor, delta: torch.Tensor | None = None) -> torch.Tensor:
+            if x.shape[0] not in fusion.lines:
+                return fused(x, delta, scale, eps)
+            if delta is not None:
+                x.add_(delta)
+            # Nobody but the matrix is given it.
+            return cast("torch.Tensor", Stream(x, scale, eps))
+
+        return norm
 
     def head_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], object]:
         """See ``Parts``."""
         fused, scale = self._kernels.norm_heads, weight.float().contiguous()
         return lambda heads: fused(heads, scale, eps)
 
-    def gate(self, name: str, entry: LinearOp) -> Gate:
+    def gate(self, name: str, entry: LinearOp, source: LinearOp | None = None) -> Gate:
         """See ``Parts``."""
         act = cast("Activation", name)
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.gated_quant, entry.takes, entry.group
             return cast("Gate", lambda joined: quant(joined, act, codes, group))
         fused = self._kernels.gated
-        return lambda joined: fused(joined, act)
+        if not isinstance(source, Apart):
+            return lambda joined: fused(joined, act)
+        source.act = act
+        return lambda joined: joined.value if isinstance(joined, Fused) else fused(joined, act)
 
 
 class BringingParts:

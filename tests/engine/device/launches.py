@@ -82,6 +82,9 @@ class CountedKernels:
         launches: what notes; None for nothing.
     """
 
+    can_launch_early = False
+    launches_early = False
+
     def __init__(self, kernels: Any) -> None:
         self._kernels = kernels
         self.launches: Launches | None = None

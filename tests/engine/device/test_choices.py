@@ -11,8 +11,9 @@ import pytest
 import torch
 
 from gatewayd_engine.backend import DeviceBackend
-from gatewayd_engine.device.launching import choose_launches
+from gatewayd_engine.device.launching import choose_fusion, choose_launches
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.linears.fusion import Fusion
 from gatewayd_engine.tuning import candidates
 from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny
 from gatewayd_engine.tuning.table import Machine, Table
@@ -43,7 +44,7 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
         done = engine.run()
         return [done[i].tokens for i in ids]
 
-    fields: dict[str, Any] = {"dtype": "bfloat16", "max_running": 4}
+    fields: dict[str, Any] = {"dtype": "bfloat16", "max_running": 4, "max_batch_tokens": 16}
     plain = make_device_engine(**fields)
     assert plain.info.tuning_file == ""
     expected = answers(plain)
@@ -59,7 +60,7 @@ def test_an_engine_computes_the_same_with_the_products_that_were_chosen(
         assert (table.measured == 0) == (start == 1)
         assert bool(clock.calls) == (start == 0)
         assert engine.info.tuning_file == str(table.path)
-        assert {entry.op for entry in table.entries} == {"product", "launches"}
+        assert {entry.op for entry in table.entries} == {"product", "launches", "norms and gates"}
         modules.launched.clear()
         assert answers(engine) == expected
         # Three sequences decode as four lines.
@@ -115,3 +116,49 @@ def test_launches_are_early_where_that_is_faster_and_computes_the_same(
     choose_launches(runner, kernels, table, clock)
     assert kernels.launches_early == choice
     assert len(clock.asked) == (2 if can else 0)
+
+
+class Steps:
+    """A runner whose steps write that they ran.
+
+    Attributes:
+        lines: of the last one that ran.
+    """
+
+    def __init__(self, runner: Any) -> None:
+        self.spec, self.logits, self.max_lines = runner.spec, runner.logits, runner.max_lines
+        self.lines = 0
+
+    def uncaptured(self, lines: int) -> Callable[[], None]:
+        def step() -> None:
+            self.lines = lines
+            self.logits[:lines] = 1.0
+
+        return step
+
+
+def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
+    make_device_engine: Make, device_runner: Callable[[Any], Any]
+) -> None:
+    runner: Any = Steps(device_runner(make_device_engine(max_running=8)))
+    fusion, table = Fusion(), Table(MACHINE)
+    asked: list[tuple[int, bool]] = []
+
+    def clock(calls: Sequence[Callable[[], object]]) -> float:
+        (step,) = calls
+        step()
+        asked.append((runner.lines, runner.lines in fusion.lines))
+        return 8.0 if runner.lines in fusion.lines and runner.lines != 2 else 10.0
+
+    sizes = [2, 8, 16, 24]
+    choose_fusion(runner, fusion, sizes, table, clock)
+    assert asked == [], "there is no norm that a matrix could take over"
+    fusion.is_possible = True
+    choose_fusion(runner, fusion, sizes, table, clock)
+    # None that is more than a matrix unit takes, or a step has.
+    assert asked == [(2, False), (2, True), (8, False), (8, True)]
+    assert fusion.lines == {8}
+    fusion.lines.clear()
+    choose_fusion(runner, fusion, sizes, table, clock)
+    assert fusion.lines == {8}
+    assert len(asked) == 4

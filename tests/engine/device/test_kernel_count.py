@@ -56,12 +56,24 @@ def folder(tmp_path: Path, **changed: Any) -> Path:
     return tmp_path
 
 
+EACH = {"rope_append": LAYERS, "attention": LAYERS, "merge": LAYERS}
+ONCE = {"gather": 1, "embedding": 1, "pivots": 1, "draw": 1, "choose": 1}
+APART = {"add_rms_norm": 2 * LAYERS + 1, "mm": 4 * LAYERS + 1, "gated": LAYERS}
+FUSED = {"norm_mm": 2 * LAYERS, "addmm_": 2 * LAYERS, "add_rms_norm": 1, "mm": 1}
+
+
 @pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize(
+    ("is_fused", "kernels_between", "total"), [(False, APART, 327), (True, FUSED, 231)]
+)
 def test_a_captured_step_of_32_layers_launches_so_many_kernels(
     make_device_engine: Callable[..., Any],
     device_runner: Callable[[Any], Any],
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
+    is_fused: bool,
+    kernels_between: dict[str, int],
+    total: int,
 ) -> None:
     kernels = CountedKernels(TorchKernels())
     monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
@@ -83,25 +95,13 @@ def test_a_captured_step_of_32_layers_launches_so_many_kernels(
     (step, *_), gathering = runner._graphs[4], runner._gathering
     gathering.clear()
     step.attention.plan(gathering.scratch(4))
+    if is_fused:
+        runner._decoder._layers[0]._attention.entry._fusion.lines.add(4)
     kernels.launches = launches
     with torch.inference_mode(), launches:
         step.whole()
-    assert launches.counts == Counter(
-        {
-            "gather": 1,
-            "embedding": 1,
-            "add_rms_norm": 2 * LAYERS + 1,
-            "mm": 4 * LAYERS + 1,
-            "rope_append": LAYERS,
-            "attention": LAYERS,
-            "merge": LAYERS,
-            "gated": LAYERS,
-            "pivots": 1,
-            "draw": 1,
-            "choose": 1,
-        }
-    )
-    assert len(launches.made) == 327
+    assert launches.counts == Counter({**EACH, **ONCE, **kernels_between})
+    assert len(launches.made) == total
 
 
 class Shapes:

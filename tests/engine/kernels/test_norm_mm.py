@@ -1,4 +1,4 @@
-"""Products with a norm before and a gate behind: the twin against the parts, the kernel against it."""
+"""Products with norm and gate: the twin against the parts, the kernel against the twin."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ import torch
 
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.linears.device import Apart, DeviceLinears
+from gatewayd_engine.model.linears.fusion import Fusion
 from gatewayd_engine.tuning import candidates as candidates_module
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny, multiply
@@ -31,7 +32,8 @@ def linears(layers: int, rows: int = 48, columns: int = 64, bias: bool = False) 
     made = []
     for _ in range(layers):
         weight = torch.randn(rows, columns, dtype=torch.bfloat16)
-        made.append(Apart(weight, torch.randn(rows).bfloat16() if bias else None))
+        added = torch.randn(rows).bfloat16() if bias else None
+        made.append(Apart(weight, added, TorchKernels(), Fusion()))
     return made
 
 
@@ -148,7 +150,7 @@ def test_operands_that_a_module_would_not_check_stay_torchs(dtype: torch.dtype) 
     clock = Recording(modules, cublaslt_1=5.0, tinygemm2=4.0)
     # Seven columns are no multiple of 16 bytes; nor is any row but the first aligned.
     weight = torch.randn(48, 64 if dtype == torch.float32 else 7).to(dtype)
-    linear = Apart(weight)
+    linear = Apart(weight, None, TorchKernels(), Fusion())
     choose_products(
         [linear], [8], [CublasLt(modules, CPU), Tiny(modules)], Table(MACHINE), clock, print
     )

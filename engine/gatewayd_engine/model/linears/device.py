@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 from weakref import ref
 
 import torch
@@ -12,6 +12,7 @@ from gatewayd_engine.kernels.blocks import blocks
 from gatewayd_engine.kernels.packing import pack
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.model.layers import LinearOp
+from gatewayd_engine.model.linears.fusion import Fusion, Gated, Stream
 from gatewayd_engine.model.linears.grouped import GroupedLinear
 from gatewayd_engine.model.linears.int8 import MOST_COLUMNS
 from gatewayd_engine.model.linears.rounded import (
@@ -27,6 +28,7 @@ from gatewayd_hooks.quantization import GroupedWeight, SparseWeight, StaticWeigh
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.kernels.products import Activation
     from gatewayd_engine.tuning.candidates import Launch
     from gatewayd_hooks.quantization import Weight
 
@@ -44,10 +46,14 @@ class DeviceLinears:
 
     Args:
         kernels: of the device.
+
+    Attributes:
+        fusion: what they take over from the kernels around them.
     """
 
     def __init__(self, kernels: Kernels) -> None:
         self._dense: list[ref[Apart]] = []
+        self.fusion = Fusion()
         self._kernels = kernels
         self._room: Room | None = None
         self._compiled: set[tuple[int, int, int, bool]] = set()
@@ -96,7 +102,7 @@ class DeviceLinears:
         return GroupedLinear(packed, bias, self._kernels, room)
 
     def _apart(self, weight: torch.Tensor, bias: torch.Tensor | None) -> Apart:
-        made = Apart(weight, bias)
+        made = Apart(weight, bias, self._kernels, self.fusion)
         self._dense.append(ref(made))
         return made
 
@@ -124,17 +130,38 @@ class Apart:
     Args:
         weight: shape ``[out, in]``.
         bias: shape ``[out]``.
+        kernels: of the device.
+        fusion: for which lines norms and gates are fused.
 
     Attributes:
+        act: the function of the gate that alone is given what it makes, if it is to gate that.
         matrix: the weight.
         bias: the bias, or None.
         launches: by number of lines, what is faster there than torch's product.
     """
 
-    __slots__ = ("__weakref__", "_weight", "bias", "launches", "matrix")
+    __slots__ = (
+        "__weakref__",
+        "_fusion",
+        "_kernels",
+        "_weight",
+        "act",
+        "bias",
+        "launches",
+        "matrix",
+    )
     rounds_inputs = False
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None = None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        kernels: Kernels,
+        fusion: Fusion,
+    ) -> None:
+        self._kernels = kernels
+        self._fusion = fusion
+        self.act: Activation | None = None
         self.matrix = weight
         self.bias = bias
         self.launches: dict[int, Launch] = {}
@@ -150,7 +177,9 @@ class Apart:
         return self._weight.untyped_storage().data_ptr() == weight.untyped_storage().data_ptr()
 
     def __call__(self, x: torch.Tensor, *, out: torch.Tensor | None = None) -> torch.Tensor:
-        """See ``LinearOp``."""
+        """See ``LinearOp``; from a norm that was left to it, see ``Stream``."""
+        if isinstance(x, Stream):
+            return self._fused(x, out)
         # Looked up at captures and in steps that are not captured; replays do not come here.
         launch = self.launches.get(x.shape[0]) if self.launches else None
         if launch is not None and x.is_contiguous() and (out is None or out.is_contiguous()):
@@ -164,7 +193,19 @@ class Apart:
 
     def add_to(self, onto: torch.Tensor, x: torch.Tensor) -> torch.Tensor | None:
         """See ``LinearOp``."""
+        if onto.shape[0] in self._fusion.lines and self.bias is None:
+            onto.addmm_(x, self._weight)  # no norm follows that could add
+            return None
         return self(x)
+
+    def _fused(self, stream: Stream, out: torch.Tensor | None) -> torch.Tensor:
+        """Norm, multiply, and gate if a gate follows, which is given ``Gated`` then."""
+        x, scale, eps = stream
+        if out is None:
+            rows = self.matrix.shape[0] // (1 if self.act is None else 2)
+            out = x.new_empty(x.shape[0], rows)
+        self._kernels.norm_mm(x, scale, eps, self.matrix, self.bias, self.act, out)
+        return out if self.act is None else cast("torch.Tensor", Gated(out))
 
 
 def row_product(weight: GroupedWeight) -> type[RowLinear] | None:

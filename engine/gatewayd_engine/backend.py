@@ -214,8 +214,8 @@ class DeviceBackend:
             self._kernels,
             self._config.max_batch_tokens,
         )
-        choose = partial(self._choose, runner)
-        warm(runner, self._kernels, self._capture, self._progress, choose)
+        choosing = partial(self._choose, runner)
+        warm(runner, self._kernels, self._capture, self._progress, choosing)
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner

@@ -8,7 +8,6 @@ import torch
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.model.layers import FeedForward
-from gatewayd_engine.model.linears.device import Apart
 from gatewayd_engine.model.moe import MixtureOfExperts, Router
 from gatewayd_engine.model.parts import ExpertParts, FusedParts
 from tests.engine.kernels import expert_checks
@@ -55,7 +54,7 @@ def test_a_graph_follows_its_router(kernels: Kernels) -> None:
         for rows, columns in ((2 * INNER, HIDDEN), (HIDDEN, INNER))
     ]
     gate = torch.randn(EXPERTS, HIDDEN, dtype=HALF, device=CUDA) * HIDDEN**-0.5
-    router = Router(Apart(gate), TOP_K, renormalise=True)
+    router = Router(fused.linear(gate, None, HALF), TOP_K, renormalise=True)
     stacks = []
     for all_ in matrices:
         stack = parts.stack(all_[0], EXPERTS, *all_.shape[1:])
@@ -63,11 +62,11 @@ def test_a_graph_follows_its_router(kernels: Kernels) -> None:
         stacks.append(stack)
     gate_up, down = stacks
     layer = parts.mixture(router, gate_up, down, "silu", HALF)
-    backs = [Apart(each) for each in matrices[1]]
+    backs = [fused.linear(each, None, HALF) for each in matrices[1]]
     loop = MixtureOfExperts(
         router,
         [
-            FeedForward(Apart(first), back, fused.gate("silu", back))
+            FeedForward(fused.linear(first, None, HALF), back, fused.gate("silu", back))
             for first, back in zip(matrices[0], backs, strict=True)
         ],
     )

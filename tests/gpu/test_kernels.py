@@ -30,9 +30,14 @@ Outputs = tuple[torch.Tensor, ...]
 Call = Callable[[Kernels], Outputs]
 
 
-@pytest.fixture
-def kernels() -> Kernels:
-    return choose(CUDA)
+@pytest.fixture(params=[False, True], ids=["in turn", "early"])
+def kernels(request: pytest.FixtureRequest) -> Kernels:
+    """Kernels that are launched one after the other, and such that begin early."""
+    made = choose(CUDA)
+    if request.param and not made.can_launch_early:
+        pytest.skip("launches are never early on this GPU")
+    made.launches_early = request.param
+    return made
 
 
 @pytest.fixture(params=[torch.bfloat16, torch.float32], ids=["bfloat16", "float32"])

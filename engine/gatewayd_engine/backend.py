@@ -204,6 +204,7 @@ class DeviceBackend:
             max_lines=len(rows.seed),
             max_len=rows.tokens.shape[1],
             shares_prefixes=self._config.cascade_attention,
+            tuning=self._tuning,
         )
         runner = DeviceRunner(
             decoder,

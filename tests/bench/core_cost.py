@@ -38,6 +38,10 @@ class _Nothing(CapturedAttention):
     def plan(self, host: HostPlan) -> None:
         """Nothing is planned."""
 
+    def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """What would be launched, if anything was."""
+        return query.flatten(1)
+
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """What would be launched, if anything was."""
         return heads.flatten(1)

@@ -11,12 +11,14 @@ from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.decode import DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.measuring import DecodeChoice
 from gatewayd_engine.attention.paged import PagedAttention
 from gatewayd_engine.attention.prefixes import LEAST_SAVED
 from gatewayd_engine.kv.pool import KvPool
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+    from gatewayd_engine.tuning.tuning import Tuning
 
 _HEAD_DIMS = (64, 128, 256)
 _AMPERE = 8
@@ -30,6 +32,7 @@ def device_attention(
     max_lines: int,
     max_len: int,
     shares_prefixes: bool,
+    tuning: Tuning | None = None,
 ) -> DeviceAttention:
     """FlashInfer's where it is installed and knows the model's heads, torch's and ours elsewhere.
 
@@ -41,6 +44,8 @@ def device_attention(
         max_lines: most sequences of a step.
         max_len: tokens that a sequence may reach.
         shares_prefixes: whether lines that begin alike are attended together.
+        tuning: chooses between FlashInfer's captured decode steps and ours by measuring; None takes
+            FlashInfer's.
     """
     data = pool.data
     if not data.is_cuda:
@@ -62,4 +67,5 @@ def device_attention(
 
         other = FlashAttention(shape, pool, append)
     own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
-    return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None)
+    choice = None if tuning is None else DecodeChoice(shape, pool, tuning.table, tuning.clock)
+    return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None, choice)

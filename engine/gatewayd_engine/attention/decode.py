@@ -18,6 +18,7 @@ from gatewayd_engine.attention.device import (
     DeviceAttention,
     RotatingAttend,
 )
+from gatewayd_engine.attention.measuring import DecodeChoice, ForLengths
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.splits import (
     SharedPages,
@@ -147,7 +148,7 @@ class CapturedDecode(CapturedAttention):
         return self.attended(layer, of.append(layer, heads, inputs))
 
     def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
-        """What queries ``[lines, num_heads, head_dim]`` see of keys that are in the pool."""
+        """See ``CapturedAttention``."""
         splits = self._splits[self._of.shape.windows[layer]]
         self._of.attend(layer, query, self._inputs, splits, self._shared, self._out)
         return self._flat
@@ -168,18 +169,25 @@ class DecodeAttention:
 
     Args:
         kernels: of the model.
-        other: for steps with prompts; if its decode steps can be captured, it attends these too,
-            but for those whose lines share a beginning.
+        other: for steps with prompts; if its decode steps can be captured, too, it attends those
+            for which our kernels are not chosen.
         least_saved: tokens that lines must have in common, beyond the first line's, to be
             attended once; None attends each line by itself. With windows that is never done: a
             token may not see the beginning any more.
+        choice: chooses between both kinds of captured steps; None takes the other's, but for steps
+            whose lines share a beginning.
     """
 
     def __init__(
-        self, kernels: DecodeKernels, other: DeviceAttention, least_saved: int | None = None
+        self,
+        kernels: DecodeKernels,
+        other: DeviceAttention,
+        least_saved: int | None = None,
+        choice: DecodeChoice | None = None,
     ) -> None:
         self._kernels = kernels
         self._other = other
+        self._choice = choice
         self.least_saved = None if any(kernels.shape.windows) else least_saved
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
@@ -191,6 +199,15 @@ class DecodeAttention:
         kinds: list[CapturedAttention] = []
         if self.least_saved is not None and inputs.host.num_lines > 1:
             kinds.append(CapturedDecode(self._kernels, inputs, shares_prefixes=True))
-        if isinstance(self._other, CapturingAttention):
-            return [*kinds, *self._other.captured(inputs)]
-        return [*kinds, CapturedDecode(self._kernels, inputs)]
+        if not isinstance(self._other, CapturingAttention):
+            return [*kinds, CapturedDecode(self._kernels, inputs)]
+        theirs = self._other.captured(inputs)
+        if self._choice is None or len(theirs) != 1:
+            return [*kinds, *theirs]
+        candidates = {"flashinfer": theirs[0], "triton": CapturedDecode(self._kernels, inputs)}
+        names = self._choice.names(inputs, candidates)
+        for name in dict.fromkeys(names):
+            is_chosen = [name == other for other in names]
+            inner = candidates[name]
+            kinds.append(inner if all(is_chosen) else ForLengths(inner, is_chosen))
+        return kinds

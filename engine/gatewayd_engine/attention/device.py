@@ -44,12 +44,24 @@ class CapturedAttention(RotatingAttend):
     __slots__ = ()
 
     def suits(self, host: HostPlan) -> bool:
-        """Whether it may attend a step; the same for all steps with this ``longest``.
+        """Whether it is for a step.
 
         Args:
             host: as many lines as were captured, each of one token.
         """
         return True
+
+    @abstractmethod
+    def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """Attend to what is in the pool.
+
+        Args:
+            layer: which layer.
+            query: one rotated query of each line, shape ``[lines, num_heads, head_dim]``.
+
+        Returns:
+            As of ``__call__``.
+        """
 
     @abstractmethod
     def plan(self, host: HostPlan) -> None:

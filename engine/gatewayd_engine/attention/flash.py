@@ -145,6 +145,10 @@ class _Step(RotatingAttend):
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
         query = self._append(layer, heads, self._inputs, keeps_keys=self._keeps_keys)
+        return self.attended(layer, query)
+
+    def attended(self, layer: int, query: torch.Tensor) -> torch.Tensor:
+        """See ``CapturedAttention``."""
         queries = query.split_with_sizes(self._sizes)
         window, kv = self._windows[layer], self._layers[layer]
         for q, (runs, out) in zip(queries, self._parts, strict=True):

@@ -142,6 +142,9 @@ class Sequences:
             page_indptr=self._host(indptr),
             last_page_len=self._host(last),
             shared_pages=shared_pages,
+            longest=max(
+                (self.known[row].shape[1] + count for row, count in counts.items()), default=1
+            ),
         )
         return StepInputs(
             ids=self._on_device(torch.zeros(len(positions), dtype=torch.int64)),

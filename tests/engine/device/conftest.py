@@ -64,7 +64,13 @@ def make_device_engine(
         return DeviceBackend(config, TorchKernels(), capture, progress)
 
     def attention(
-        shape: Any, pool: Any, append: Any, *sizes: Any, shares_prefixes: bool, **named: Any
+        shape: Any,
+        pool: Any,
+        append: Any,
+        *sizes: Any,
+        shares_prefixes: bool,
+        tuning: Any,
+        **named: Any,
     ) -> Any:
         own = DecodeKernels(shape, pool, append, *sizes, **named)
         least = 64 if shares_prefixes else None

@@ -169,6 +169,7 @@ def test_lines_with_drafts_are_planned_as_chunks() -> None:
 def test_a_plan_is_not_written_over_by_the_next() -> None:
     step = Step({0: (0, 30), 1: (7, 1)})
     host, _ = step.made(2)
+    assert host.longest == 30
     before = [t.tolist() for t in (host.query_indptr, host.page_indptr, host.last_page_len)]
     step.batch = step.gathered({2: (3, 1)}, None)
     step.made(4)

@@ -51,7 +51,7 @@ def own(sequences: Sequences) -> DecodeAttention:
     """What it gets without FlashInfer."""
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
     kernels = DecodeKernels(shape, pool, append, choose(torch.device("cuda")), 8, 1600)
-    return DecodeAttention(kernels, PagedAttention(shape, pool, append))
+    return DecodeAttention(kernels, PagedAttention(shape, pool, append, kernels))
 
 
 @contextmanager

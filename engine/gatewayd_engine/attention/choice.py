@@ -55,9 +55,10 @@ def device_attention(
         and pool.dtype in (torch.bfloat16, torch.float16)
         and shape.head_dim in _HEAD_DIMS
     )
+    own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
     other: DeviceAttention
     if not knows or find_spec("flashinfer") is None:
-        other = PagedAttention(shape, pool, append)
+        other = PagedAttention(shape, pool, append, own)
     elif shares_prefixes:
         from gatewayd_engine.attention.cascade import CascadeAttention
 
@@ -66,6 +67,5 @@ def device_attention(
         from gatewayd_engine.attention.flash import FlashAttention
 
         other = FlashAttention(shape, pool, append)
-    own = DecodeKernels(shape, pool, append, kernels, max_lines, max_len)
     choice = None if tuning is None else DecodeChoice(shape, pool, tuning.table, tuning.clock)
     return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None, choice)

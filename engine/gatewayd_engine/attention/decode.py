@@ -6,6 +6,8 @@ the host does nothing for attention between two replays.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -31,6 +33,12 @@ from gatewayd_engine.kv.pool import KvPool
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import Kernels
+
+
+EagerDecode = Callable[[int, torch.Tensor, torch.Tensor], None]
+"""Attends lines of one token, of a layer and all queries of a step, and writes to their answers."""
+MOST_KINDS = 3
+"""Captures of one size: FlashInfer's attention and ours, and that of lines with one beginning."""
 
 
 class DecodeKernels:
@@ -63,6 +71,21 @@ class DecodeKernels:
         self._multiprocessors = num_multiprocessors(pool.data.device)
         sizes = [self._scratch_size(lines) for lines in range(1, max_lines + 1)]
         self._scratch = torch.empty(max(sizes), dtype=torch.float32, device=pool.data.device)
+
+    def eager(self, inputs: StepInputs, num_lines: int) -> EagerDecode:
+        """Attends the first lines of a step, each of one token."""
+        first = replace(
+            inputs,
+            page_indptr=inputs.page_indptr[: num_lines + 1],
+            last_page_len=inputs.last_page_len[:num_lines],
+        )
+        splits = {window: self.splits(num_lines, window) for window in set(self.shape.windows)}
+
+        def attend(layer: int, query: torch.Tensor, out: torch.Tensor) -> None:
+            of_window = splits[self.shape.windows[layer]]
+            self.attend(layer, query[:num_lines], first, of_window, None, out[:num_lines])
+
+        return attend
 
     def splits(self, num_lines: int, window: int) -> int:
         """Into how many parts contexts are split at most, in steps of so many lines."""

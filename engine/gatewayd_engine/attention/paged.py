@@ -8,6 +8,7 @@ come from the host's plan and everything else stays on the device.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,9 @@ from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
+
+if TYPE_CHECKING:
+    from gatewayd_engine.attention.decode import DecodeKernels, EagerDecode
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +47,22 @@ class PagedAttention:
         shape: the model's attention.
         pool: where keys and values are.
         append: rotates, and writes keys and values to the pool.
+        kernels: attend sequences that decode; None attends these in torch, too.
     """
 
     least_saved = None
 
-    def __init__(self, shape: AttentionShape, pool: KvPool, append: Append) -> None:
+    def __init__(
+        self,
+        shape: AttentionShape,
+        pool: KvPool,
+        append: Append,
+        kernels: DecodeKernels | None = None,
+    ) -> None:
         self._shape = shape
         self._pool = pool
         self._append = append
+        self._kernels = kernels
         self._windows = sorted(set(shape.windows))
 
     def eager(self, inputs: StepInputs, out: torch.Tensor | None = None) -> RotatingAttend:
@@ -58,11 +70,12 @@ class PagedAttention:
         host = inputs.host
         tokens, pages = host.query_indptr.tolist(), host.page_indptr.tolist()
         n = host.num_decode
-        groups = [self._lines(inputs, 0, n, 0, n, pages)] if n else []
+        decode = None if self._kernels is None or not n else self._kernels.eager(inputs, n)
+        groups = [self._lines(inputs, 0, n, 0, n, pages)] if n and decode is None else []
         for line in range(n, host.num_lines):
             first, end = tokens[line : line + 2]
             groups.append(self._lines(inputs, line, line + 1, first, end, pages))
-        return _Step(self._shape, self._pool, self._append, inputs, groups, out)
+        return _Step(self._shape, self._pool, self._append, inputs, groups, out, decode)
 
     def _lines(
         self, inputs: StepInputs, line: int, end_line: int, first: int, end: int, indptr: list[int]
@@ -90,7 +103,7 @@ class PagedAttention:
 class _Step(RotatingAttend):
     """The layers of one step."""
 
-    __slots__ = ("_append", "_groups", "_inputs", "_out", "_pool", "_shape")
+    __slots__ = ("_append", "_decode", "_groups", "_inputs", "_out", "_pool", "_shape")
 
     def __init__(
         self,
@@ -100,6 +113,7 @@ class _Step(RotatingAttend):
         inputs: StepInputs,
         groups: list[_Lines],
         out: torch.Tensor | None,
+        decode: EagerDecode | None,
     ) -> None:
         self._shape = shape
         self._pool = pool
@@ -107,6 +121,7 @@ class _Step(RotatingAttend):
         self._inputs = inputs
         self._groups = groups
         self._out = out
+        self._decode = decode
 
     def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
         """See ``RotatingAttend``."""
@@ -114,6 +129,8 @@ class _Step(RotatingAttend):
         out = self._out
         if out is None:
             out = torch.empty_like(query, memory_format=torch.contiguous_format)
+        if self._decode is not None:
+            self._decode(layer, query, out)
         for group in self._groups:
             out[group.first : group.end] = self._attend(
                 layer, group, query[group.first : group.end]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import torch
 
+from gatewayd_engine.attention.decode import MOST_KINDS
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.attention.workspaces import device_bytes
 from gatewayd_engine.device.graphs import sizes
@@ -25,7 +26,8 @@ kilobytes for a piece of ten kernels, and a few hundred for a whole step of some
 the log says what is free in the end."""
 _REST = 256 << 20
 """Bytes for what is not worked out: memory that captured steps compute in, 30 MB for 512 tokens of
-Llama 3.1 8B, and as much as logits for what samples; rows, and what lies beside it unused."""
+Llama 3.1 8B, and as much as logits for what samples; partial answers of decode attention, 17 MB
+there; rows, and what lies beside it unused."""
 
 
 class DoesNotFit(Exception):
@@ -122,8 +124,10 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
     # At most: they are chosen by measuring.
     counts = token_counts(max(max_tokens, max_lines))
     made += _of_experts(spec, max(max_lines, *counts), decoder.dtype.itemsize)
-    # A piece before each layer's attention and one behind the last; two of each decode step.
-    captured = (spec.num_layers + 1) * len(counts) + 2 * len(sizes(max_lines))
+    # A piece before each layer's attention and one behind the last; two of each decode step, with
+    # each kind of attention.
+    steps = 2 * MOST_KINDS * len(sizes(max_lines))
+    captured = (spec.num_layers + 1) * len(counts) + steps
     return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
 
 

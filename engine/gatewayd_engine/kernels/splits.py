@@ -57,6 +57,8 @@ def fills(num_programs: int, multiprocessors: int) -> bool:
 def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
     """Parts of each context, so that a device is busy when all lines are long.
 
+    A power of two, because each number is compiled anew.
+
     Args:
         num_programs: of a launch that splits nothing.
         max_len: tokens of the longest context, or of the longest window.
@@ -65,7 +67,8 @@ def num_splits(num_programs: int, max_len: int, multiprocessors: int) -> int:
     if fills(num_programs, multiprocessors):
         return 1
     wanted = PROGRAMS_EACH * multiprocessors // num_programs
-    return max(1, min(wanted, -(-max_len // LEAST_TOKENS), _MOST_SPLITS))
+    most = min(wanted, -(-max_len // LEAST_TOKENS), _MOST_SPLITS)
+    return 1 << max(most, 1).bit_length() - 1
 
 
 def row_tile(num_rows: int) -> int:

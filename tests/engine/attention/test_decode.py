@@ -27,7 +27,7 @@ def attention_of(
     own = DecodeKernels(
         sequences.shape, sequences.pool, sequences.append, kernels or TorchKernels(), 9, 240
     )
-    other = PagedAttention(sequences.shape, sequences.pool, sequences.append)
+    other = PagedAttention(sequences.shape, sequences.pool, sequences.append, own)
     return DecodeAttention(own, other, least_saved)
 
 
@@ -83,6 +83,19 @@ def test_contexts_are_split_where_lines_leave_the_chip_idle(
         (attend,) = attention.captured(static.inputs)
         check(static, attend, [0])
         assert kernels.splits[-2:] == [(0, of_whole), (100, 1)]
+
+
+@pytest.mark.parametrize("windows", [(0, 0), (9, 0)])
+def test_lines_that_decode_beside_prompts_attend_by_the_kernels(windows: tuple[int, ...]) -> None:
+    sequences = Sequences(replace(SHAPE, windows=windows), seed=1)
+    attention = attention_of(sequences, kernels := Noted())
+    for row, length in enumerate([1, 4, 5, 33, 80]):
+        sequences.fill(row, length)
+    sequences.check(attention, {3: 1, 0: 1, 4: 1, 1: 7, 5: 2})
+    assert len(kernels.splits) == 2
+    sequences.check(attention, {3: 1, 0: 1}, out=torch.full((2, 6, 8), 7.0))
+    sequences.check(attention, {0: 3, 2: 2})
+    assert len(kernels.splits) == 4
 
 
 def test_a_beginning_that_lines_share_is_replayed_too(monkeypatch: pytest.MonkeyPatch) -> None:

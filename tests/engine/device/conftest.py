@@ -75,7 +75,7 @@ def make_device_engine(
         own = DecodeKernels(shape, pool, append, *sizes, **named)
         least = 64 if shares_prefixes else None
         if request.param == "own":
-            return DecodeAttention(own, PagedAttention(shape, pool, append), least)
+            return DecodeAttention(own, PagedAttention(shape, pool, append, own), least)
         if shares_prefixes:
             flash = flashinfer.CascadeAttention(shape, pool, append, least_saved=64)
         else:

@@ -146,11 +146,12 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     # 512 tokens: queries, keys and values; what is attended; what the layers leave.
     rooms = 512 * (48 * 128 + 32 * 128 + 4096) * 2
     # Eight numbers of tokens by 33 pieces; 1, 2, 4, every 8th to 256, each with and without tokens.
-    graphs = (8 * 33 + 2 * (3 + 32)) * (512 << 10)
+    # Such a step with three kinds of attention at most.
+    graphs = (8 * 33 + 2 * 3 * (3 + 32)) * (512 << 10)
     assert later == logits + attention + rest + rooms + graphs
     # Of more lines only logits and decode steps.
     more = made_later(decoder_of(spec_of()), 8192, 512, captures=True)
-    assert more - later == logits + 2 * 16 * (512 << 10)
+    assert more - later == logits + 2 * 3 * 16 * (512 << 10)
     two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 32 << 20
     decoder = decoder_of(spec_of(), is_capturable=False)

@@ -171,12 +171,12 @@ def main() -> None:
 
 def _decoding(half: torch.dtype) -> list[Case]:
     """Decode steps, of one query and of drafts in a row and in a tree."""
-    llama = Case((250, 3), num_heads=32, kv_heads=8, dim=128, page_size=16, splits=33, dtype=half)
+    llama = Case((250, 3), num_heads=32, kv_heads=8, dim=128, page_size=16, splits=32, dtype=half)
     return [
         llama,
         replace(llama, splits=1, element=torch.float8_e4m3fn, has_sinks=True, window=128),
         replace(llama, num_heads=16, dim=256, softcap=50.0, width=5, counts=(5, 2), splits=3),
-        replace(llama, splits=2, shared=(3, 33)),
+        replace(llama, splits=2, shared=(3, 32)),
         replace(llama, width=64, parents=(-1, *range(63)), splits=3, window=16),
     ]
 

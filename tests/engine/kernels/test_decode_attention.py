@@ -77,8 +77,8 @@ def test_a_token_that_is_no_number_is_told_to_who_sees_it(
 
 
 def test_contexts_are_split_until_the_chip_is_busy() -> None:
-    assert num_splits(8, 8192, 132) == 33
-    assert num_splits(8, 300, 132) == 3
+    assert num_splits(8, 8192, 132) == 32
+    assert num_splits(8, 300, 132) == 2
     assert num_splits(64, 8192, 132) == 4
     assert num_splits(200, 8192, 132) == 1
     assert num_splits(1000, 8192, 132) == 1

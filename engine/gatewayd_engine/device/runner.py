@@ -168,7 +168,7 @@ class DeviceRunner:
                 self._state.last_tokens,
             )
 
-        return CapturedStep(attention, forward, whole)
+        return CapturedStep(attention, capture.whole(forward), capture.whole(whole))
 
     @torch.inference_mode()
     def launch(self, batch: StepBatch) -> Launched:

@@ -18,8 +18,8 @@ ROOTS = [
     "device/pieces.py:Pieces._launch",
 ]
 _HOST = {
-    # Attention of a CPU.
-    "attention": "contexts dense groups prefixes reference selection selective steady",
+    # Attention of a CPU, and what is measured at the start.
+    "attention": "contexts dense groups measuring prefixes reference selection selective steady",
     # Matrices of a CPU.
     "model/linears": "brought choose dequantized halves int4 int8 packed sixteens sums",
     # How weights are read.

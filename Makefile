@@ -94,13 +94,13 @@ gpu-kit: install ## pack .gpu: what a GPU machine without network lacks; says wh
 	$(BIN)/python -m tests.gpu.kit.pack
 
 gpu-first: ## the first run on a GPU, 9 minutes; figures in OUT=out, FIRST_DEVICE=cpu rehearses
-	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run first
+	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit first
 
 gpu: ## all rows of docs/benchmarks.md, then the quick tests of tests/gpu: ten minutes; OUT=out
-	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run gpu
+	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit gpu
 
 gpu-all: ## those, and the tests that compile for minutes
-	OUT=$(OUT) $(GPU_PYTHON) -m tests.gpu.kit.run all
+	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit all
 
 gpu-probe: ## what each kernel of a decode step costs, beside others that do the same; 2 minutes
 	@mkdir -p $(OUT)

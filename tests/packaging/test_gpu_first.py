@@ -37,8 +37,8 @@ ROWS = [
 
 def first(out: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "tests.gpu.kit.run", "first"],
-        cwd=ROOT,
+        [sys.executable, str(ROOT / "tests/gpu/kit"), "first"],
+        cwd=out,
         env={**os.environ, "FIRST_DEVICE": "cpu", "OUT": str(out), **variables},
         capture_output=True,
         text=True,

@@ -45,6 +45,7 @@ def environment(archive: Path = ARCHIVE) -> dict[str, str]:
             )
         folder = _unpacked(archive)
         installed.write(folder / "entry")
+        _claim_tests(folder / "entry")
         paths += [str(folder / "entry"), str(folder / "site")]
         found |= {
             "FLASHINFER_WORKSPACE_BASE": str(folder),
@@ -57,6 +58,13 @@ def environment(archive: Path = ARCHIVE) -> dict[str, str]:
         paths += [one for one in others.split(os.pathsep) if one not in paths]
     # Before what is installed: a package of the kit is the newer one.
     return found | {"PYTHONPATH": os.pathsep.join(paths)}
+
+
+def _claim_tests(folder: Path) -> None:
+    """Make ``tests`` ours: it is no package here, so one of the image's would be imported."""
+    package = folder / "tests"
+    package.mkdir(exist_ok=True)
+    (package / "__init__.py").write_text(f"__path__ = [{str(ROOT / 'tests')!r}]\n", "utf-8")
 
 
 def is_installed() -> bool:

@@ -1,6 +1,6 @@
 """``make gpu-first``, ``make gpu`` and ``make gpu-all``: a plan's steps, and a summary at the end.
 
-    python3 -m tests.gpu.kit.run first|gpu|all
+    python3 tests/gpu/kit first|gpu|all
 
 Logs, documents and ``summary.txt`` are in ``OUT``. ``FIRST_DEVICE=cpu`` rehearses without a GPU,
 ``FIRST_SECONDS`` is another limit for all steps, ``FIRST_ONLY="nano 8b:serve"`` runs some.

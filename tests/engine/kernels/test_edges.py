@@ -17,6 +17,21 @@ LOGITS = torch.tensor([4.0, 2.0, 1.0, 1.0]).log()
 OPEN = Filters(1.0, 0, 1.0, 0.0, 3)
 
 
+class Another(TorchKernels):
+    """Chooses another token for the first line, wherever tokens are written."""
+
+    def other(self, token: int) -> int:
+        raise NotImplementedError
+
+    def sample(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        tokens, best = super().sample(*given)
+        tokens[0] = self.other(int(tokens[0]))
+        if len(given) > 4:
+            rows, last_tokens = given[1], given[5]
+            last_tokens[int(rows[0])] = tokens[0]
+        return tokens, best
+
+
 def test_the_token_at_which_top_p_ends_may_be_kept_or_not() -> None:
     at = OPEN._replace(top_p=0.75)
     assert may_differ(LOGITS, at, 9, 2, 0)
@@ -49,11 +64,9 @@ def test_tokens_that_score_alike_may_be_drawn_for_one_another() -> None:
 
 
 def test_one_token_that_is_wrong_is_not_let_pass() -> None:
-    class Wrong(TorchKernels):
-        def sample(self, logits: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            tokens, best = super().sample(logits, *others)
-            tokens[0] = (tokens[0] + 1) % logits.shape[1]
-            return tokens, best
+    class Wrong(Another):
+        def other(self, token: int) -> int:
+            return (token + 1) % 50
 
     with pytest.raises(AssertionError, match=r"Filters\(temperature"):
         checks.sample(Wrong(), torch.device("cpu"), torch.float32, 8, 50)
@@ -65,10 +78,8 @@ def test_one_token_at_an_edge_is_let_pass(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(checks, "random", lambda *_, **__: logits)
     monkeypatch.setattr(checks, "mixed_columns", lambda *_: columns)
 
-    class Keeps(TorchKernels):
-        def sample(self, logits: torch.Tensor, *others: Any) -> tuple[torch.Tensor, torch.Tensor]:
-            tokens, best = super().sample(logits, *others)
-            tokens[0] = 3
-            return tokens, best
+    class Keeps(Another):
+        def other(self, token: int) -> int:
+            return 3
 
     checks.sample(Keeps(), torch.device("cpu"), torch.float32, 8, 50)

@@ -20,6 +20,7 @@ import triton.language as tl
 
 from gatewayd_engine.kernels.attending import LOG2E, attend, count_bits
 from gatewayd_engine.kernels.decode_parts import merge_parts, range_of, store_part
+from gatewayd_engine.kernels.early import wait
 from gatewayd_engine.kernels.shared_attention import attend_shared
 from gatewayd_engine.kernels.splits import LEAST_TOKENS, SharedPages, row_tile, token_tile
 
@@ -42,6 +43,7 @@ def decode_attention(
     splits: int,
     scratch: torch.Tensor | None,
     shared: SharedPages | None = None,
+    early: bool = False,
 ) -> None:
     """See ``Kernels``."""
     tokens, num_heads, dim = query.shape
@@ -105,11 +107,14 @@ def decode_attention(
         MASK=mask,
         BLOCK_M=block_m,
         BLOCK_N=token_tile(block_d, query.dtype),
+        EARLY=early,
         num_warps=8 if block_m * block_d > 1 << 13 else 4,
         num_stages=3,
+        launch_pdl=early,
     )
     if splits + shared_splits > 1:
-        merge_parts(page_indptr, last_page_len, counts, shared_pages, sinks, out, partial, **sizes)
+        lengths = (page_indptr, last_page_len, counts, shared_pages)
+        merge_parts(*lengths, sinks, out, partial, early=early, **sizes)
 
 
 @triton.jit(do_not_specialize=["rows"])
@@ -151,7 +156,9 @@ def _decode_attention(
     MASK: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    wait(EARLY)
     TILES: tl.constexpr = (WIDTH * GROUP + BLOCK_M - 1) // BLOCK_M
     line, kv_head, split = tl.program_id(0) // TILES, tl.program_id(1), tl.program_id(2)
     first, length, count, low, parts, each = range_of(

@@ -11,6 +11,7 @@ import triton
 import triton.language as tl
 
 from gatewayd_engine.kernels.attending import LOG2E, part_of
+from gatewayd_engine.kernels.early import wait
 
 
 def merge_parts(
@@ -26,6 +27,7 @@ def merge_parts(
     SHARED_SPLITS: int,
     DIM: int,
     BLOCK_D: int,
+    early: bool = False,
     **sizes: int,
 ) -> None:
     """Merge the parts of each query and head into ``out``; see ``decode_attention``."""
@@ -49,7 +51,9 @@ def merge_parts(
         HAS_SINKS=sinks is not None,
         **sizes,
         BLOCK_S=block,
+        EARLY=early,
         num_warps=8 if block * BLOCK_D > 1 << 12 else 4,
+        launch_pdl=early,
     )
 
 
@@ -127,7 +131,9 @@ def _merge_parts(
     BLOCK_D: tl.constexpr,
     LEAST: tl.constexpr,
     BLOCK_S: tl.constexpr,
+    EARLY: tl.constexpr,
 ) -> None:
+    wait(EARLY)
     token, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     _, _, _, low, parts, _ = range_of(
         tl.program_id(0) // WIDTH,

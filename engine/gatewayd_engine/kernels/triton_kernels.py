@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
@@ -101,6 +103,11 @@ class TritonKernels:
             early=self.launches_early,
         )  # fmt: skip
 
+    @property
+    def decode_attention(self) -> Callable[..., None]:
+        """See ``Kernels``."""
+        return partial(decode_attention, early=self.launches_early)
+
     def gather(
         self,
         rows: torch.Tensor,
@@ -142,7 +149,6 @@ class TritonKernels:
     expand = staticmethod(expand)
     block_mm = staticmethod(block_mm)
     block_mm_tiles = staticmethod(block_mm_tiles)
-    decode_attention = staticmethod(decode_attention)
     logprobs = staticmethod(logprobs)
     mask = staticmethod(mask)
     penalise = staticmethod(penalise)

@@ -192,8 +192,8 @@ class TorchKernels(TorchExperts):
         write: torch.Tensor,
         pages: torch.Tensor,
     ) -> None:
-        """See ``Kernels``. Asks the device for the number of pages."""
-        num_tokens, num_pages = len(given), int(page_indptr[-1])
+        """See ``Kernels``."""
+        num_tokens = len(given)
         token = torch.arange(num_tokens, device=rows.device)
         line = torch.searchsorted(query_indptr[1:].contiguous(), token, right=True)
         position = (starts[line] + token - query_indptr[line]).long()
@@ -202,9 +202,14 @@ class TorchKernels(TorchExperts):
         positions[:num_tokens] = position
         page = block_table[row, position // page_size].long()
         write[:num_tokens] = page * page_size + position % page_size
-        place = torch.arange(num_pages, device=rows.device)
+        # As many as there could be: how many there are, only the device knows.
+        most = min(len(pages), len(rows) * block_table.shape[1])
+        place = torch.arange(most, dtype=torch.int32, device=rows.device)
         line = torch.searchsorted(page_indptr[1:].contiguous(), place, right=True)
-        pages[:num_pages] = block_table[rows[line], place - page_indptr[line]]
+        own = line.clamp_max(len(rows) - 1)
+        column = (place - page_indptr[own]).clamp(0, block_table.shape[1] - 1)
+        held = block_table[rows[own], column]
+        pages[:most] = torch.where(line < len(rows), held, pages[:most])
 
     def sample(
         self,

@@ -8,12 +8,15 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
 from gatewayd_engine.device.graphs import Between, Broken, Replay
 
 _ASKING = (torch.ops.aten._local_scalar_dense.default, torch.ops.aten.nonzero.default)
+
+_READING = ("item", "tolist", "cpu", "numpy", "__bool__", "__int__", "__float__", "__index__")
 
 
 class Recorded:
@@ -52,6 +55,15 @@ class Recorded:
             self.done = len(notes.pieces)
 
         return replay
+
+
+class NothingRead(TorchFunctionMode):
+    """Nothing of a tensor is read on the host; in inference mode reads are not dispatched."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _READING:
+            raise RuntimeError("the host waits for the device")
+        return func(*args, **(kwargs or {}))
 
 
 class RecordedWhole(Recorded):

@@ -9,26 +9,45 @@ from typing import Any
 import pytest
 
 from gatewayd_engine.attention.decode import CapturedDecode
+from gatewayd_engine.device.graphs import Capture, LaunchEach, Replay
 from gatewayd_engine.device.inputs import HostPlan
 from tests.engine.core.test_tokens import compare
 from tests.engine.device.conftest import mixed_prompts
+from tests.engine.device.recorded import NothingRead, RecordedWhole
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
 Make = Callable[..., Any]
 
 
+class RecordedSteps(RecordedWhole):
+    """Only without the stand-in for FlashInfer, which computes on the host."""
+
+    def whole(self, launches: Replay) -> Replay:
+        with NothingRead():
+            return super().whole(launches)
+
+
+@pytest.fixture
+def capture(request: pytest.FixtureRequest) -> Capture:
+    """In place of the one that launches each time."""
+    is_own = request.node.callspec.params["make_device_engine"] == "own"
+    return RecordedSteps() if is_own else LaunchEach()
+
+
 @pytest.mark.parametrize("make_device_engine", ["own"], indirect=True)
 def test_windows_give_the_tokens_of_transformers(
     checkpoint: Callable[[str], Path],
     make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
     oracle: Callable[[Path], Any],
 ) -> None:
     folder = checkpoint("mistral")
     engine = make_device_engine(
-        folder, page_size=2, kv_pages=180, max_batch_tokens=64, max_running=4, max_model_len=320
+        folder, page_size=8, kv_pages=60, max_batch_tokens=64, max_running=4, max_model_len=320
     )
-    compare(engine, oracle(folder), mixed_prompts(6, 300, 160), 8, must_preempt=None)
+    assert device_runner(engine)._graphs.size_for(4) == 4
+    compare(engine, oracle(folder), mixed_prompts(4, 300, 160), 8, must_preempt=None)
 
 
 @pytest.mark.parametrize("make_device_engine", ["own", "captured"], indirect=True)
@@ -36,6 +55,7 @@ def test_steps_of_lines_that_share_a_beginning_are_replayed(
     make_device_engine: Make,
     make_engine: Make,
     device_runner: Callable[[Any], Any],
+    capture: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     prompts = [[*range(20, 100), 7 + i, *range(30, 33 + i)] for i in range(4)]
@@ -72,3 +92,6 @@ def test_steps_of_lines_that_share_a_beginning_are_replayed(
     assert answered(engine) == answered(make_engine())
     assert replayed.count(True) >= 3  # until the one joins that begins otherwise
     assert not any(eager)  # all steps without prompts
+    if isinstance(capture, RecordedSteps):
+        # Those that were noted are done again, and read nothing on the host.
+        assert capture.replays.count(1) == len(replayed)

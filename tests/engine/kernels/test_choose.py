@@ -15,7 +15,8 @@ from gatewayd_engine.kernels.triton_kernels import TritonKernels
 from gatewayd_engine.kernels.twins import TorchKernels
 
 
-def test_cuda_gets_triton_and_others_torch() -> None:
+def test_cuda_gets_triton_and_others_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (9, 0))
     assert isinstance(choose(torch.device("cuda")), TritonKernels)
     assert isinstance(choose(torch.device("cpu")), TorchKernels)
 

@@ -243,10 +243,8 @@ class ModelInfo(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Of a page of the KV pool; 0 where nobody knows."""
     kv_record_bytes: int = 0
     """Of a token's key, or value, of one head in one layer; 0 where nobody knows."""
-    weight_bytes: int = 0
-    """Of the weights as they are computed with; 0 where nobody knows."""
-    tuning_file: str = ""
-    """Where what was chosen by measuring is kept; empty for nowhere."""
+    weight_bytes: int = 0  # of the weights as they are computed with; 0 if unknown
+    tuning_file: str = ""  # of what was chosen by measuring; empty for none
 
 
 class Ready(msgspec.Struct, tag="ready", array_like=True, frozen=True, gc=False):

@@ -9,22 +9,27 @@ for other kernels than were captured.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 from typing import Any
 
 import torch
 
-from tests.engine.attention.fake_launch import STAGED, paged_run, ragged_run
+from tests.engine.attention.fake_launch import STAGED
+from tests.engine.attention.fake_ragged import BatchPrefillWithRaggedKVCacheWrapper
+from tests.engine.attention.fake_wrapper import PLANS, QUEUED, RUNS, Wrapper, host
 from tests.engine.attention.steps import Guarded
 
-PLANS: list[Any] = []
-"""The wrapper of each plan."""
-QUEUED: list[int] = []
-"""Staging buffers that the device has not read yet, oldest first."""
+__all__ = [
+    "PLANS",
+    "RUNS",
+    "BatchDecodeWithPagedKVCacheWrapper",
+    "BatchPrefillWithPagedKVCacheWrapper",
+    "BatchPrefillWithRaggedKVCacheWrapper",
+    "fast_decode_plan",
+    "merge_state_in_place",
+]
+
 IS_GUARDED = True
 """Whether tensors that stand for those of a device are told apart."""
-RUNS: list[Any] = []
-"""The wrapper of each call of ``run``: what goes to ``paged_run`` alone is not among them."""
 
 
 def _may_be_read(tensor: torch.Tensor | None) -> bool:
@@ -51,70 +56,7 @@ class Event:
         del QUEUED[: max(0, self._behind - (len(PLANS) - len(QUEUED)))]
 
 
-class _Wrapper:
-    """What all wrappers have in common."""
-
-    def __init__(self, workspace: torch.Tensor, kv_layout: str, backend: str) -> None:
-        if workspace.dtype != torch.uint8 or workspace.data_ptr() % 16 or workspace[:64].any():
-            raise ValueError("the workspace is no zeroed and aligned uint8 tensor")
-        if kv_layout != "NHD" or backend not in ("fa2", "fa3"):
-            raise ValueError("only what was seen to work is expected")
-        self._int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
-        self._pin_memory_int_workspace_buffer = torch.empty(64, dtype=torch.uint8)
-        self._float_workspace_buffer = workspace
-        self._plan_info: dict[str, Any] | None = None
-        self._cached_module: Any = None
-
-    def _stage(self, **plan: Any) -> None:
-        staging = self._pin_memory_int_workspace_buffer.data_ptr()
-        if staging in QUEUED:
-            raise RuntimeError("the device has still to read the plan in this buffer")
-        PLANS.append(self)
-        QUEUED.append(staging)
-        STAGED[self._int_workspace_buffer.data_ptr()] = len(PLANS)
-        self._plan_info = {"number": len(PLANS), **plan}
-        self._cached_module = _MODULE
-
-    def _run(
-        self,
-        q: torch.Tensor,
-        paged_kv_cache: torch.Tensor | tuple[torch.Tensor, torch.Tensor],
-        query_indptr: torch.Tensor,
-        page_indptr: torch.Tensor,
-        pages: torch.Tensor,
-        last_page_len: torch.Tensor,
-        out: torch.Tensor | None,
-        return_lse: bool,
-    ) -> Any:
-        """Check what is given, and hand on what launches."""
-        plan = self._plan_info
-        if plan is None:
-            raise RuntimeError("not planned")
-        RUNS.append(self)
-        heads, kv_heads, dim, size = plan["heads"]
-        k, v = paged_kv_cache if isinstance(paged_kv_cache, tuple) else paged_kv_cache.unbind(1)
-        if q.shape != (int(plan["query_indptr"][-1]), heads, dim) or q.stride(-1) != 1:
-            raise ValueError("queries are not of the shape that was planned")
-        if not k.shape[1:] == v.shape[1:] == (size, kv_heads, dim):
-            raise ValueError("keys and values are not of the shape that was planned")
-        if q.dtype != plan["q_data_type"] or not k.dtype == v.dtype == plan["kv_data_type"]:
-            raise ValueError("not of the type that was planned")
-        if out is None:
-            out = torch.empty(q.shape, dtype=q.dtype)
-        if out.shape != q.shape or out.dtype != q.dtype:
-            raise ValueError("out is not of the shape of the queries")
-        lse = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
-        indptrs = (query_indptr, page_indptr, pages, last_page_len)
-        workspaces = (self._float_workspace_buffer, self._int_workspace_buffer, plan)
-        self._cached_module.paged_run(*workspaces, q, k, v, *indptrs, out, lse)
-        return (out, lse) if return_lse else out
-
-
-_MODULE = SimpleNamespace(paged_run=paged_run, ragged_run=ragged_run)
-"""What all wrappers of one kind share."""
-
-
-class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
+class BatchDecodeWithPagedKVCacheWrapper(Wrapper):
     """One query for each line."""
 
     def __init__(
@@ -210,8 +152,8 @@ class BatchDecodeWithPagedKVCacheWrapper(_Wrapper):
         self.disable_split_kv = disable_split_kv
         self._stage(
             query_indptr=torch.arange(len(last_page_len) + 1),
-            page_indptr=_host(indptr),
-            last_page_len=_host(last_page_len),
+            page_indptr=host(indptr),
+            last_page_len=host(last_page_len),
             heads=heads,
             causal=False,
             window_left=window_left,
@@ -295,7 +237,7 @@ def fast_decode_plan(
     )
 
 
-class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
+class BatchPrefillWithPagedKVCacheWrapper(Wrapper):
     """Several queries for each line, or none."""
 
     def __init__(
@@ -361,9 +303,9 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
             raise ValueError("query_indptr does not begin at 0, or is of another length")
         self._buffers = (qo_indptr, paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len)
         self._stage(
-            query_indptr=_host(qo_indptr),
-            page_indptr=_host(paged_kv_indptr),
-            last_page_len=_host(paged_kv_last_page_len),
+            query_indptr=host(qo_indptr),
+            page_indptr=host(paged_kv_indptr),
+            last_page_len=host(paged_kv_last_page_len),
             heads=(num_qo_heads, num_kv_heads, head_dim_qk, page_size),
             causal=causal,
             window_left=window_left,
@@ -397,115 +339,6 @@ class BatchPrefillWithPagedKVCacheWrapper(_Wrapper):
         return self._run(q, paged_kv_cache, *self._buffers, out, return_lse)
 
 
-class BatchPrefillWithRaggedKVCacheWrapper(_Wrapper):
-    """Several queries for each line, whose keys and values lie in one piece."""
-
-    def __init__(
-        self,
-        float_workspace_buffer: torch.Tensor,
-        kv_layout: str = "NHD",
-        use_cuda_graph: bool = False,
-        qo_indptr_buf: torch.Tensor | None = None,
-        kv_indptr_buf: torch.Tensor | None = None,
-        custom_mask_buf: torch.Tensor | None = None,
-        mask_indptr_buf: torch.Tensor | None = None,
-        backend: str = "auto",
-        jit_args: list[Any] | None = None,
-        jit_kwargs: dict[str, Any] | None = None,
-        variant_owns_mask: bool = False,
-    ) -> None:
-        super().__init__(float_workspace_buffer, kv_layout, backend)
-        if use_cuda_graph or backend != "fa3":
-            raise ValueError("only what was seen to work is expected")
-
-    def plan(
-        self,
-        qo_indptr: torch.Tensor,
-        kv_indptr: torch.Tensor,
-        num_qo_heads: int,
-        num_kv_heads: int,
-        head_dim_qk: int,
-        head_dim_vo: int | None = None,
-        custom_mask: torch.Tensor | None = None,
-        packed_custom_mask: torch.Tensor | None = None,
-        causal: bool = False,
-        pos_encoding_mode: str = "NONE",
-        use_fp16_qk_reduction: bool = False,
-        window_left: int = -1,
-        logits_soft_cap: float | None = None,
-        sm_scale: float | None = None,
-        rope_scale: float | None = None,
-        rope_theta: float | None = None,
-        q_data_type: torch.dtype | str = "float16",
-        kv_data_type: torch.dtype | str | None = None,
-        o_data_type: torch.dtype | str | None = None,
-        non_blocking: bool = True,
-        prefix_len_ptr: torch.Tensor | None = None,
-        token_pos_in_items_ptr: torch.Tensor | None = None,
-        token_pos_in_items_len: int = 0,
-        max_item_len_ptr: torch.Tensor | None = None,
-        fixed_split_size: int | None = None,
-        disable_split_kv: bool = False,
-        seq_lens: torch.Tensor | None = None,
-        seq_lens_q: torch.Tensor | None = None,
-        max_token_per_sequence: int | None = None,
-        max_sequence_kv: int | None = None,
-        v_indptr: torch.Tensor | None = None,
-        o_indptr: torch.Tensor | None = None,
-        uniform_q_len: int | None = None,
-    ) -> None:
-        if int(qo_indptr[0]) or len(qo_indptr) != len(kv_indptr):
-            raise ValueError("indptr does not begin at 0, or is of another length")
-        self._buffers = (qo_indptr, kv_indptr)
-        self._stage(
-            query_indptr=_host(qo_indptr),
-            kv_indptr=_host(kv_indptr),
-            heads=(num_qo_heads, num_kv_heads, head_dim_qk, 0),
-            causal=causal,
-            window_left=window_left,
-            softcap=logits_soft_cap,
-            q_data_type=q_data_type,
-            kv_data_type=kv_data_type,
-            scale=head_dim_qk**-0.5 if sm_scale is None else sm_scale,
-        )
-
-    def run(
-        self,
-        q: torch.Tensor,
-        k: torch.Tensor,
-        v: torch.Tensor,
-        *args: Any,
-        q_scale: float | None = None,
-        k_scale: float | None = None,
-        v_scale: float | None = None,
-        o_scale: float | None = None,
-        out: torch.Tensor | None = None,
-        lse: torch.Tensor | None = None,
-        return_lse: bool = False,
-        lse_base: str = "log2",
-        lse_layout: str = "NH",
-        enable_pdl: bool | None = None,
-        kv_cache_sf: Any = None,
-    ) -> Any:
-        plan = self._plan_info
-        if plan is None:
-            raise RuntimeError("not planned")
-        RUNS.append(self)
-        heads, kv_heads, dim, _ = plan["heads"]
-        tokens = int(plan["query_indptr"][-1])
-        if q.shape != (tokens, heads, dim) or not k.shape == v.shape == (tokens, kv_heads, dim):
-            raise ValueError("not of the shape that was planned")
-        # What TMA loads has to begin at multiples of 16 bytes; smaller heads are a test's.
-        if not k.stride() == v.stride() == q.stride() or q.stride(-1) != 1:
-            raise ValueError("queries, keys and values lie apart")
-        if out is None:
-            out = torch.empty(q.shape, dtype=q.dtype)
-        sums = torch.empty(q.shape[:2], dtype=torch.float32) if return_lse else None
-        workspaces = (self._float_workspace_buffer, self._int_workspace_buffer, plan)
-        self._cached_module.ragged_run(*workspaces, q, k, v, *self._buffers, out, sums)
-        return (out, sums) if return_lse else out
-
-
 def merge_state_in_place(
     v: torch.Tensor,
     s: torch.Tensor,
@@ -519,12 +352,3 @@ def merge_state_in_place(
     weights = torch.softmax(torch.stack((s, s_other)).double() * math.log(2), 0).unsqueeze(-1)
     v.copy_(weights[0] * v + weights[1] * v_other)
     s.copy_(torch.logsumexp(torch.stack((s, s_other)) * math.log(2), 0) / math.log(2))
-
-
-def _host(tensor: torch.Tensor) -> torch.Tensor:
-    """What the planner reads."""
-    if isinstance(tensor, Guarded):
-        raise RuntimeError("planning waits for the device")
-    if tensor.dtype != torch.int32 or not tensor.is_contiguous():
-        raise TypeError("the planner reads contiguous int32")
-    return tensor.clone()

@@ -116,17 +116,16 @@ class DecodeChoice:
             num_pages = lines * -(-context // self._pool.page_size)
             if num_pages > min(self._pool.num_pages, len(inputs.pages)):
                 break
-            trial = _Trial(self._shape, self._pool, inputs, context)
-            try:
-                names.append(
-                    self._table.chosen(
-                        self._case(lines, context),
-                        list(candidates),
-                        self._timed(trial, candidates),
-                    )
-                )
-            finally:
-                trial.undo()
+            which = self._case(lines, context)
+            name = self._table.known(which, list(candidates))
+            if name is None:
+                trial = _Trial(self._shape, self._pool, inputs, context)
+                try:
+                    timed = self._timed(trial, candidates)
+                    name = self._table.chosen(which, list(candidates), timed)
+                finally:
+                    trial.undo()
+            names.append(name)
         names += [names[-1] if names else default] * (len(CONTEXTS) - len(names))
         if set(names) != {default}:
             _log.info("%d lines are attended by %s", lines, dict(zip(CONTEXTS, names, strict=True)))

@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import torch
 
 from gatewayd_engine.attention.device import CapturedAttention
+from gatewayd_engine.tuning.table import Lost
 
 _log = logging.getLogger(__name__)
 
@@ -81,6 +82,8 @@ class Graphs(Generic[T]):
         for done, size in enumerate(sorted(at, reverse=True), start=1):
             try:
                 self._made[size] = make(size)
+            except Lost:
+                raise  # nothing can be computed any more
             except Exception as error:  # noqa: BLE001 - of any library; the engine serves without
                 if not failed:
                     _log.warning("capture of %s failed", steps % size, exc_info=error)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
+from gatewayd_engine.attention import measuring
 from gatewayd_engine.attention.base import AttentionShape
 from gatewayd_engine.attention.decode import CapturedDecode, DecodeAttention, DecodeKernels
 from gatewayd_engine.attention.measuring import DecodeChoice
+from gatewayd_engine.device.graphs import Graphs
 from gatewayd_engine.kernels.twins import TorchKernels
-from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning import clock as clock_module
+from gatewayd_engine.tuning.table import Lost, Machine, Table
 from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_flash import check
 
@@ -57,11 +61,15 @@ class Raising(TorchKernels):
 
 
 def made(
-    flashinfer: SimpleNamespace, sequences: Sequences, clock: Clock, kernels: Any = None
+    flashinfer: SimpleNamespace,
+    sequences: Sequences,
+    clock: Clock,
+    kernels: Any = None,
+    folder: Path | None = None,
 ) -> DecodeAttention:
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
     own = DecodeKernels(shape, pool, append, kernels or TorchKernels(), 8, 1100)
-    table = Table(Machine("chip", "9.0", {}))
+    table = Table(Machine("chip", "9.0", {}), folder)
     flash = flashinfer.FlashAttention(shape, pool, append)
     return DecodeAttention(own, flash, choice=DecodeChoice(shape, pool, table, clock))
 
@@ -114,6 +122,28 @@ def test_sizes_up_to_a_power_of_two_are_measured_once(flashinfer: SimpleNamespac
     assert (found, clock.asked) == (["CapturedDecode"] * 3, 2)
     attention.captured(Static(sequences, 4).inputs)
     assert clock.asked == 4
+
+
+def test_what_is_known_is_not_measured_again(
+    flashinfer: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for clock in (Clock(7.0, 12.0), Clock()):
+        sequences = sequences_of()
+        attention = made(flashinfer, sequences, clock, folder=tmp_path)
+        assert len(attention.captured(Static(sequences, 2).inputs)) == 2
+        # Nor are pages filled.
+        monkeypatch.setattr(measuring, "_Trial", None)
+
+
+def test_a_device_that_is_lost_ends_the_start(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock_module, "_is_lost", lambda device: True)
+    sequences = sequences_of()
+    attention = made(flashinfer, sequences, Clock(), Raising())
+    inputs = Static(sequences, 2).inputs
+    with pytest.raises(Lost):
+        Graphs([2], lambda size: attention.captured(inputs), lambda part: None, "%s")
 
 
 def test_a_pool_without_room_measures_nothing(flashinfer: SimpleNamespace) -> None:

@@ -81,7 +81,8 @@ OPERATORS = {
 """Of torch, with their arguments."""
 
 OTHERS = {"_pytest.reports.CollectReport", "_pytest.reports.TestReport"} | {
-    "xgrammar.TokenizerInfo._detect_metadata_from_hf"
+    "xgrammar.TokenizerInfo._detect_metadata_from_hf",
+    "torch._C._cuda_endAllocateToPool",
 }
 """Names with an underscore that are there or not."""
 

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import torch
 
@@ -191,8 +191,7 @@ def end_failed(graph: torch.cuda.CUDAGraph, device: torch.device, pool: tuple[in
     # Where that failed, too, the allocator still records into the pool, and refuses to begin
     # another capture there.
     with suppress(Exception):
-        torch_c: Any = torch._C
-        torch_c._cuda_endAllocateToPool(device.index or 0, pool)
+        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
 
 
 class LaunchEach:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,6 +18,9 @@ _LINES = 8
 the same kernels with more lines."""
 _MOST_ERROR = 5e-2
 """Of a line of logits, relative to its length: products round otherwise in each layer."""
+
+
+_log = logging.getLogger(__name__)
 
 
 class Differs(Exception):
@@ -87,7 +91,11 @@ def _choose(
         clock: measures.
         most_error: of a line of logits, relative to its length.
     """
-    step = runner.uncaptured(lines)
+    try:
+        step = runner.uncaptured(lines)
+    except Exception as error:  # noqa: BLE001 - of any library; what cannot be captured is told then
+        _log.warning("%s of %d lines cannot be measured", op, lines, exc_info=error)
+        return
     if step is None:
         return
     logits = runner.logits[:lines]

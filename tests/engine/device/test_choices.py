@@ -162,3 +162,19 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     choose_fusion(runner, fusion, sizes, table, clock)
     assert fusion.lines == {8}
     assert len(asked) == 4
+
+
+def test_a_step_that_cannot_be_made_leaves_the_usual_way(
+    make_device_engine: Make, device_runner: Callable[[Any], Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    runner: Any = Steps(device_runner(make_device_engine(max_running=2)))
+    kernels = TorchKernels()
+    kernels.can_launch_early = True
+
+    def failing(lines: int) -> Callable[[], None]:
+        raise RuntimeError("no plan")
+
+    runner.uncaptured = failing
+    choose_launches(runner, kernels, Table(MACHINE), lambda calls: 1.0)
+    assert not kernels.launches_early
+    assert "launches of 2 lines cannot be measured" in caplog.text

@@ -82,7 +82,7 @@ OPERATORS = {
 
 OTHERS = {"_pytest.reports.CollectReport", "_pytest.reports.TestReport"} | {
     "xgrammar.TokenizerInfo._detect_metadata_from_hf",
-    "torch._C._cuda_endAllocateToPool",
+    *("torch._C", "torch._C._cuda_endAllocateToPool"),
 }
 """Names with an underscore that are there or not."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gatewayd_engine.kernels.experts import ExpertKernels
 from gatewayd_engine.kernels.products import Activation, Products
+from gatewayd_engine.kernels.verifying import Verifying
 
 if TYPE_CHECKING:
     import torch
@@ -34,7 +35,7 @@ class SamplingColumns:
     seed: torch.Tensor
 
 
-class Kernels(Products, ExpertKernels, Protocol):
+class Kernels(Products, ExpertKernels, Verifying, Protocol):
     """The kernels of a device.
 
     All compute in float32 and round once to the type of what they write, unless told otherwise.

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gatewayd_engine.kernels.accept import accept
 from gatewayd_engine.kernels.block_mm import block_mm, block_mm_tiles
 from gatewayd_engine.kernels.decode_attention import decode_attention
 from gatewayd_engine.kernels.expanding import expand
@@ -13,6 +14,7 @@ from gatewayd_engine.kernels.expert_mm import expert_answers, expert_gates
 from gatewayd_engine.kernels.gated import gated, gated_quant
 from gatewayd_engine.kernels.gather import gather
 from gatewayd_engine.kernels.grouped import grouped_mm
+from gatewayd_engine.kernels.keep_path import keep_path
 from gatewayd_engine.kernels.logprobs import logprobs
 from gatewayd_engine.kernels.mask import mask
 from gatewayd_engine.kernels.norm import add_rms_norm, add_rms_norm_quant, norm_heads
@@ -22,6 +24,7 @@ from gatewayd_engine.kernels.rope import rope_append
 from gatewayd_engine.kernels.rounding import quantise, scaled
 from gatewayd_engine.kernels.routing import route, route_visits, sort_visits, sum_visits
 from gatewayd_engine.kernels.sampling import sample
+from gatewayd_engine.kernels.slots import slots
 
 if TYPE_CHECKING:
     import torch
@@ -158,3 +161,6 @@ class TritonKernels:
     expert_gates = staticmethod(expert_gates)
     expert_answers = staticmethod(expert_answers)
     sum_visits = staticmethod(sum_visits)
+    slots = staticmethod(slots)
+    accept = staticmethod(accept)
+    keep_path = staticmethod(keep_path)

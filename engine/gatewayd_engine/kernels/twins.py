@@ -13,6 +13,7 @@ from gatewayd_engine.kernels.drawing import draw, pivots
 from gatewayd_engine.kernels.expert_twins import TorchExperts
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.products import Rounded
+from gatewayd_engine.kernels.verifying_twins import VerifyingTwins
 from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from gatewayd_hooks.logits import PenaltyColumns
 
 
-class TorchKernels(TorchExperts):
+class TorchKernels(TorchExperts, VerifyingTwins):
     """``Kernels`` as they would be written if launches and memory cost nothing."""
 
     can_launch_early = False

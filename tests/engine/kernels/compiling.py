@@ -23,7 +23,7 @@ from triton.compiler import ASTSource
 from triton.runtime.jit import JITFunction, mangle_type
 
 from gatewayd_engine.kernels.triton_kernels import TritonKernels
-from tests.engine.kernels import checks, expert_checks
+from tests.engine.kernels import checks, expert_checks, verifying
 from tests.engine.kernels.blocked import block_mm
 from tests.engine.kernels.decoding import Case, Lines
 
@@ -165,6 +165,11 @@ def main() -> None:
         Lines(case, cpu).attended(kernels)
     kernels.launches_early = False
     launch(checks.sample, full, 1, vocab)
+    launch(verifying.slots, [1, 4], [0, 3], 4)
+    for most in (2, 9, 64):
+        launch(verifying.accept, 0, most)
+    for element in (half, torch.float8_e4m3fn):
+        launch(verifying.keep_path, element, 1024)
     for dtype in (half, full):
         launch(checks.logprobs, dtype, 1, vocab, 5)
         launch(checks.mask, dtype, 1, vocab)

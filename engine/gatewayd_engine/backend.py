@@ -178,6 +178,7 @@ class DeviceBackend:
             config.max_batch_tokens,
             config.max_running,
             captures=self._capture is not None,
+            has_drafts=config.drafter is not None,
         )
         self._progress("measuring memory", 1.0)
         try:
@@ -214,9 +215,17 @@ class DeviceBackend:
             processors,
             self._kernels,
             self._config.max_batch_tokens,
+            append,
         )
-        choosing = partial(self._choose, runner)
-        warm(runner, self._kernels, self._capture, self._progress, choosing)
+        has_drafts = self._config.drafter is not None
+        warm(
+            runner,
+            self._kernels,
+            self._capture,
+            self._progress,
+            partial(self._choose, runner),
+            has_drafts=has_drafts,
+        )
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner

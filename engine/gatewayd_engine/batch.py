@@ -53,6 +53,14 @@ class DraftLines:
             tokens[line, : len(chain)] = chain
         return cls(counts, tokens, None, None, np.full(num_lines, -1, np.int64))
 
+    @classmethod
+    def none(cls, num_lines: int) -> DraftLines:
+        """Lines without drafts."""
+        nothing = np.zeros((num_lines, 0), np.int32)
+        return cls(
+            np.zeros(num_lines, np.int64), nothing, None, None, np.full(num_lines, -1, np.int64)
+        )
+
     def joined(self, chains: DraftLines) -> DraftLines:
         """The same with the chains of lines that have nothing here."""
         width = max(self.tokens.shape[1], chains.tokens.shape[1])
@@ -66,6 +74,18 @@ class DraftLines:
             probs = torch.nn.functional.pad(probs, (0, 0, 0, width - probs.shape[1]))
         counts = self.counts + chains.counts
         return DraftLines(counts, tokens, parents, probs, self.source)
+
+    def cut(self, most: int) -> DraftLines:
+        """At most so many drafts of each line, the first."""
+        if self.tokens.shape[1] <= most:
+            return self
+        return DraftLines(
+            np.minimum(self.counts, most),
+            self.tokens[:, :most],
+            None if self.parents is None else self.parents[:, :most],
+            None if self.probs is None else self.probs[:, :most],
+            self.source,
+        )
 
     def lineage(self, width: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
         """Which tokens of a line come before which: first its last token, then its drafts.
@@ -167,6 +187,38 @@ class StepBatch:
             if self.unknown is not None and index in self.unknown
             else None,
             fronts=None if self.fronts is None else Fronts.make(self.fronts.of[one]),
+        )
+
+    def of(self, lines: NDArray[np.int64]) -> StepBatch:
+        """The same step for some of its sequences, in the order of the batch.
+
+        Args:
+            lines: which, ascending; without fronts, shape ``[n]``.
+        """
+        is_taken = np.zeros(len(self), np.bool_)
+        is_taken[lines] = True
+        tokens = np.repeat(is_taken, self.counts)
+        counts, drafts, unknown = self.counts[lines], self.drafts, self.unknown
+        if unknown is not None:
+            unknown = np.searchsorted(lines, unknown[is_taken[unknown]])
+            unknown = unknown if len(unknown) else None
+        if drafts is not None:
+            drafts = drafts.at(lines) if drafts.counts[lines].any() else None
+        return StepBatch(
+            slots=self.slots[lines],
+            rows=self.rows[lines],
+            sequences=self.sequences[lines],
+            starts=self.starts[lines],
+            counts=counts,
+            num_decode=int(np.count_nonzero(lines < self.num_decode)),
+            ids=self.ids[tokens],
+            places=self.places[tokens],
+            positions=self.positions[tokens],
+            last=np.cumsum(counts) - 1,
+            samples=self.samples[lines],
+            block_table=self.block_table[lines],
+            drafts=drafts,
+            unknown=unknown,
         )
 
     def in_pool(self) -> StepBatch:

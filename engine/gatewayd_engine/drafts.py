@@ -119,17 +119,27 @@ def _check_probs(probs: torch.Tensor, drawn: NDArray[np.bool_], vocab_size: int)
         _refuse("said probabilities that are negative or do not add up to 1")
 
 
-def first_chain(drafts: Drafts) -> Drafts:
-    """Of each row the drafts that follow one another from its last token on, as if chosen.
+def as_chosen(drafts: Drafts, is_chain: NDArray[np.bool_]) -> Drafts:
+    """The same as if they had been chosen, of some rows nothing but a chain.
 
     Verified by what the model would say, drafts may come from wherever they do.
+
+    Args:
+        drafts: of some rows.
+        is_chain: rows of which the drafts that follow one another from the last token on are
+            kept, shape ``[n]``.
     """
     drafts = drafts._replace(probs=None)
     if drafts.parents is None:
         return drafts
-    follows = drafts.parents == np.arange(drafts.parents.shape[1]) - 1
+    width = drafts.parents.shape[1]
+    follows = drafts.parents == np.arange(width) - 1
     reach = np.cumprod(follows, axis=1).sum(1)
-    return drafts._replace(counts=np.minimum(drafts.counts, reach), parents=None)
+    counts = np.where(is_chain, np.minimum(drafts.counts, reach), drafts.counts)
+    # Where all are chains nobody needs to look at parents.
+    return drafts._replace(
+        counts=counts, parents=None if (reach >= counts).all() else drafts.parents
+    )
 
 
 def _refuse(reason: str) -> NoReturn:

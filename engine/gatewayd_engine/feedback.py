@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.faults import blame
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.result import StepResult
@@ -63,6 +64,12 @@ class Feedback:
         # Where the states of a row that wait end.
         self._ends = np.zeros(queue.view.max_running, np.int64)
 
+    @property
+    def observes(self) -> bool:
+        """Whether the drafter looks at hidden states."""
+        self._look()
+        return self._observes
+
     def give(self, batch: StepBatch, result: StepResult) -> None:
         """Show it a step, now or later."""
         self._look()
@@ -101,7 +108,7 @@ class Feedback:
         self._introduce(seen.slots[order[first]], rows[order[first]])
         drafter = cast(FeatureDrafter, self._strategies.watched[Kind.DRAFTER])
         is_same = len(order) == len(rows) and bool((order[1:] > order[:-1]).all())
-        states = seen.hidden if is_same else seen.hidden[torch.from_numpy(order)]
+        states = seen.hidden if is_same else _picked(seen.hidden, order)
         with blame(Kind.DRAFTER):
             drafter.observe(Features(rows[order], seen.positions[order], seen.ids[order], states))
 
@@ -160,5 +167,10 @@ def _see(batch: StepBatch, result: StepResult, hidden: torch.Tensor) -> _Seen:
         batch.rows[line],
         batch.positions[kept],
         batch.ids[kept],
-        hidden if len(kept) == len(hidden) else hidden[torch.from_numpy(kept)],
+        hidden if len(kept) == len(hidden) else _picked(hidden, kept),
     )
+
+
+def _picked(hidden: torch.Tensor, index: NDArray[np.int64]) -> torch.Tensor:
+    """Some of the states; a device is not waited for."""
+    return hidden.index_select(0, upload(index, hidden.device))

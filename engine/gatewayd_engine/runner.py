@@ -45,7 +45,14 @@ class AttentionBackend(Attend, Protocol):
 
 
 class StepRunner(Protocol):
-    """Computes batches."""
+    """Computes batches.
+
+    Attributes:
+        shows_hidden: whether results have hidden states, which a drafter wants to see; set before
+            a step is launched. Those who have them anyhow show them always.
+    """
+
+    shows_hidden: bool
 
     @property
     def overlaps(self) -> bool:
@@ -53,11 +60,17 @@ class StepRunner(Protocol):
 
     @property
     def verifies_all(self) -> bool:
-        """Whether drafts may be trees, and rows with logits processors have any."""
+        """Whether drafts may be drawn, and rows with logits processors have any.
+
+        Where not, drafts of rows that follow a grammar are chains.
+        """
 
     @property
     def reads_tables(self) -> bool:
         """Whether its batches need block tables; they are large where contexts are long."""
+
+    def most_drafts(self, num_lines: int) -> int:
+        """How many drafts each of so many sequences may have in a step."""
 
     def launch(self, batch: StepBatch) -> Launched:
         """Begin to compute a batch; after an exception the same may be launched again."""
@@ -69,6 +82,7 @@ class Runner:
     overlaps = False
     verifies_all = True
     reads_tables = True
+    shows_hidden = True
 
     def __init__(
         self,
@@ -88,6 +102,10 @@ class Runner:
         self._choice = Choice(rows)
         # The last token of each row, for steps that are launched before it is told.
         self._sampled = np.zeros(len(rows.seed), np.int32)
+
+    def most_drafts(self, num_lines: int) -> int:
+        """See ``StepRunner``: as many as its tokens are."""
+        return self._rows.tokens.shape[1]
 
     def launch(self, batch: StepBatch) -> Launched:
         """See ``StepRunner``."""

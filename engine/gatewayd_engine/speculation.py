@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.drafts import check_decision, check_drafts, drafts_by_line, first_chain
+from gatewayd_engine.drafts import as_chosen, check_decision, check_drafts, drafts_by_line
 from gatewayd_engine.faults import blame
 from gatewayd_engine.feedback import Feedback
 from gatewayd_engine.introductions import Introductions
@@ -94,6 +94,7 @@ class Speculation:
         """
         self._asked[:] = 0
         self._seconds = 0.0
+        self._runner.shows_hidden = self._feedback.observes
         is_on, processors = self.is_on, self._strategies.processors
         if not is_on:
             self._introductions.forget(Kind.DRAFTER)
@@ -131,9 +132,12 @@ class Speculation:
                 began += time.perf_counter() - shown
                 drafts = self._propose(slots, lines, lengths[lines], asked)
         self._seconds = time.perf_counter() - began
-        if certain is None or drafts is None:
-            return certain or drafts
-        return drafts.joined(certain)
+        if certain is not None and drafts is not None:
+            drafts = drafts.joined(certain)
+        drafts = drafts or certain
+        if drafts is None:
+            return None
+        return drafts.cut(self._runner.most_drafts(int(np.count_nonzero(drafts.counts))))
 
     def _jump(
         self,
@@ -219,7 +223,7 @@ class Speculation:
             drafts = drafter.propose(batch)
             check_drafts(drafts, asked, is_fixed, self._vocab)
         if not self._runner.verifies_all:
-            drafts = first_chain(drafts)
+            drafts = as_chosen(drafts, self._strategies.processors.is_guided(rows))
         counts = self._fit(slots[lines], lengths, drafts.counts)
         if not counts.any():
             return None

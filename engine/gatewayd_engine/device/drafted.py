@@ -1,139 +1,251 @@
-"""Steps with drafts on a device, which chooses the tokens; the host sees which drafts hold."""
+"""Steps with drafts on a device: computed, verified and accepted there, and told in one letter.
+
+All slots of a step, each line's last token and its drafts, are sampled in one launch: what a device
+draws follows from row and position, so the token behind each slot is the one that would be drawn
+without drafts. A kernel then finds the path that the model has chosen. The host waits once, for
+the letter that says which.
+
+Where all lines decode, the layers are captured for lines padded to a few widths. What samples and
+accepts is launched behind them, while they compute: the host has nothing else to do, for the next
+drafts follow from the tokens of this step.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.device.choice import KeyedChoice
+from gatewayd_engine.attention.device import DeviceAttention
+from gatewayd_engine.attention.slots import Beside, SlotAttention
+from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.device.gathering import Gathering
+from gatewayd_engine.device.graphs import Capture, Graphs, Replay
+from gatewayd_engine.device.outcome import Asked
+from gatewayd_engine.device.slots import MOST_SLOTS, Lines, SlotInputs, Slots, flat_of
 from gatewayd_engine.device.state import DeviceRows
-from gatewayd_engine.device.transfers import upload
-from gatewayd_engine.faults import Fault
+from gatewayd_engine.device.verify import Computed, Verifier
 from gatewayd_engine.flight import Launched
-from gatewayd_engine.guides.processors import GuidedProcessors
-from gatewayd_engine.kernels.base import Kernels
-from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.pooling import pool, pool_spans, tell
-from gatewayd_engine.processing import Processors
-from gatewayd_engine.prompts import report_prompts
-from gatewayd_engine.result import NOT_FINITE, StepResult
-from gatewayd_engine.rows import Rows
-from gatewayd_engine.verified import leave_out, verify, wanted_of
+
+MOST_CAPTURED = 512
+"""Slots of a captured step; a larger one takes longer to compute than to launch."""
+_WIDTHS = (2, 3, 5, 9, 17)
+"""Slots of a line in captured steps: a last token and 1, 2, 4, 8 or 16 drafts."""
+_WIDER = (33, MOST_SLOTS)
+"""Those of lines that are not captured: attention is compiled for each width."""
+
+
+def _padded(num_slots: int) -> int:
+    """The width that lines of so many slots get, where they are not captured."""
+    return next(width for width in (*_WIDTHS, *_WIDER) if width >= num_slots)
+
+
+def captured_sizes(width: int, max_lines: int) -> list[int]:
+    """How many lines of so many slots are captured: powers of two, as far as slots go."""
+    most = min(max_lines, MOST_CAPTURED // width)
+    return sorted({1 << bit for bit in range(most.bit_length())} | {most}) if most else []
+
+
+def num_captured(max_lines: int) -> int:
+    """How many graphs there are for lines with drafts."""
+    return sum(len(captured_sizes(width, max_lines)) for width in _WIDTHS)
+
+
+def most_captured(max_lines: int) -> int:
+    """Slots of the largest of them."""
+    return max(width * max(captured_sizes(width, max_lines), default=0) for width in _WIDTHS)
+
+
+def drafted_bytes(decoder: Decoder, max_lines: int) -> int:
+    """What the tensors take that stay for them: logits, hidden states, answers of attention."""
+    spec = decoder.spec
+    states = spec.hidden_size + spec.num_heads * spec.head_dim
+    each = spec.vocab_size * decoder.logits_dtype.itemsize + states * decoder.dtype.itemsize
+    return most_captured(max_lines) * each
+
+
+@dataclass(frozen=True, slots=True)
+class _CapturedLines:
+    """The layers of one size and width."""
+
+    inputs: SlotInputs
+    forward: Replay
 
 
 class DraftedSteps:
-    """Computes them, one after the other: the next drafts follow from the tokens of the last.
-
-    No line with drafts has logits processors; those of others act on the device. What a guide
-    allows behind drafts is known before they are verified.
+    """Computes steps with drafts, and steps whose hidden states a drafter wants to see.
 
     Args:
         decoder: the model.
-        pool: where keys and values are.
-        rows: of the batch.
-        processors: of the rows.
+        attention: of what has no drafts.
+        slots: attention of what has.
         state: the rows on the device.
-        kernels: of the device.
-        hidden: runs the layers of a batch.
-        launch: runs a batch without drafts.
+        gathering: makes the inputs of what has no drafts.
+        verifier: says what the model thinks of the drafts.
+        hidden: runs the layers of a batch without drafts.
+        max_lines: most sequences of a step.
+        max_tokens: most tokens of a step.
     """
 
     def __init__(
         self,
         decoder: Decoder,
-        pool: KvPool,
-        rows: Rows,
-        processors: GuidedProcessors,
+        attention: DeviceAttention,
+        slots: SlotAttention,
         state: DeviceRows,
-        kernels: Kernels,
+        gathering: Gathering,
+        verifier: Verifier,
         hidden: Callable[[StepBatch], torch.Tensor],
-        launch: Callable[[StepBatch], Launched],
+        max_lines: int,
+        max_tokens: int,
     ) -> None:
         self._decoder = decoder
-        self._pool = pool
-        self._rows = rows
-        self._processors = processors
+        self._attention = attention
+        self._slots = slots
         self._state = state
+        self._gathering = gathering
+        self._verifier = verifier
         self._hidden = hidden
-        self._launch = launch
-        self._choice = KeyedChoice(rows, kernels, state.sampling)
-        # What they do is done before verifying.
-        self._none = Processors((), (), len(rows.seed), lambda name, error: False)
+        self._max_lines = max_lines
+        self._max_slots = max(max_tokens, 2 * max_lines, MOST_CAPTURED)
+        self._made: Slots | None = None
+        self._graphs: dict[int, Graphs[_CapturedLines]] = {}
 
-    def run(self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64]) -> StepResult:
-        """Compute a batch of which ``lines`` get tokens, shape ``[n]``."""
-        device, result = self._decoder.device, StepResult()
-        hidden = self._hidden(batch)
-        self._check_chunks(batch, hidden, result)
-        report_prompts(
-            batch,
-            self._rows,
-            lambda at: self._decoder.raw_logits(hidden[at]).float().cpu(),
-            result,
+    @property
+    def _inputs(self) -> Slots:
+        """Made when there are drafts for the first time."""
+        if self._made is None:
+            pool = self._slots.pool
+            self._made = Slots(
+                self._state,
+                self._slots.kernels,
+                pool.page_size,
+                pool.num_pages,
+                self._max_lines,
+                self._max_slots,
+            )
+        return self._made
+
+    def most_drafts(self, num_lines: int) -> int:
+        """How many drafts each of so many lines may have, so that padded they fit a step."""
+        most = self._max_slots // max(num_lines, 1)
+        return max(width for width in (*_WIDTHS, *_WIDER) if width <= most) - 1
+
+    # Captured
+
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture the layers of lines with drafts; others are launched kernel by kernel."""
+        spec, device = self._decoder.spec, self._decoder.device
+        # The widest, which are the largest, first: others use their memory again.
+        widths = [width for width in _WIDTHS[::-1] if captured_sizes(width, self._max_lines)]
+        most = most_captured(self._max_lines)
+        self._logits = torch.empty(
+            (most, spec.vocab_size), dtype=self._decoder.logits_dtype, device=device
         )
-        if spans := pool_spans(batch, self._rows):
-            tell(spans, pool(hidden, spans).cpu(), result)
-        wanted = upload(wanted_of(batch, drafts, lines), device)
-        raw = self._decoder.raw_logits(hidden.index_select(0, wanted))
-        logits, raised = self._processed(batch, drafts, lines, raw)
-        spoilt = verify(
-            batch,
-            drafts,
-            lines,
-            logits,
-            self._rows,
-            self._none,
-            self._choice,
-            result,
-            reported=raw,
+        self._states = torch.zeros(
+            (most, spec.hidden_size), dtype=self._decoder.dtype, device=device
         )
-        leave_out(lines, raised, result)
-        tokens = result.tokens
-        rows, last = batch.rows[tokens.lines], tokens.last
-        self._state.last_tokens.index_copy_(0, upload(rows, device), upload(last, device))
-        for depth in range(tokens.ids.shape[1] - 1):
-            more = np.flatnonzero(tokens.counts > depth + 1)
-            self._processors.advance(rows[more], tokens.ids[more, depth])
-        self._processors.settle()
-        lost = self._processors.append(rows, last)
-        result.lost = {int(tokens.lines[i]): fault for i, fault in lost.items()}
-        if not spoilt:
-            return result
-        merged = StepResult.merge([result, *(self._run_plain(batch, line) for line in spoilt)])
-        merged.said = result.said
-        return merged
-
-    def _processed(
-        self, batch: StepBatch, drafts: DraftLines, lines: NDArray[np.int64], raw: torch.Tensor
-    ) -> tuple[torch.Tensor, dict[int, Fault]]:
-        """Logits as processors and guides leave them, and on which lines one has failed."""
-        row = batch.rows[lines]
-        if not self._processors.wanted_by(row).any():
-            return raw, {}
-        logits = raw.to(torch.float32, copy=True)
-        return logits, self._processors.apply_along(logits, row, drafts.at(lines), raw.float)
-
-    def _check_chunks(self, batch: StepBatch, hidden: torch.Tensor, result: StepResult) -> None:
-        """See ``Runner``."""
-        lines = np.flatnonzero(~batch.samples)
-        last = hidden.index_select(0, upload(batch.last[lines], hidden.device))
-        sums = last.sum(-1, dtype=torch.float32).cpu().numpy()
-        for i in np.flatnonzero(~np.isfinite(sums)).tolist():
-            result.failed.append((int(lines[i]), *NOT_FINITE))
-
-    def _run_plain(self, batch: StepBatch, line: int) -> StepResult:
-        """One line anew, without its drafts: what they left behind may be no numbers."""
-        size = self._pool.page_size
-        places = np.arange(
-            batch.starts[line] + batch.settled[line], batch.starts[line] + batch.counts[line]
+        self._attended = self._slots.room(most)
+        self._scratch = self._slots.scratch(
+            (lines, width) for width in widths for lines in captured_sizes(width, self._max_lines)
         )
-        table = self._rows.block_table[batch.rows[line]]
-        pages = upload(table[places // size], self._decoder.device)
-        raw = self._pool.data.view(torch.uint8)
-        raw[pages, :, :, upload(places % size, self._decoder.device)] = 0
-        return self._launch(batch.only(line).without_drafts()).result().shifted(line)
+        for done, width in enumerate(widths):
+            self._graphs[width] = Graphs(
+                captured_sizes(width, self._max_lines),
+                partial(self._captured, capture, width),
+                lambda part, done=done: progress((done + part) / len(widths)),  # type: ignore[misc]
+                f"steps of %s sequences with up to {width - 1} drafts",
+            )
+
+    def _captured(self, capture: Capture, width: int, lines: int) -> _CapturedLines:
+        slots, count = self._inputs, lines * width
+        slots.clear(lines, width)
+        inputs = slots.inputs(lines, width)
+        attend = self._slots.attend(inputs, self._attended[:count], self._scratch)
+
+        def forward() -> None:
+            slots.fill(inputs)
+            hidden = self._decoder.hidden(inputs.step.ids, inputs.step.positions, attend)
+            self._states[:count].copy_(hidden)
+            self._decoder.raw_logits(hidden, out=self._logits[:count])
+
+        return _CapturedLines(inputs, capture.whole(forward))
+
+    def _captured_for(self, num_lines: int, num_slots: int) -> tuple[int, int] | None:
+        """Lines and width of the smallest capture that is enough; None if there is none."""
+        for width in sorted(self._graphs):
+            if width >= num_slots and (size := self._graphs[width].size_for(num_lines)):
+                return size, width
+        return None
+
+    # A step
+
+    def launch(
+        self, batch: StepBatch, lines: NDArray[np.int64], asked: Asked, *, shows_hidden: bool
+    ) -> Launched:
+        """Queue a batch; after an exception the same may be launched again.
+
+        Args:
+            batch: with drafts or without.
+            lines: those that get tokens, shape ``[n]``.
+            asked: what is wanted beside tokens.
+            shows_hidden: whether hidden states are.
+        """
+        is_whole = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
+        size = self._captured_for(len(batch), int(batch.counts.max())) if is_whole else None
+        computed = self._compute(batch) if size is None else self._replay(batch, *size)
+        return self._verifier.launch(batch, lines, asked, computed, shows_hidden=shows_hidden)
+
+    def _replay(self, batch: StepBatch, lines: int, width: int) -> Computed:
+        arrivals = self._slots.pool.arrivals
+        if arrivals.pending:
+            # A graph waits for no layer: all of them must be there before it starts.
+            arrivals.wait()
+        self._inputs.upload(Lines.of(batch), lines, width)
+        self._graphs[width][lines].forward()
+        count = len(batch) * width
+        return Computed(
+            flat_of(batch.counts, width),
+            self._states[:count],
+            self._logits[:count],
+            width,
+            is_kept=False,
+        )
+
+    def _compute(self, batch: StepBatch) -> Computed:
+        """Kernel by kernel: lines with drafts padded, behind them all others as without drafts."""
+        drafts = batch.drafts
+        if drafts is None or not drafts.counts.any():
+            hidden = self._hidden(batch)
+            return Computed(np.arange(len(batch.ids)), hidden, None, 0, is_kept=False)
+        has = drafts.counts > 0
+        with_drafts = np.flatnonzero(has)
+        guessed, rest = batch.of(with_drafts), batch.of(np.flatnonzero(~has))
+        width = _padded(int(guessed.counts.max()))
+        self._inputs.upload(Lines.of(guessed), len(guessed), width)
+        inputs = self._inputs.inputs(len(guessed), width)
+        self._inputs.fill(inputs)
+        num_slots = len(inputs.step.ids)
+        out = self._slots.room(num_slots + len(rest.ids))
+        scratch = self._slots.scratch([(len(guessed), width)])
+        attend = self._slots.attend(inputs, out[:num_slots], scratch)
+        ids, positions = inputs.step.ids, inputs.step.positions
+        at = np.zeros(len(batch.ids), np.int64)
+        is_guessed = np.repeat(has, batch.counts)
+        at[is_guessed] = flat_of(guessed.counts, width)
+        if len(rest):
+            gathering = self._gathering
+            others = gathering.inputs(gathering.upload(rest, len(rest)), len(rest.ids))
+            gathering.fill(others, int(rest.counts.max()))
+            beside = self._attention.eager(others, out[num_slots:])
+            attend = Beside(attend, beside, num_slots, out)
+            ids = torch.cat((ids, others.ids))
+            positions = torch.cat((positions, others.positions))
+            at[~is_guessed] = num_slots + np.arange(len(rest.ids))
+        hidden = self._decoder.hidden(ids, positions, attend)
+        return Computed(at, hidden, None, 0, is_kept=True)

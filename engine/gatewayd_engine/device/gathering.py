@@ -93,8 +93,7 @@ class Gathering:
             sent, (*self._sizes, num_tokens)
         )
         return HostPlan(
-            # With drafts a line that decodes has several tokens, as a chunk has.
-            batch.num_decode + padding if batch.drafts is None else 0,
+            batch.num_decode + padding,
             query_indptr_[: lines + 1],
             page_indptr_[: lines + 1],
             last_page_len_[:lines],

@@ -11,6 +11,7 @@ import torch
 from gatewayd_engine.attention.decode import MOST_KINDS
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.attention.workspaces import device_bytes
+from gatewayd_engine.device.drafted import drafted_bytes, num_captured
 from gatewayd_engine.device.graphs import sizes
 from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
@@ -79,7 +80,13 @@ def left_for_pages(usage: Usage, utilization: float) -> int:
 
 @torch.inference_mode()
 def measure(
-    decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int, *, captures: bool
+    decoder: Decoder,
+    kernels: Kernels,
+    max_tokens: int,
+    max_lines: int,
+    *,
+    captures: bool,
+    has_drafts: bool = False,
 ) -> Usage:
     """Run the largest step once, without pages, and look at what it takes.
 
@@ -89,6 +96,7 @@ def measure(
         max_tokens: most tokens of a step.
         max_lines: most of its lines that get a token.
         captures: whether steps will be captured.
+        has_drafts: whether steps with drafts are captured.
     """
     device = decoder.device
     gc.collect()
@@ -101,11 +109,18 @@ def measure(
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(device)
     others = total - free - torch.cuda.memory_reserved(device)
-    later = made_later(decoder, max_tokens, max_lines, captures=captures)
+    later = made_later(decoder, max_tokens, max_lines, captures=captures, has_drafts=has_drafts)
     return Usage(total, others, weights, peak, later)
 
 
-def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: bool) -> int:
+def made_later(
+    decoder: Decoder,
+    max_tokens: int,
+    max_lines: int,
+    *,
+    captures: bool,
+    has_drafts: bool = False,
+) -> int:
     """Bytes of what is made after measuring: logits, workspaces, and captured steps.
 
     Attention is taken to be FlashInfer's.
@@ -115,6 +130,7 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
         max_tokens: most tokens of a step.
         max_lines: most of its lines that get a token.
         captures: whether steps will be captured.
+        has_drafts: whether steps with drafts are captured.
     """
     spec = decoder.spec
     logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
@@ -128,6 +144,9 @@ def made_later(decoder: Decoder, max_tokens: int, max_lines: int, *, captures: b
     # each kind of attention.
     steps = 2 * MOST_KINDS * len(sizes(max_lines))
     captured = (spec.num_layers + 1) * len(counts) + steps
+    if has_drafts:
+        captured += num_captured(max_lines)
+        made += drafted_bytes(decoder, max_lines)
     return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
 
 

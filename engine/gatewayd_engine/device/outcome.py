@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -110,15 +112,26 @@ class Outcome:
             figures, rest = Figures(*rest[:4]), rest[4:]
             told = lines[asked.reporting].tolist()
             result.logprobs = describe(told, ids[asked.reporting].tolist(), asked.num_top, figures)
-        for span in asked.prompts:
-            figures, rest = Figures(*rest[:4]), rest[4:]
-            count = len(span.tokens)
-            result.reported.append((span.row, span.end))
-            result.prompt_logprobs += describe(
-                [span.line] * count, span.tokens.tolist(), [span.num_top] * count, figures
-            )
-        if asked.pools:
-            tell(asked.pools, torch.from_numpy(rest[0]), result)
+        tell_prompts(asked, rest, result)
         if bad:
             result.tokens = result.tokens.without({int(lines[i]) for i in bad})
         return result
+
+
+def tell_prompts(asked: Asked, rest: Sequence[NDArray[Any]], result: StepResult) -> None:
+    """Note what is asked for of prompts.
+
+    Args:
+        asked: what that is.
+        rest: four figures of each prompt's log-probabilities, then the sums of hidden states.
+        result: gets them.
+    """
+    for span in asked.prompts:
+        figures, rest = Figures(*rest[:4]), rest[4:]
+        count = len(span.tokens)
+        result.reported.append((span.row, span.end))
+        result.prompt_logprobs += describe(
+            [span.line] * count, span.tokens.tolist(), [span.num_top] * count, figures
+        )
+    if asked.pools:
+        tell(asked.pools, torch.from_numpy(rest[0]), result)

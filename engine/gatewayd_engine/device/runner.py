@@ -9,12 +9,14 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.device import (
     CapturedAttention,
     CapturingAttention,
     DeviceAttention,
 )
 from gatewayd_engine.attention.prefixes import shared_pages
+from gatewayd_engine.attention.slots import SlotAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.drafted import DraftedSteps
 from gatewayd_engine.device.gathering import Gathering
@@ -24,7 +26,8 @@ from gatewayd_engine.device.outcome import Asked, Outcome
 from gatewayd_engine.device.pieces import Pieces
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.transfers import Outbox, upload
-from gatewayd_engine.flight import Done, Launched
+from gatewayd_engine.device.verify import Verifier
+from gatewayd_engine.flight import Launched
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
@@ -48,6 +51,7 @@ class DeviceRunner:
         processors: of the rows.
         kernels: of the device.
         max_batch_tokens: most tokens of a step.
+        append: rotates, and writes keys and values to the pool.
 
     Attributes:
         device: that it runs on.
@@ -61,6 +65,7 @@ class DeviceRunner:
     overlaps = True
     verifies_all = False
     reads_tables = False
+    shows_hidden = False
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class DeviceRunner:
         processors: GuidedProcessors,
         kernels: Kernels,
         max_batch_tokens: int,
+        append: Append,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
@@ -93,8 +99,19 @@ class DeviceRunner:
         )
         # Of each line its token, then the bits of its largest logit.
         self._chosen = torch.zeros((2, max_lines), dtype=torch.int32, device=self.device)
+        verifier = Verifier(
+            decoder, pool, rows, processors, self._state, kernels, self._outbox, self.launch
+        )
         self._drafted = DraftedSteps(
-            decoder, pool, rows, processors, self._state, kernels, self._hidden, self.launch
+            decoder,
+            attention,
+            SlotAttention(decoder.spec.attention, pool, append, kernels, self.max_len),
+            self._state,
+            self._gathering,
+            verifier,
+            self._hidden,
+            max_lines,
+            self.max_tokens,
         )
         self._graphs: Graphs[list[CapturedStep]] | None = None
         self._pieces: Pieces | None = None
@@ -118,6 +135,16 @@ class DeviceRunner:
         if at and self._capturing is not None:
             inputs = self._gathering.inputs(self._gathering.scratch(1), max(at))
             self._pieces = Pieces(self._decoder, inputs, at, capture, progress)
+
+    @torch.inference_mode()
+    def capture_drafted(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture steps with drafts; what runs before is launched kernel by kernel."""
+        if self._capturing is not None:
+            self._drafted.capture(capture, progress)
+
+    def most_drafts(self, num_lines: int) -> int:
+        """See ``StepRunner``."""
+        return self._drafted.most_drafts(num_lines)
 
     @property
     def _capturing(self) -> CapturingAttention | None:
@@ -175,9 +202,9 @@ class DeviceRunner:
         """Queue a batch; after an exception the same may be launched again."""
         self._state.follow()
         lines = np.flatnonzero(batch.samples)
-        if batch.drafts is not None and len(lines):
-            return Done(self._drafted.run(batch, batch.drafts, lines))
         asked = Asked.by(batch, lines, self._rows, self._processors)
+        if batch.drafts is not None or self.shows_hidden:
+            return self._drafted.launch(batch, lines, asked, shows_hidden=self.shows_hidden)
         is_captured = batch.num_decode == len(batch) == len(lines) and not asked.needs_hidden
         size = self._graphs.size_for(len(batch)) if self._graphs and is_captured else None
         if self._graphs is None or size is None:
@@ -198,7 +225,7 @@ class DeviceRunner:
     def _shared_pages(self, batch: StepBatch) -> int:
         """Pages that all who decode begin with, where attention gains by that."""
         least, n = self._attention.least_saved, batch.num_decode
-        if least is None or n < 2 or batch.drafts is not None:
+        if least is None or n < 2:
             return 0
         full = batch.starts[:n] // self._page_size
         shared = shared_pages(self._rows.block_table[batch.rows[:n], : int(full.min())], full)
@@ -212,7 +239,7 @@ class DeviceRunner:
         pieces, num_tokens = self._pieces, len(batch.ids)
         size = pieces.size_for(num_tokens) if pieces is not None else None
         # Where much is shared attention takes long, and all else is launched meanwhile.
-        if pieces is None or size is None or host.shared_pages or batch.drafts is not None:
+        if pieces is None or size is None or host.shared_pages:
             attend = self._attention.eager(inputs)
             return self._decoder.hidden(inputs.ids, inputs.positions, attend)
         plan = partial(self._attention.eager, inputs, pieces.attended(num_tokens))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from gatewayd_engine.batch import StepBatch
+from gatewayd_engine.batch import DraftLines, StepBatch
 from gatewayd_engine.device.graphs import Capture, sizes
 from gatewayd_engine.device.launch_bound import launch_bound
 from gatewayd_engine.device.pieces import token_counts
@@ -52,12 +54,40 @@ def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
     )
 
 
+def _drafted_batch(max_lines: int, max_tokens: int, max_len: int) -> StepBatch | None:
+    """A line with a tree of two drafts, and a prompt beside it; None if steps are too small."""
+    chunk = min(_CHUNK, max_tokens - 3, max_len)
+    if max_lines < 2 or chunk < 1 or max_len < 3:
+        return None
+    drafts = DraftLines(
+        counts=np.array([2, 0]),
+        tokens=np.zeros((2, 2), np.int32),
+        parents=np.full((2, 2), -1, np.int32),
+        probs=None,
+        source=np.full(2, -1, np.int64),
+    )
+    return replace(_batch([3, chunk]), num_decode=1, drafts=drafts)
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """What is collected during a capture may free memory of the device, which ends it."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 def warm(
     runner: DeviceRunner,
     kernels: Kernels,
     capture: Capture | None,
     progress: Callable[[str, float], None],
     choose: Callable[[list[int]], None] = lambda sizes: None,
+    *,
+    has_drafts: bool = False,
 ) -> None:
     """Compile what is compiled at its first launch, and capture steps.
 
@@ -67,28 +97,31 @@ def warm(
         capture: makes captured steps; None launches every kernel by itself.
         progress: told the stage and its fraction.
         choose: chooses what is launched for the numbers of tokens that will be captured.
+        has_drafts: whether steps with drafts are to be expected.
     """
     batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
     for done, batch in enumerate(batches):
         progress("compiling kernels", done / len(batches))
         runner.launch(batch).result()
+    drafted = _drafted_batch(runner.max_lines, runner.max_tokens, runner.max_len)
+    if has_drafts and drafted is not None:
+        runner.launch(drafted).result()
     _compile_rare(runner, kernels)
     progress("compiling kernels", 1.0)
     if capture is None:
         return
-    # What is collected during a capture may free memory of the device, which ends it.
-    gc.collect()
-    gc.disable()
-    try:
+    with uncollected():
         mixed = _mixed_sizes(runner)
         choose(sorted({*sizes(runner.max_lines), *mixed}))
         # Before decode steps, which are smaller: they use the memory of these again.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
+        if has_drafts:
+            runner.capture_drafted(
+                capture, lambda part: progress("capturing steps with drafts", part)
+            )
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )
-    finally:
-        gc.enable()
 
 
 def _mixed_sizes(runner: DeviceRunner) -> list[int]:

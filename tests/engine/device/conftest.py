@@ -43,6 +43,18 @@ __all__ = [
 
 
 @pytest.fixture
+def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch's attention looks through all pages that it is given; here those of no line are not."""
+    attend: Any = TorchKernels.decode_attention
+
+    def narrowed(query: Any, layer: Any, indptr: Any, pages: Any, *rest: Any, **named: Any) -> None:
+        few = pages[: max(int(indptr.numpy()[-1]), 1)]
+        attend(query, layer, indptr, few, *rest, **named)
+
+    monkeypatch.setattr(TorchKernels, "decode_attention", staticmethod(narrowed))
+
+
+@pytest.fixture
 def capture() -> Capture:
     """How steps are captured."""
     return LaunchEach()
@@ -54,6 +66,7 @@ def make_device_engine(
     monkeypatch: pytest.MonkeyPatch,
     flashinfer: SimpleNamespace,
     capture: Capture,
+    few_pages: None,
 ) -> Iterator[MakeEngine]:
     """See ``build``; with torch's attention, or with FlashInfer's and captured steps.
 

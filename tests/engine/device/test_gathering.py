@@ -11,7 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatewayd_engine.batch import DraftLines, StepBatch, gather
+from gatewayd_engine.batch import StepBatch, gather
 from gatewayd_engine.device.gathering import Gathering
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
 from gatewayd_engine.device.state import DeviceRows
@@ -146,24 +146,6 @@ def test_the_batch_before_leaves_nothing_behind() -> None:
     check(step, 5, set())
     step.batch = step.gathered({5: (0, 2)}, None)
     check(step, 1, set())
-
-
-def test_lines_with_drafts_are_planned_as_chunks() -> None:
-    step = Step({0: (5, 1), 1: (9, 1)})
-    host = step.host
-    rows = np.array([0, 1], np.int32)
-    drafts = DraftLines(
-        np.array([2, 0]), np.array([[7, 8], [0, 0]], np.int32), None, None, np.array([-1, -1])
-    )
-    starts = np.array([5, 9], np.int32)
-    ones = np.ones(2, np.int32)
-    step.batch = gather(host, rows, rows, rows.astype(np.int64), starts, ones, starts + 1, drafts)
-    plan, inputs = step.made(2)
-    assert plan.num_decode == 0
-    # The longest context comes first.
-    assert plan.query_indptr.tolist() == [0, 1, 4]
-    assert inputs.ids.tolist()[2:] == [7, 8]
-    assert inputs.positions.tolist() == [9, 5, 6, 7]
 
 
 def test_a_plan_is_not_written_over_by_the_next() -> None:

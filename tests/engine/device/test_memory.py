@@ -92,7 +92,7 @@ def test_the_device_is_measured_only_where_no_size_is_given(
 ) -> None:
     asked: list[Any] = []
 
-    def measure(*args: Any, captures: bool) -> Usage:
+    def measure(*args: Any, captures: bool, has_drafts: bool) -> Usage:
         asked.append(args)
         return Usage(total=80 * GIB, others=0, weights=16 * GIB, peak=GIB, later=LATER)
 
@@ -154,6 +154,9 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     assert more - later == logits + 2 * 3 * 16 * (512 << 10)
     two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 32 << 20
+    # 512 slots of logits and of two states of 4,096 numbers each, and 39 graphs.
+    drafted = made_later(decoder_of(spec_of()), 8192, 256, captures=True, has_drafts=True)
+    assert drafted - later == 512 * 2 * (128_256 + 2 * 4096) + 39 * (512 << 10)
     decoder = decoder_of(spec_of(), is_capturable=False)
     assert made_later(decoder, 8192, 256, captures=True) == logits + attention + rest
     launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)

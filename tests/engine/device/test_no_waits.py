@@ -16,6 +16,7 @@ ROOTS = [
     "device/runner.py:DeviceRunner._captured_with.forward",
     "device/runner.py:DeviceRunner._captured_with.whole",
     "device/pieces.py:Pieces._launch",
+    "device/drafted.py:DraftedSteps._captured.forward",
 ]
 _HOST = {
     # Attention of a CPU, and what is measured at the start.
@@ -27,7 +28,8 @@ _HOST = {
     # Kernels in torch, which ask a tensor of the host; how weights are laid out for kernels.
     "kernels": "blocks packing twins",
     # What launches captured steps, and reads their results.
-    "device": "choice drafted graphs memory outcome runner state transfers warming",
+    "device": "drafted graphs memory outcome runner state transfers verified verify"
+    " warming",
 }
 HOST = frozenset(f"{folder}/{name}.py" for folder, names in _HOST.items() for name in names.split())
 """Files whose functions are on no path of a captured step, whatever their names."""
@@ -98,6 +100,8 @@ def test_a_captured_step_reaches_what_it_should() -> None:
         "model/linears/stacks.py:Stack.given",
         "model/moe.py:GroupedExperts.__call__",
         "model/parts.py:FusedParts.norm.<lambda>",
+        "attention/slots.py:_Slots.__call__",
+        "device/slots.py:Slots.fill",
     ):
         assert name in found
 

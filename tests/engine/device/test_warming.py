@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gatewayd_engine import backend
+from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.device import warming
 from gatewayd_engine.device.graphs import LaunchEach, sizes
 from gatewayd_engine.device.pieces import token_counts
@@ -41,7 +42,7 @@ def test_an_engine_is_as_new(make_device_engine: Make, device_runner: Callable[[
     assert stats.free_pages == engine.info.num_pages
     assert not engine.core.has_work
     runner = device_runner(engine)
-    pool = runner._drafted._pool
+    pool = runner._drafted._slots.pool
     assert not pool.data[:-1].any()
     # It has computed: what it wrote is where padding writes.
     assert pool.data[-1].any()
@@ -94,19 +95,35 @@ def test_progress_names_each_stage_and_ends_with_one(
     said: list[tuple[str, float]] = []
     real = warming.warm
 
-    def noted(runner: Any, kernels: Any, capture: Any, progress: Any, *rest: Any) -> None:
-        real(runner, kernels, capture, lambda stage, part: said.append((stage, part)), *rest)
+    def noted(
+        runner: Any, kernels: Any, capture: Any, progress: Any, *rest: Any, **fields: Any
+    ) -> None:
+        real(
+            runner,
+            kernels,
+            capture,
+            lambda stage, part: said.append((stage, part)),
+            *rest,
+            **fields,
+        )
 
     monkeypatch.setattr(backend, "warm", noted)
-    make_device_engine(max_running=8)
-    stages = ["compiling kernels", "capturing mixed steps", "capturing decode steps"]
+    make_device_engine(max_running=8, drafter=StrategyChoice("ngram"))
+    stages = [
+        "compiling kernels",
+        "capturing mixed steps",
+        "capturing steps with drafts",
+        "capturing decode steps",
+    ]
     assert list(dict(said)) == stages
     for stage in stages:
         parts = [part for name, part in said if name == stage]
         assert parts == sorted(parts)
         assert parts[-1] == 1.0
     assert len([1 for name, _ in said if name == stages[1]]) == len(token_counts(512))
-    assert len([1 for name, _ in said if name == stages[2]]) == len(sizes(8))
+    # Eight lines of each width: four sizes.
+    assert len([1 for name, _ in said if name == stages[2]]) == 4 * 5
+    assert len([1 for name, _ in said if name == stages[3]]) == len(sizes(8))
 
 
 class Noted:
@@ -123,9 +140,10 @@ class Noted:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         kernel = getattr(self._kernels, name)
 
-        def noted(*args: Any) -> Any:
-            self.kinds.add((name, *(kind for arg in args for kind in _kinds(arg))))
-            return kernel(*args)
+        def noted(*args: Any, **named: Any) -> Any:
+            given = (*args, *named.values())
+            self.kinds.add((name, *(kind for arg in given for kind in _kinds(arg))))
+            return kernel(*args, **named)
 
         return noted
 

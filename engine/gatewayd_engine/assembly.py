@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache, partial
 from pathlib import Path
-from typing import NoReturn
 
 import torch
 
@@ -17,8 +16,8 @@ from gatewayd_engine.bringing import open_bringers
 from gatewayd_engine.compression import CompressionSeat, refuse_compression_elsewhere
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.core import EngineCore
-from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside
-from gatewayd_engine.heads import read_heads
+from gatewayd_engine.drafting import Loaded, Target, bytes_beside, load_beside, weights_beside
+from gatewayd_engine.heads import heads_folder, read_heads
 from gatewayd_engine.kv.codec import Codec, Form, form_of
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
@@ -95,6 +94,9 @@ def assemble(
 
     # Most backends do not have to see the model for this.
     kv_bytes = backend.kv_bytes(decoder)
+    if config.device != "cpu" and config.kv_bytes is None:
+        # What was measured leaves for keys and values, the drafter's weights have to fit into.
+        kv_bytes -= _drafter_weights(config, host)
     set_aside = config.draft_bytes
     if set_aside is None:
         set_aside = _set_aside(config, host, spec, dtype)
@@ -124,22 +126,19 @@ def assemble(
         replica=config.replica,
         page_bytes=each,
         target=target,
-        load_model=_on_a_cpu_only
-        if config.device != "cpu"
-        else Loaded(
+        load_model=Loaded(
             partial(
                 load_beside,
                 max_running=config.max_running,
                 max_model_len=max_model_len,
                 dtype=dtype,
                 device=config.device,
-                make_pace=lambda: Pace(choose(config.threads), _use_threads),
+                make=backend.row_model,
                 memory=memory,
+                parts=backend.parts,
             )
         ),
-        read_heads=_on_a_cpu_only
-        if config.device != "cpu"
-        else lambda setting, kind: read_heads(
+        read_heads=lambda setting, kind: read_heads(
             setting, kind, folder, target, spec.vocab_size, config.device
         ),
         penalise=backend.penalise,
@@ -197,13 +196,6 @@ def assemble(
     return Engine(core, info)
 
 
-def _on_a_cpu_only(*asked: object) -> NoReturn:
-    raise ValueError(
-        "drafters with a model or heads of their own compute on a CPU only, so far; take ngram or"
-        " lookahead"
-    )
-
-
 def _use_threads(count: int) -> None:
     """Let torch compute on so many; models that share a process have each their own number."""
     if torch.get_num_threads() != count:
@@ -246,6 +238,17 @@ def _needed(
     if not folder.is_dir():
         return 0  # the drafter says better what is missing
     return bytes_beside(folder, config.max_running, spec.max_model_len, dtype)
+
+
+def _drafter_weights(config: EngineConfig, host: PluginHost) -> int:
+    """Bytes of the weights that the drafter brings: those of its model, or its heads."""
+    choice = config.drafter
+    if choice is None:
+        return 0
+    drafter = host.strategy(Kind.DRAFTER, choice.name, choice.settings)
+    if isinstance(drafter, ModelDrafter):
+        return weights_beside(Path(drafter.checkpoint(config.model)))
+    return weights_beside(heads_folder(choice.settings.get("heads", ""), choice.name, config.model))
 
 
 def _num_pages(

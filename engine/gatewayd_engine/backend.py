@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -16,9 +17,11 @@ from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, CudaCapture
 from gatewayd_engine.device.launching import choose_fusion, choose_launches
+from gatewayd_engine.device.row_model import DeviceRowModel
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
-from gatewayd_engine.device.warming import warm
+from gatewayd_engine.device.warming import uncollected, warm
+from gatewayd_engine.drafting import RowModel
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose, eight_bit_floats
@@ -31,6 +34,7 @@ from gatewayd_engine.runner import Runner, StepRunner
 from gatewayd_engine.tuning.products import STAGE
 from gatewayd_engine.tuning.tuning import Tuning, tuning_of
 from gatewayd_hooks.logits import Penalise, PenaltyColumns
+from gatewayd_hooks.speculation import DraftModel
 
 Progress = Callable[[str, float], None]
 _CPU_KV_BYTES = 1 << 30
@@ -60,6 +64,9 @@ class Backend(Protocol):
         Args:
             load: loads the model, for those who have to see what it leaves.
         """
+
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """A model that guesses for another, with so many rows of so many tokens."""
 
     def runner(
         self,
@@ -94,6 +101,10 @@ class CpuBackend:
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
         """See ``Backend``."""
         return _CPU_KV_BYTES if self._kv_bytes is None else self._kv_bytes
+
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """See ``Backend``."""
+        return RowModel(decoder, max_running, max_model_len, self._make_pace())
 
     def runner(
         self,
@@ -146,6 +157,7 @@ class DeviceBackend:
         self._tuning = tuning
         path = None if tuning is None else tuning.table.path
         self.tuning_file = "" if path is None else str(path)
+        self._is_starting = True
         self._fused = FusedParts(kernels)
         self.parts: Parts = self._fused
         self.penalise: Penalise | None = self._penalised
@@ -186,6 +198,15 @@ class DeviceBackend:
         except memory.DoesNotFit as error:
             raise ConfigError(str(error)) from None
 
+    def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
+        """See ``Backend``; captured while the engine starts.
+
+        One that is loaded later is loaded beside running steps, in which nothing can be captured.
+        """
+        capture = self._capture if self._is_starting else None
+        with uncollected() if capture is not None else nullcontext():
+            return DeviceRowModel(decoder, self._kernels, max_running, max_model_len, capture)
+
     def runner(
         self,
         decoder: Decoder,
@@ -195,6 +216,7 @@ class DeviceBackend:
         seat: Seat,
     ) -> StepRunner:
         """See ``Backend``."""
+        self._is_starting = False
         table = decoder.rotary.cosines_and_sines()
         append = Append(decoder.spec.attention, pool, self._kernels, table)
         attention = device_attention(

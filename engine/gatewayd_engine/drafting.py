@@ -6,6 +6,7 @@ import logging
 import weakref
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -17,15 +18,18 @@ from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import Parts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.pace import Pace
 from gatewayd_engine.rows import Rows
+from gatewayd_hooks.speculation import DraftModel
 
 _log = logging.getLogger(__name__)
 _PAGE_SIZE = 64
 """Pages of a small model belong to one row each: their size only rounds contexts up."""
 
 _FEW = 8
+RowModelT = TypeVar("RowModelT")
 
 
 class Target:
@@ -148,11 +152,11 @@ class Loaded:
         load: reads one.
     """
 
-    def __init__(self, load: Callable[[str], RowModel]) -> None:
+    def __init__(self, load: Callable[[str], DraftModel]) -> None:
         self._load = load
-        self._models: weakref.WeakValueDictionary[Path, RowModel] = weakref.WeakValueDictionary()
+        self._models: weakref.WeakValueDictionary[Path, DraftModel] = weakref.WeakValueDictionary()
 
-    def __call__(self, folder: str) -> RowModel:
+    def __call__(self, folder: str) -> DraftModel:
         """The model of a folder."""
         key = Path(folder).resolve()
         model = self._models.get(key)
@@ -172,15 +176,26 @@ def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torc
     return pages * max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
 
 
+def row_model(decoder: Decoder, max_running: int, max_model_len: int) -> RowModel:
+    """One that leaves the threads of its steps as they are."""
+    return RowModel(decoder, max_running, max_model_len, Pace(1, lambda count: None))
+
+
+def weights_beside(folder: Path) -> int:
+    """Bytes of the weights in a folder, as its files hold them; 0 if there are none."""
+    return sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+
+
 def load_beside(
     folder: str,
     max_running: int,
     max_model_len: int,
     dtype: torch.dtype,
     device: str,
-    make_pace: Callable[[], Pace] = lambda: Pace(1, lambda count: None),
+    make: Callable[[Decoder, int, int], RowModelT],
     memory: Memory | None = None,
-) -> RowModel:
+    parts: Parts | None = None,
+) -> RowModelT:
     """Load a small model to guess for a larger one.
 
     Where there is too little memory for whole contexts its contexts are shorter.
@@ -191,8 +206,9 @@ def load_beside(
         max_model_len: tokens that a sequence of the engine may reach.
         dtype: of its weights.
         device: where it goes.
-        make_pace: what chooses the threads of its steps; they are left as they are without.
+        make: of its decoder, how many rows and how many tokens of a row.
         memory: what its keys and values are taken from while it lives; None for no limit.
+        parts: of its decoder; None for those of a CPU.
 
     Raises:
         SpecError, LoadError: the checkpoint cannot be used.
@@ -201,8 +217,8 @@ def load_beside(
     spec = read_spec(Path(folder), None)
     length = min(spec.max_model_len, max_model_len)
     if memory is None:
-        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
-        return RowModel(decoder, max_running, length, make_pace())
+        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)
+        return make(decoder, max_running, length)
     each = max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
     wanted = -(-length // _PAGE_SIZE)
     free = mib(memory.free)
@@ -221,8 +237,8 @@ def load_beside(
         length = count * _PAGE_SIZE
         _log.warning("%s: it guesses for sequences of up to %d tokens", text, length)
     try:
-        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None)
-        model = RowModel(decoder, max_running, length, make_pace())
+        decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)
+        model = make(decoder, max_running, length)
     except BaseException:
         memory.give_back(taken)
         raise

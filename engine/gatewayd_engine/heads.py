@@ -17,6 +17,12 @@ PREDICTOR = "predictor"
 _TOLERANCE = 0.01  # other types of numbers round otherwise
 
 
+def heads_folder(setting: str, kind: str, model: str | Path) -> Path:
+    """Where the heads of a kind are for a served checkpoint; see ``read_heads``."""
+    folder = Path(model)
+    return Path(setting) if setting else folder.with_name(f"{folder.name}-{kind}")
+
+
 def read_heads(
     setting: str, kind: str, model: Path, target: Target, vocab_size: int, device: str
 ) -> Heads:
@@ -33,7 +39,7 @@ def read_heads(
     Raises:
         ValueError: there are none, or they are not this model's; the sentence says what to do.
     """
-    folder = Path(setting) if setting else model.with_name(f"{model.name}-{kind}")
+    folder = heads_folder(setting, kind, model)
     if not (folder / "heads.json").is_file():
         how, where = f"heads --kind {kind}", f"[drafter.{kind}] heads"
         if kind == PREDICTOR:

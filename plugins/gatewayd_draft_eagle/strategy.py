@@ -6,7 +6,7 @@ the token that was chosen from each is known; one decoder layer is enough.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -50,6 +50,8 @@ class Eagle:
         self._target = resources.target
         self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
         self._window = layer.window
+        # A device would have to be waited for at each guess.
+        self._looks = resources.device == "cpu"
         rows, hidden = resources.max_running, self._target.hidden_size
         like = tensors["out.weight"]
         self._features = like.new_zeros(rows, self._window, hidden)
@@ -73,10 +75,10 @@ class Eagle:
             np.maximum.at(last, rows, positions)
             near = np.flatnonzero(positions > last[rows] - self._window)
             rows, positions = rows[near], positions[near]
-            hidden = hidden[torch.from_numpy(near)]
+            hidden = hidden.index_select(0, self._sent(near))
         places = positions % self._window
         self._held[rows, places] = positions
-        self._features[torch.from_numpy(rows), torch.from_numpy(places)] = hidden
+        self._features[self._sent(rows), self._sent(places)] = hidden
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
@@ -108,26 +110,49 @@ class Eagle:
         rows, at = batch.rows[known], batch.lengths[known] - 2
         entered = self._enter(batch, rows, at)
         # Guesses stand behind the window, and are forgotten with it.
-        context = self._context[torch.from_numpy(rows)]
+        context = self._context.index_select(0, self._sent(rows))
         room = context.new_zeros(*context.shape[:2], depth - 1, context.shape[3])
         context = torch.cat((context, room), 2)
-        is_seen = torch.from_numpy(self._seen(rows, at, depth)).to(context.device)
-        positions = torch.from_numpy(at)
+        is_seen = self._sent(self._seen(rows, at, depth))
+        positions = self._sent(at)
         foreseen = self._layer.foresee(entered, context, is_seen[0])
         said = [self._said(foreseen)]
-        prospects = Prospects(batch.limits[known], said[0].values)
+        prospects = Prospects(batch.limits[known])
         for ahead in range(1, depth):
-            if not prospects.go_on(self._config.min_confidence):
-                break
+            if self._looks:
+                prospects.add(said[-1].values.float().numpy())
+                if not prospects.go_on(self._config.min_confidence):
+                    break
             embedded = self._target.embed(said[-1].indices[:, 0])
             entered = self._layer.enter(foreseen, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             foreseen = self._layer.foresee(entered, context, is_seen[ahead])
             said.append(self._said(foreseen))
-            prospects.add(said[-1].values)
+        # Tokens and the bits of their shares: one wait of a step.
         tokens = torch.stack([one.indices for one in said], 1)
-        shares = torch.stack([one.values for one in said], 1)
-        return tokens.cpu().numpy(), shares.cpu().numpy()
+        shares = torch.stack([one.values for one in said], 1).float()
+        told = torch.stack((tokens.to(torch.int32), shares.view(torch.int32))).cpu().numpy()
+        return self._worth(batch.limits[known], told[0].astype(np.int64), told[1].view(np.float32))
+
+    def _worth(
+        self, limits: NDArray[np.int64], tokens: NDArray[np.int64], shares: NDArray[np.float32]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """As deep as would have been looked, had each guess been seen before the next one."""
+        prospects = Prospects(limits)
+        depth = 1
+        while depth < tokens.shape[1]:
+            prospects.add(shares[:, depth - 1])
+            if not prospects.go_on(self._config.min_confidence):
+                break
+            depth += 1
+        return tokens[:, :depth], shares[:, :depth]
+
+    def _sent(self, array: NDArray[Any]) -> torch.Tensor:
+        """An array where the model is; a device reads it when it comes to it."""
+        sent = torch.from_numpy(np.ascontiguousarray(array))
+        if self._features.device.type == "cpu":
+            return sent
+        return sent.pin_memory().to(self._features.device, non_blocking=True)
 
     def _said(self, foreseen: torch.Tensor) -> torch.return_types.topk:
         """The likeliest tokens that hidden states stand for."""
@@ -143,10 +168,10 @@ class Eagle:
         line = np.concatenate((np.arange(len(rows)), line))
         place = np.concatenate((at % self._window, place))
         row, position = rows[line], held[line, place]
-        index = torch.from_numpy(row), torch.from_numpy(place)
-        ids = torch.from_numpy(batch.tokens[row, position + 1].astype(np.int64))
-        embedded = self._target.embed(ids.to(self._features.device))
-        entered = self._layer.enter(self._features[index], embedded, torch.from_numpy(position))
+        index = self._sent(row), self._sent(place)
+        ids = self._sent(batch.tokens[row, position + 1].astype(np.int64))
+        embedded = self._target.embed(ids)
+        entered = self._layer.enter(self._features[index], embedded, self._sent(position))
         self._context[index[0], :, index[1]] = entered.key_value
         self._entered[row, place] = position
         return Entered(*(part[: len(rows)] for part in entered))

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
 
 
 class Prospects:
@@ -16,19 +11,20 @@ class Prospects:
 
     Args:
         limits: guesses that each row can use, shape ``[n]``.
-        shares: what the drafter gave to the choices for the next token, best first, shape
-            ``[n, width]``.
     """
 
-    def __init__(self, limits: NDArray[np.int64], shares: torch.Tensor) -> None:
+    def __init__(self, limits: NDArray[np.int64]) -> None:
         self._limits = limits
         self._reached = np.ones(len(limits), np.float32)
         self._likelihoods: list[NDArray[np.float32]] = []
-        self.add(shares)
 
-    def add(self, shares: torch.Tensor) -> None:
-        """The choices one token further."""
-        likelihood = self._reached[:, None] * shares.float().cpu().numpy()
+    def add(self, shares: NDArray[np.float32]) -> None:
+        """Look one token further.
+
+        Args:
+            shares: what the drafter gave to the choices for it, best first, shape ``[n, width]``.
+        """
+        likelihood = self._reached[:, None] * shares
         self._likelihoods.append(likelihood)
         self._reached = likelihood[:, 0]
 

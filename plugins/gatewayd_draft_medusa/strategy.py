@@ -16,6 +16,8 @@ from gatewayd_draft_medusa.tree import Tree, grow
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from gatewayd_draft_medusa.config import MedusaConfig
     from gatewayd_hooks.resources import EngineResources
     from gatewayd_hooks.speculation import TargetModel
@@ -65,9 +67,9 @@ class Medusa:
         at = np.flatnonzero(np.diff(features.rows, append=-1))
         rows, hidden = features.rows[at], features.hidden
         if len(at) < len(hidden):
-            hidden = hidden[torch.from_numpy(at)]
+            hidden = hidden.index_select(0, self._sent(at))
         self._position[rows] = features.positions[at]
-        self._last[torch.from_numpy(rows)] = hidden
+        self._last.index_copy_(0, self._sent(rows), hidden)
 
     @torch.inference_mode()
     def propose(self, batch: DraftBatch) -> Drafts:
@@ -80,10 +82,18 @@ class Medusa:
         counts = np.where(is_known, np.minimum(batch.limits, width), 0).astype(np.int32)
         known = np.flatnonzero(is_known)
         if len(known):
-            hidden = self._last[torch.from_numpy(batch.rows[known])]
+            hidden = self._last.index_select(0, self._sent(batch.rows[known]))
+            # The one wait of a step.
             best = self._foresee(hidden).cpu().numpy()
             tokens[known] = best[tree.heads[:width], :, tree.ranks[:width]].T
         return Drafts(tokens, counts, parents)
+
+    def _sent(self, index: NDArray[np.int64]) -> torch.Tensor:
+        """An index where the model is; a device reads it when it comes to it."""
+        sent = torch.from_numpy(np.ascontiguousarray(index))
+        if self._last.device.type == "cpu":
+            return sent
+        return sent.pin_memory().to(self._last.device, non_blocking=True)
 
     def _foresee(self, hidden: torch.Tensor) -> torch.Tensor:
         """Best tokens of each head, ``[heads, n, ranks]``, for hidden states ``[n, hidden]``."""

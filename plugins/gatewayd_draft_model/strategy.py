@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_hooks.speculation import DraftBatch, DraftModel, Drafts
+from gatewayd_hooks.speculation import DraftBatch, DraftModel, Drafts, GuessingModel
 
 if TYPE_CHECKING:
     from gatewayd_draft_model.config import DraftModelConfig
@@ -73,6 +73,8 @@ class SmallModel:
 
     def propose(self, batch: DraftBatch) -> Drafts:
         """Read what is new of each row, then guess one token after the other."""
+        if isinstance(self._model, GuessingModel):
+            return self._guessed(batch, self._model)
         n, width = len(batch.rows), int(batch.limits.max(initial=0))
         counts = np.zeros(n, np.int32)
         alive, logits = self._catch_up(batch)
@@ -94,11 +96,50 @@ class SmallModel:
             logits = self._extend(batch.rows[alive], starts, np.ones_like(starts), new)
         return Drafts(guesses, counts, None, probs)
 
+    def _guessed(self, batch: DraftBatch, model: GuessingModel) -> Drafts:
+        """The same with a model that goes on from its own guesses: the likeliest, for all rows.
+
+        They are verified as chosen, so that an answer that is drawn keeps its distribution.
+        """
+        n, width = len(batch.rows), int(batch.limits.max(initial=0))
+        counts, guesses = np.zeros(n, np.int32), np.zeros((n, width), np.int32)
+        # All rows take equally many steps.
+        ready, starts, missing = self._unread(batch, width)
+        if len(ready):
+            rows, ends = batch.rows[ready], batch.lengths[ready]
+            new = self._new(batch, ready, starts, missing)
+            self._note(rows, starts, missing, new)
+            guessed, confidences = model.guess(rows, starts, missing, new, width)
+            guesses[ready] = guessed
+            self._note(rows, ends, np.full(len(rows), width - 1), guessed)
+            is_sure = np.cumprod(confidences >= self._config.min_confidence, 1).sum(1)
+            counts[ready] = np.minimum(is_sure, batch.limits[ready])
+        return Drafts(guesses, counts)
+
     def _catch_up(self, batch: DraftBatch) -> tuple[NDArray[np.int64], torch.Tensor]:
         """Compute what each row has and the smaller model has not read yet.
 
         Returns:
             Lines that are ready to be guessed for, and the logits after their last token.
+        """
+        ready, starts, missing = self._unread(batch, batch.limits)
+        if not len(ready):
+            return ready, torch.empty(0, self._model.vocab_size)
+        new = self._new(batch, ready, starts, missing)
+        return ready, self._extend(batch.rows[ready], starts, missing, new)
+
+    def _unread(
+        self, batch: DraftBatch, room: NDArray[np.int64] | int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+        """Let rows of which much is missing read a part of that.
+
+        Args:
+            batch: who wants guesses.
+            room: tokens that each must have room for.
+
+        Returns:
+            Lines of which little is missing, how many tokens each has computed, and how many it
+            has not, all of shape ``[n]``.
         """
         rows, lengths = batch.rows, batch.lengths
         starts = np.array(
@@ -108,30 +149,29 @@ class SmallModel:
             ]
         )
         self._sure[rows] = self._ends[rows] = starts
-        fits = np.flatnonzero(lengths + batch.limits <= self._model.max_model_len)
-        missing = lengths - starts
-        behind = fits[missing[fits] > self._config.max_catch_up]
+        fits = np.flatnonzero(lengths + room <= self._model.max_model_len)
+        missing, most = lengths - starts, self._config.max_catch_up
+        behind = fits[missing[fits] > most]
         if len(behind):
-            some = np.full(len(behind), self._config.max_catch_up)
-            self._read(batch, behind, starts[behind], some)
-        alive = fits[missing[fits] <= self._config.max_catch_up]
-        if not len(alive):
-            return alive, torch.empty(0, self._model.vocab_size)
-        return alive, self._read(batch, alive, starts[alive], missing[alive])
+            some = np.full(len(behind), most)
+            self._extend(
+                rows[behind], starts[behind], some, self._new(batch, behind, starts[behind], some)
+            )
+        ready = fits[missing[fits] <= most]
+        return ready, starts[ready], missing[ready]
 
-    def _read(
+    def _new(
         self,
         batch: DraftBatch,
         lines: NDArray[np.int64],
         starts: NDArray[np.int64],
         counts: NDArray[np.int64],
-    ) -> torch.Tensor:
-        """Compute tokens that the rows have."""
-        rows = batch.rows[lines]
+    ) -> NDArray[np.int32]:
+        """Tokens that the rows have, of each line ``counts`` from ``starts`` on."""
         new = np.zeros((len(lines), int(counts.max())), np.int32)
-        for i, row in enumerate(rows.tolist()):
+        for i, row in enumerate(batch.rows[lines].tolist()):
             new[i, : counts[i]] = batch.tokens[row, starts[i] : starts[i] + counts[i]]
-        return self._extend(rows, starts, counts, new)
+        return new
 
     def _agreeing(self, row: int, tokens: NDArray[np.int32], length: int) -> int:
         """Tokens of a row that were computed and are still its own; its last is never."""
@@ -147,10 +187,20 @@ class SmallModel:
         counts: NDArray[np.int64],
         new: NDArray[np.int32],
     ) -> torch.Tensor:
+        self._note(rows, starts, counts, new)
+        return self._model.extend(rows, starts, counts, new)
+
+    def _note(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        new: NDArray[np.int32],
+    ) -> None:
+        """These tokens are computed."""
         for i, row in enumerate(rows.tolist()):
             self._computed[row, starts[i] : starts[i] + counts[i]] = new[i, : counts[i]]
         self._ends[rows] = starts + counts
-        return self._model.extend(rows, starts, counts, new)
 
     def _choose(
         self,

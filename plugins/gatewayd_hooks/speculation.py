@@ -83,6 +83,39 @@ class DraftModel(Protocol):
         """
 
 
+@runtime_checkable
+class GuessingModel(Protocol):
+    """A ``DraftModel`` that guesses several tokens by itself, as one on a GPU does.
+
+    Between guesses nothing comes to the host, which waits once for all of them.
+    """
+
+    def guess(
+        self,
+        rows: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        tokens: NDArray[np.int32],
+        steps: int,
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+        """Compute tokens as ``extend`` does, then guess one after another, the likeliest each.
+
+        All guesses but the last are computed, too, behind those tokens.
+
+        Args:
+            rows: shape ``[n]``.
+            starts: see ``DraftModel.extend``.
+            counts: see ``DraftModel.extend``; ``starts + counts + steps - 1`` is at most
+                ``max_model_len``.
+            tokens: see ``DraftModel.extend``.
+            steps: tokens to guess for each row, at least 1.
+
+        Returns:
+            The guesses, shape ``[n, steps]``, and the probability that the model gives to each
+            behind those before it, shape ``[n, steps]``.
+        """
+
+
 class DraftBatch(NamedTuple):
     """Sequences that decode in the next step and want drafts.
 
@@ -159,8 +192,9 @@ class Features(NamedTuple):
         rows: whose they are, those of a row together, shape ``[n]``.
         positions: which token of the row, ascending within a row, shape ``[n]``.
         ids: the tokens, shape ``[n]``.
-        hidden: after the model's final norm, shape ``[n, hidden_size]``. What the model says
-            of the token at the next position is in them.
+        hidden: after the model's final norm, on its device, shape ``[n, hidden_size]``. What the
+            model says of the token at the next position is in them. On a GPU they are computed
+            when the device comes to it: whoever asks for their numbers waits for the step.
     """
 
     rows: NDArray[np.int64]

@@ -56,6 +56,36 @@ class TestSmallModel(DrafterConformance):
         )
 
 
+class Guessing(Bigrams):
+    """The same, which goes on from its own guesses.
+
+    Attributes:
+        asked: new tokens of each row, by call.
+    """
+
+    def __init__(self, vocab_size: int, rows: int, max_model_len: int) -> None:
+        super().__init__(vocab_size, rows, max_model_len)
+        self.asked: list[list[int]] = []
+
+    def guess(
+        self,
+        rows: np.ndarray,
+        starts: np.ndarray,
+        counts: np.ndarray,
+        tokens: np.ndarray,
+        steps: int,
+    ) -> tuple[np.ndarray, np.ndarray]:
+        self.asked.append(counts.tolist())
+        guesses, shares = [], []
+        for depth in range(steps):
+            best = self.extend(rows, starts, counts, tokens).softmax(-1).max(-1)
+            guesses.append(best.indices.numpy().astype(np.int32))
+            shares.append(best.values.numpy())
+            starts, counts = starts + counts, np.ones_like(counts)
+            tokens = guesses[depth][:, None]
+        return np.stack(guesses, 1), np.stack(shares, 1)
+
+
 def small_model(model: Bigrams, **settings: Any) -> SmallModel:
     drafter = SmallModel(DraftModelConfig(model="/tmp", **settings))
     drafter.open(
@@ -86,6 +116,35 @@ def test_the_small_model_guesses_its_likeliest_tokens_and_reads_each_token_once(
         # Its guesses but the last are computed; those that were kept are not computed again.
         assert model.computed - before <= (8 if len(sequence) == 5 else 5)
         sequence += [*wanted[:2], 7]
+
+
+def test_a_model_that_guesses_by_itself_is_asked_once_for_what_another_is_asked_for_in_turn() -> (
+    None
+):
+    """Limits that differ, a row that is nearly full, and guesses that were wrong."""
+    plain, guessing = Bigrams(16, 4, 40), Guessing(16, 4, 40)
+    drafters = [small_model(model, min_confidence=0.25) for model in (plain, guessing)]
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(0, 16, size).tolist() for size in (3, 20, 37)]
+    for drafter in drafters:
+        for row in range(3):
+            drafter.admit(row)
+    most = 0
+    for _ in range(6):
+        batch = batch_of(sequences, 4)._replace(limits=np.array([1, 4, 4]))
+        mine, other = (drafter.propose(batch) for drafter in drafters)
+        # All of its rows take four steps, for which the last has no room.
+        assert mine.counts[:2].tolist() == other.counts[:2].tolist()
+        for i in range(2):
+            count = int(mine.counts[i])
+            most = max(most, count)
+            assert other.tokens[i, :count].tolist() == mine.tokens[i, :count].tolist()
+            # The first half of the guesses was right.
+            sequences[i] += [*mine.tokens[i, : count // 2].tolist(), int(rng.integers(0, 16))]
+        assert other.counts[2] == 0
+    assert most > 1
+    # Guesses that were right are computed already.
+    assert guessing.asked == [[3, 20], *[[1, 1]] * 5]
 
 
 def test_the_small_model_says_what_it_draws_from() -> None:

@@ -10,7 +10,7 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
-from gatewayd_engine.drafting import load_beside
+from gatewayd_engine.drafting import load_beside, row_model
 from gatewayd_engine.recipe.answers import LONGEST, Answers, prompts, write_answers
 from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_engine.recipe.heads_training import base_model, batches, train_heads
@@ -67,7 +67,7 @@ def _answers(options: argparse.Namespace, base: Path, name: str, console: Consol
     begun = prompts(
         source_files(library_root()), tokenizer, options.seed, options.answers - num_code, num_code
     )
-    model = load_beside(str(base), _WIDTH, LONGEST, torch.bfloat16, "cpu")
+    model = load_beside(str(base), _WIDTH, LONGEST, torch.bfloat16, "cpu", row_model)
     with bar_on(console) as bar:
         answers = write_answers(
             model, begun, _WIDTH, options.seed, told_by(bar, "answers", "tokens")

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.cuda._utils import _get_device_index
 
-from gatewayd_engine import backend, embedded
+from gatewayd_engine import backend
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.backend import CpuBackend, DeviceBackend, backend_for
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
@@ -101,18 +101,6 @@ def test_an_engine_on_a_device_that_is_not_there_does_not_start(
     asked = config(str(checkpoint("llama")), device="cuda")
     with pytest.raises(ConfigError, match="device is 'cuda'"):
         assemble(asked, PluginHost(Catalog.installed()), lambda stage, part: None)
-
-
-@pytest.mark.parametrize("name", ["draft_model", "medusa", "eagle"])
-def test_drafters_with_models_are_refused_on_a_device_before_weights_are_loaded(
-    make_device_engine: Make, make_engine: Make, name: str
-) -> None:
-    settings = {"model": str(embedded.folder("nano"))} if name == "draft_model" else {}
-    drafter = StrategyChoice(name, settings)
-    make_engine(drafter=drafter)
-    # No tensor is made, so nothing asks for the GPU.
-    with pytest.raises(Exception, match="compute on a CPU only, so far; take ngram or lookahead"):
-        make_device_engine(drafter=drafter, device="cuda")
 
 
 def test_runners_overlap_on_a_device_alone(make_device_engine: Make, make_engine: Make) -> None:

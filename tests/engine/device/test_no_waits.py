@@ -17,6 +17,7 @@ ROOTS = [
     "device/runner.py:DeviceRunner._captured_with.whole",
     "device/pieces.py:Pieces._launch",
     "device/drafted.py:DraftedSteps._captured.forward",
+    "device/row_model.py:DeviceRowModel._made.run",
 ]
 _HOST = {
     # Attention of a CPU, and what is measured at the start.
@@ -28,7 +29,7 @@ _HOST = {
     # Kernels in torch, which ask a tensor of the host; how weights are laid out for kernels.
     "kernels": "blocks packing twins",
     # What launches captured steps, and reads their results.
-    "device": "drafted graphs memory outcome runner state transfers verified verify"
+    "device": "drafted graphs memory outcome row_model runner state transfers verified verify"
     " warming",
 }
 HOST = frozenset(f"{folder}/{name}.py" for folder, names in _HOST.items() for name in names.split())

@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
-from gatewayd_engine.drafting import load_beside
+from gatewayd_engine.drafting import load_beside, row_model
 from gatewayd_engine.recipe import __main__ as recipe
 from gatewayd_engine.recipe.answers import (
     HELD_OUT,
@@ -43,7 +43,7 @@ def begun(files: list[SourceFile]) -> list[tuple[list[int], int]]:
 
 @pytest.fixture(scope="module")
 def answers(begun: list[tuple[list[int], int]]) -> Answers:
-    model = load_beside(str(NANO), 8, LONGEST, torch.float32, "cpu")
+    model = load_beside(str(NANO), 8, LONGEST, torch.float32, "cpu", row_model)
     return write_answers(model, begun, 8, 1, lambda done, count: None)
 
 

@@ -1,0 +1,111 @@
+"""Drafters with a model on a device: answers are those without, and each waits once in a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gatewayd_engine import embedded
+from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.device import drafted
+from gatewayd_engine.device.graphs import LaunchEach
+from gatewayd_engine.device.row_model import DeviceRowModel
+from gatewayd_engine.drafting import load_beside, row_model
+from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.loader import load
+from gatewayd_engine.model.parts import FusedParts
+from gatewayd_engine.model.spec import read_spec
+from gatewayd_hooks.strategy import Kind
+from tests.engine.core.test_heads import chats
+from tests.engine.device.waiting import watch
+
+Make = Callable[..., Any]
+captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+
+
+def answers(engine: Any, num: int, count: int) -> list[list[int]]:
+    """Half of them drawn, each by its seed."""
+    ids = [
+        engine.submit(prompt, max_tokens=count, seed=i, temperature=0.7 * (i % 2))[0]
+        for i, prompt in enumerate(chats()[:num])
+    ]
+    done = engine.run()
+    assert all(done[i].finished.error is None for i in ids)
+    assert engine.core.strategies.num_faults == 0
+    return [done[i].tokens for i in ids]
+
+
+@captured
+@pytest.mark.parametrize("name", ["draft_model", "eagle", "medusa"])
+def test_answers_are_those_without_drafts_and_guessing_waits_once(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(drafted, "_WIDTHS", (5, 9))
+    fields: dict[str, Any] = {"max_running": 4, "max_model_len": 384, "max_batch_tokens": 48}
+    plain = answers(make_device_engine(**fields), 3, 12)
+    engine = make_device_engine(
+        drafter=StrategyChoice(name),
+        spec_controller=StrategyChoice("fixed", {"drafts": 6}),
+        **fields,
+    )
+    waits = watch(monkeypatch)
+    if name == "eagle":
+        engine.core.strategies.bound[Kind.DRAFTER]._looks = False
+    drafter = engine.core.strategies.watched[Kind.DRAFTER]
+    propose, asked = drafter.propose, []
+
+    class Watched:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(drafter, name)
+
+        def propose(self, batch: Any) -> Any:
+            before = waits.asked.total()
+            with waits.watched():
+                drafts = propose(batch)
+            asked.append(waits.asked.total() - before)
+            return drafts
+
+        def observe(self, features: Any) -> None:
+            with waits.watched():
+                drafter.observe(features)
+
+    engine.core.strategies.watched[Kind.DRAFTER] = Watched()
+    assert answers(engine, 3, 12) == plain
+    stats = engine.core.stats
+    assert stats.accepted_tokens > 8
+    # The small model's own letter is no wait of the plugin's; heads are read once.
+    assert max(asked) <= (0 if name == "draft_model" else 2)
+    assert sum(waits.asked.values()) == sum(asked)
+
+
+@pytest.mark.usefixtures("few_pages")
+def test_a_small_model_guesses_what_its_logits_say() -> None:
+    """Prompts of several chunks, rows in any order, and more new tokens than are captured."""
+    folder = embedded.folder("nano").with_name("nano-draft")
+    spec = read_spec(folder, None)
+    kernels = TorchKernels()
+    decoder = load(folder, spec, torch.float32, "cpu", lambda part: None, FusedParts(kernels))
+    mine = DeviceRowModel(decoder, kernels, 4, 300, LaunchEach())
+    other = load_beside(str(folder), 4, 300, torch.float32, "cpu", row_model)
+    rng = np.random.default_rng(0)
+    tokens = rng.integers(2, 4000, (3, 300)).astype(np.int32)
+    rows = np.array([2, 0, 3])
+    starts = np.zeros(3, np.int64)
+    for counts in ([150, 3, 64], [1, 2, 1], [4, 1, 70]):
+        told = np.array(counts)
+        most = int(told.max())
+        new = np.stack([tokens[i, starts[i] : starts[i] + most] for i in range(3)])
+        guessed, shares = mine.guess(rows, starts, told, new, 4)
+        at = starts + told
+        logits = other.extend(rows, starts, told, new)
+        for depth in range(4):
+            best = logits.softmax(-1).max(-1)
+            assert guessed[:, depth].tolist() == best.indices.tolist()
+            assert shares[:, depth] == pytest.approx(best.values.numpy(), abs=1e-5)
+            one = np.ones(3, np.int64)
+            logits = other.extend(rows, at + depth, one, guessed[:, depth : depth + 1])
+        starts = at

@@ -77,6 +77,7 @@ def test_answers_are_those_without_drafts(
     assert stats.accepted_tokens > 30
 
 
+@pytest.mark.slow
 @captured
 def test_greedy_answers_are_the_cpus(
     make_device_engine: Make, make_engine: Make, wanted: list[list[int]]
@@ -151,6 +152,7 @@ def test_a_step_is_waited_for_once(
     assert not waits.asked
 
 
+@pytest.mark.slow
 @captured
 def test_with_few_pages_and_preemption(make_device_engine: Make, wanted: list[list[int]]) -> None:
     engine = guess_with(

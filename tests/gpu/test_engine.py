@@ -74,7 +74,7 @@ def test_greedy_tokens_of_a_billion_random_weights_are_the_cpus(
     assert len(gaps) <= 10 * 12 // 4
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "lookahead"])
+@pytest.mark.parametrize("drafter", ["ngram", "lookahead", "draft_model", "eagle", "medusa"])
 def test_drafts_change_no_answer(make: Make, drafter: str) -> None:
     prompts = [2 * prompt for prompt in mixed_prompts(8, NANO_VOCAB, 80, seed=6)]
     reference = greedy(on_cpu(), prompts, 24)

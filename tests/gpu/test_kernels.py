@@ -14,7 +14,7 @@ from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.kernels.products import Activation
 from gatewayd_engine.kernels.splits import num_multiprocessors, num_splits
-from tests.engine.kernels import checks
+from tests.engine.kernels import checks, verifying
 from tests.engine.kernels.decoding import Case, Lines, close
 
 pytestmark = [
@@ -231,3 +231,12 @@ def test_a_captured_kernel_computes_from_what_its_inputs_hold_now(kernels: Kerne
         for output, expected in zip(outputs, call(kernels), strict=True):
             assert torch.equal(output, expected), name
         assert any(not torch.equal(*pair) for pair in zip(before, outputs, strict=True)), name
+
+
+@pytest.mark.parametrize("most", [5, 60])
+def test_drafts_are_accepted_and_kept(kernels: Kernels, most: int) -> None:
+    for seed in range(20):
+        verifying.accept(kernels, CUDA, seed, most)
+    for dtype in (torch.bfloat16, torch.float8_e4m3fn):
+        verifying.keep_path(kernels, CUDA, dtype, HEAD_DIM)
+    verifying.slots(kernels, CUDA, [1, 4, 2, 3], [0, 3, 9, 5000], 4)

@@ -81,6 +81,11 @@ class RecordedWhole(Recorded):
         return replay
 
 
+def is_recording() -> bool:
+    """Whether what is launched now is noted."""
+    return bool(_Notes.open)
+
+
 def beside(patch: pytest.MonkeyPatch, owner: type, name: str) -> None:
     """Let a method that asks the host be called in each replay, with the arguments of its note."""
     method = getattr(owner, name)

@@ -42,7 +42,7 @@ def test_pages_have_the_bytes_of_their_records(
     assert engine.info.page_bytes * 4 == floats.info.page_bytes
     assert engine.info.kv_record_bytes * 4 == floats.info.kv_record_bytes
     assert engine.info.strategies["kv_codec"] == "fp8"
-    data = device_runner(engine)._drafted._pool.data
+    data = device_runner(engine)._drafted._verifier._pool.data
     assert data.dtype == torch.float8_e4m3fn
     engine.generate(PROMPTS[0], max_tokens=3, ignore_eos=True)
     assert data.float().abs().amax() > 0
@@ -68,7 +68,7 @@ def test_e5m2_is_read_as_that(
 ) -> None:
     choice = StrategyChoice("fp8", {"scale": "none", "format": "e5m2"})
     engine = make_device_engine(kv_codec=choice)
-    assert device_runner(engine)._drafted._pool.data.dtype == torch.float8_e5m2
+    assert device_runner(engine)._drafted._verifier._pool.data.dtype == torch.float8_e5m2
     reference = greedy(make_engine(kv_codec=choice), PROMPTS[:3], 12)
     assert len(follow(engine, PROMPTS[:3], reference, CLOSE)) <= 2
 

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd_engine.attention.device import RotatingAttend
-from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.device import warming
 from gatewayd_engine.device.launch_bound import launch_bound
 from gatewayd_engine.device.pieces import Pieces, token_counts
@@ -244,31 +243,6 @@ def test_what_is_asked_of_prompts_is_the_cpus(
         ):
             assert mine.token == other.token
             assert mine.logprob == pytest.approx(other.logprob, abs=1e-4)
-
-
-@captured
-def test_steps_with_drafts_are_launched_kernel_by_kernel(
-    make_device_engine: Make,
-    undisturbed: list[list[int]],
-    small: None,
-    ran: list[tuple[int, int]],
-) -> None:
-    engine = make_device_engine(
-        drafter=StrategyChoice("ngram"), spec_controller=StrategyChoice("fixed")
-    )
-    batches: list[Any] = []
-    runner = engine.core._runner
-    hidden = runner._hidden
-
-    def noted(batch: Any) -> Any:
-        batches.append(batch)
-        return hidden(batch)
-
-    runner._hidden = runner._drafted._hidden = noted
-    assert answers(engine) == undisturbed
-    plain = [len(b.ids) for b in batches if b.drafts is None]
-    assert len(plain) < len(batches)
-    assert [n for _, n in ran] == [n for n in plain if n <= 48]
 
 
 @captured

@@ -125,20 +125,11 @@ class CudaCapture:
     def whole(self, launches: Replay) -> Replay:
         """See ``Capture``."""
         (graph,) = self._captured(lambda between: launches())
-        replay: Replay = graph.replay
-        return replay
+        return _WholeReplay(graph, launches)
 
     def pieces(self, launches: Broken) -> Broken:
         """See ``Capture``."""
-        first, *others = [graph.replay for graph in self._captured(launches)]
-
-        def replay(between: Between) -> None:
-            first()
-            for index, piece in enumerate(others):
-                between(index)
-                piece()
-
-        return replay
+        return _PiecesReplay(self._captured(launches), launches)
 
     def _captured(self, launches: Broken) -> list[torch.cuda.CUDAGraph]:
         """Capture what is launched before, between and after the calls of another."""
@@ -173,6 +164,38 @@ class CudaCapture:
         with torch.cuda.stream(self._stream):
             launches()
         torch.cuda.current_stream().wait_stream(self._stream)
+
+
+class _WholeReplay:
+    """Replays a graph.
+
+    It keeps what was captured: tensors of which only the launches know have to live as long.
+    """
+
+    __slots__ = ("_launches", "_replay")
+
+    def __init__(self, graph: torch.cuda.CUDAGraph, launches: Replay) -> None:
+        self._replay = graph.replay
+        self._launches = launches
+
+    def __call__(self) -> None:
+        self._replay()
+
+
+class _PiecesReplay:
+    """The same of graphs with calls in between."""
+
+    __slots__ = ("_first", "_launches", "_others")
+
+    def __init__(self, graphs: Sequence[torch.cuda.CUDAGraph], launches: Broken) -> None:
+        self._first, *self._others = [graph.replay for graph in graphs]
+        self._launches = launches
+
+    def __call__(self, between: Between) -> None:
+        self._first()
+        for index, piece in enumerate(self._others):
+            between(index)
+            piece()
 
 
 def end_failed(graph: torch.cuda.CUDAGraph, device: torch.device, pool: tuple[int, int]) -> None:

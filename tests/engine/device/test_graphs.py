@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from contextlib import nullcontext
 from itertools import pairwise
@@ -317,6 +319,23 @@ def test_what_is_captured_whole_is_one_graph(said: list[str]) -> None:
     said.clear()
     replay()
     assert said == ["replay 0"]
+
+
+@pytest.mark.parametrize("kind", ["whole", "pieces"])
+def test_what_is_captured_over_lives_as_long_as_its_replay(said: list[str], kind: str) -> None:
+    capture = CudaCapture(torch.device("cuda"))
+
+    def made() -> tuple[Callable[..., None], weakref.ref[torch.Tensor]]:
+        tensor = torch.zeros(3)
+        replay: Callable[..., None] = getattr(capture, kind)(lambda *_: tensor.add_(1))
+        return replay, weakref.ref(tensor)
+
+    replay, tensor = made()
+    gc.collect()
+    assert tensor() is not None
+    del replay
+    gc.collect()
+    assert tensor() is None
 
 
 def test_a_whole_capture_that_fails_says_why(said: list[str]) -> None:

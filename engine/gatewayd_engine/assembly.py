@@ -41,6 +41,8 @@ from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind
 
 _log = logging.getLogger(__name__)
+_DRAFT_SHARE = 4
+"""Of a GPU's KV memory a draft model gets a fourth at most, unless ``draft_bytes`` says more."""
 _DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 
@@ -99,7 +101,7 @@ def assemble(
         kv_bytes -= _drafter_weights(config, host)
     set_aside = config.draft_bytes
     if set_aside is None:
-        set_aside = _set_aside(config, host, spec, dtype)
+        set_aside = _set_aside(config, host, spec, dtype, kv_bytes)
     record = None if form is None else form.record_bytes
     each = page_bytes(spec.attention, config.page_size, dtype, record)
     num_pages = _num_pages(config, spec, each, kv_bytes, set_aside)
@@ -211,13 +213,20 @@ def _dtype(config: EngineConfig, backend: Backend) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _set_aside(config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype) -> int:
-    """Bytes of the KV memory that the drafter's model needs, also for one that is to come back."""
+def _set_aside(
+    config: EngineConfig, host: PluginHost, spec: ModelSpec, dtype: torch.dtype, kv_bytes: int
+) -> int:
+    """Bytes of the KV memory that the drafter's model needs, also for one that is to come back.
+
+    A GPU has many rows, whose whole contexts may need more than there is: there the model gets a
+    share, and guesses for shorter ones.
+    """
     choice = config.drafter
     if choice is None:
         return 0
     try:
-        return _needed(choice, config, host, spec, dtype)
+        needed = _needed(choice, config, host, spec, dtype)
+        return needed if config.device == "cpu" else min(needed, kv_bytes // _DRAFT_SHARE)
     except Exception:
         if [Kind.DRAFTER, choice.name] not in config.quarantined:
             raise

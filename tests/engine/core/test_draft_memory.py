@@ -11,10 +11,13 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine import embedded
-from gatewayd_engine.config import ConfigError, StrategyChoice
+from gatewayd_engine import assembly, embedded
+from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.drafting import RowModel, bytes_beside
+from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.swapping import SwapRefused
+from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap
@@ -55,6 +58,20 @@ def test_at_the_start_the_pool_has_what_the_draft_model_leaves(
     taken = model._attention._data.nbytes
     # One page more is scratch, as in any pool.
     assert pool_bytes(beside) + taken <= kv_bytes + 64 * TOKEN
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 1), ("cuda", 4)])
+def test_on_a_gpu_it_gets_a_share_of_what_there_is(device: str, share: int) -> None:
+    none = StrategyChoice("none")
+    folder = embedded.folder("nano")
+    config = EngineConfig(
+        str(folder), none, None, none, none, drafter=SMALL, device=device, max_running=8
+    )
+    spec = read_spec(folder, 512)
+    host = PluginHost(Catalog.installed())
+    found = assembly._set_aside(config, host, spec, torch.float32, NEEDED)
+    assert found == NEEDED // share
+    assert assembly._set_aside(config, host, spec, torch.float32, 8 * NEEDED) == NEEDED
 
 
 def test_what_does_not_fit_at_the_start_is_refused_in_a_sentence(make_engine: Make) -> None:

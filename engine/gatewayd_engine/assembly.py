@@ -143,6 +143,7 @@ def assemble(
         read_heads=lambda setting, kind: read_heads(
             setting, kind, folder, target, spec.vocab_size, config.device
         ),
+        capture=backend.offered,
         penalise=backend.penalise,
         kv_shape=KvShape(**asdict(spec.attention)),
         # Asked long after the processors were made.

@@ -17,6 +17,7 @@ from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.device import memory
 from gatewayd_engine.device.graphs import Capture, CudaCapture
 from gatewayd_engine.device.launching import choose_fusion, choose_launches
+from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.row_model import DeviceRowModel
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
@@ -34,7 +35,7 @@ from gatewayd_engine.runner import Runner, StepRunner
 from gatewayd_engine.tuning.products import STAGE
 from gatewayd_engine.tuning.tuning import Tuning, tuning_of
 from gatewayd_hooks.logits import Penalise, PenaltyColumns
-from gatewayd_hooks.speculation import DraftModel
+from gatewayd_hooks.speculation import CaptureLaunches, DraftModel
 
 Progress = Callable[[str, float], None]
 _CPU_KV_BYTES = 1 << 30
@@ -48,6 +49,7 @@ class Backend(Protocol):
         dtype: of weights, keys and values, unless one is asked for.
         penalise: for logits processors; None if torch's operations do.
         tuning_file: where what it chose by measuring is kept; empty for nowhere.
+        offered: captures what drafters launch; None if nothing is captured.
         elements: asks the device which floats of 8 bits its attention reads in a pool; None if it
             has records of any kind decoded.
     """
@@ -56,6 +58,7 @@ class Backend(Protocol):
     dtype: torch.dtype
     penalise: Penalise | None
     tuning_file: str
+    offered: CaptureLaunches | None
     elements: Callable[[], tuple[torch.dtype, ...]] | None
 
     def kv_bytes(self, load: Callable[[], Decoder]) -> int:
@@ -90,6 +93,7 @@ class CpuBackend:
     dtype = torch.float32
     penalise: Penalise | None = None
     tuning_file = ""
+    offered: CaptureLaunches | None = None
     elements: Callable[[], tuple[torch.dtype, ...]] | None = None
 
     def __init__(self, config: EngineConfig, make_pace: Callable[[], Pace]) -> None:
@@ -158,6 +162,8 @@ class DeviceBackend:
         path = None if tuning is None else tuning.table.path
         self.tuning_file = "" if path is None else str(path)
         self._is_starting = True
+        self._launches = DrafterLaunches(config.max_running)
+        self.offered: CaptureLaunches | None = None if self._capture is None else self._launches
         self._fused = FusedParts(kernels)
         self.parts: Parts = self._fused
         self.penalise: Penalise | None = self._penalised
@@ -247,6 +253,7 @@ class DeviceBackend:
             self._progress,
             partial(self._choose, runner),
             has_drafts=has_drafts,
+            drafter=self._launches,
         )
         if decoder.device.type == "cuda":
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)

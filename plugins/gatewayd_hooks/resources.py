@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gatewayd_hooks.logits import Penalise
-    from gatewayd_hooks.speculation import DraftModel, Heads, TargetModel
+    from gatewayd_hooks.speculation import CaptureLaunches, DraftModel, Heads, TargetModel
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ class EngineResources:
         replica: which of the daemon's engines it is, from 0.
         read_heads: reads trained networks of a folder, or of the one beside the model's for the
             empty name, for a drafter of a name; raises ValueError for those of another model.
+        capture: captures what a drafter launches; None on a CPU and where nothing is captured.
         forced: tokens that a row's logits processors force to come next, for drafters.
         penalise: a kernel for penalties, for logits processors; None on a CPU.
         kv_shape: of the model's attention; None where nobody asks.
@@ -78,6 +79,7 @@ class EngineResources:
     load_model: Callable[[str], DraftModel] | None = None
     read_heads: Callable[[str, str], Heads] | None = None
     forced: Callable[[int], Sequence[int]] | None = None
+    capture: CaptureLaunches | None = None
     penalise: Penalise | None = None
     kv_shape: KvShape | None = None
 

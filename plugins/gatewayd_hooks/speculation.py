@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import numpy as np
     import torch
     from numpy.typing import NDArray
@@ -113,6 +115,51 @@ class GuessingModel(Protocol):
         Returns:
             The guesses, shape ``[n, steps]``, and the probability that the model gives to each
             behind those before it, shape ``[n, steps]``.
+        """
+
+
+class RunPadded(Protocol):
+    """Launches over the tensors of some lines; see ``CaptureLaunches``."""
+
+    def __call__(self, num_lines: int) -> None:
+        """Launch for the first lines of the tensors.
+
+        Where they are captured the next larger size is replayed, which also computes lines
+        behind those; where they are not, exactly so many are launched, kernel by kernel.
+
+        Args:
+            num_lines: from 1 to ``max_running``.
+        """
+
+
+class CaptureLaunches(Protocol):
+    """Captures what a drafter launches on a GPU, so that guesses take one launch.
+
+    It is to be called in ``open``. The engine captures when the model is loaded, while nothing
+    runs: in a drafter that is swapped in later, and for sizes whose capture failed, each kernel is
+    launched by itself.
+    """
+
+    def __call__(
+        self, launches: Callable[[int], None], name: str, logits_per_line: int
+    ) -> RunPadded:
+        """Have launches captured for some numbers of lines: 1, 2, 4, 8, ...
+
+        Args:
+            launches: launches what computes so many lines, and may use ``resources.target``. It
+                reads and writes tensors that were made in ``open`` and stay, the first lines of
+                each; what it makes itself may be overwritten once it has returned. Shapes follow
+                from the number alone, and the host reads no tensor. It is called under
+                ``torch.inference_mode`` with the tensors as ``open`` left them, and in a replay
+                lines behind those that are asked for have whatever was there before: both must
+                harm nobody.
+            name: of what is captured, for the log.
+            logits_per_line: rows of ``resources.target.logits`` that a line has at a time, at
+                least 1. Sizes with more than 256 of them are not captured: they take longer to
+                compute than to launch, and their memory was not counted.
+
+        Returns:
+            What launches them, from the first ``admit`` on.
         """
 
 

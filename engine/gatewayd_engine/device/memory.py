@@ -13,6 +13,7 @@ from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.attention.workspaces import device_bytes
 from gatewayd_engine.device.drafted import drafted_bytes, num_captured
 from gatewayd_engine.device.graphs import sizes
+from gatewayd_engine.device.offered import MOST_LOGITS, offered_sizes
 from gatewayd_engine.device.pieces import Pieces, token_counts
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.decoder import Decoder
@@ -135,6 +136,8 @@ def made_later(
     spec = decoder.spec
     logits = max_lines * spec.vocab_size * decoder.logits_dtype.itemsize
     made = logits + device_bytes(len(set(spec.windows))) + WORKSPACE_BYTES + _REST
+    if captures and has_drafts:
+        made += _of_drafter(decoder, max_lines)
     if not (captures and decoder.is_capturable):
         return made
     # At most: they are chosen by measuring.
@@ -148,6 +151,16 @@ def made_later(
         captured += num_captured(max_lines)
         made += drafted_bytes(decoder, max_lines)
     return made + Pieces.num_bytes(decoder, max(counts, default=0)) + captured * _EXECUTABLE
+
+
+def _of_drafter(decoder: Decoder, max_lines: int) -> int:
+    """Bytes of what a drafter launches captured: graphs, and the logits and shares of the largest.
+
+    Heads that each guess one token have several rows of logits a line, and so fewer lines.
+    """
+    spec, at = decoder.spec, offered_sizes(max_lines)
+    each = spec.vocab_size * (decoder.logits_dtype.itemsize + 2 * torch.float32.itemsize)
+    return MOST_LOGITS * each + len(at) * _EXECUTABLE
 
 
 def _of_experts(spec: ModelSpec, num_tokens: int, itemsize: int) -> int:

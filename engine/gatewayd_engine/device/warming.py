@@ -13,6 +13,7 @@ import torch
 from gatewayd_engine.batch import DraftLines, StepBatch
 from gatewayd_engine.device.graphs import Capture, sizes
 from gatewayd_engine.device.launch_bound import launch_bound
+from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.pieces import token_counts
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kernels.base import Kernels
@@ -88,6 +89,7 @@ def warm(
     choose: Callable[[list[int]], None] = lambda sizes: None,
     *,
     has_drafts: bool = False,
+    drafter: DrafterLaunches | None = None,
 ) -> None:
     """Compile what is compiled at its first launch, and capture steps.
 
@@ -98,6 +100,7 @@ def warm(
         progress: told the stage and its fraction.
         choose: chooses what is launched for the numbers of tokens that will be captured.
         has_drafts: whether steps with drafts are to be expected.
+        drafter: what the drafter launches.
     """
     batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
     for done, batch in enumerate(batches):
@@ -119,6 +122,8 @@ def warm(
             runner.capture_drafted(
                 capture, lambda part: progress("capturing steps with drafts", part)
             )
+        if drafter is not None:
+            drafter.capture(capture, lambda part: progress("capturing the drafter", part))
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )

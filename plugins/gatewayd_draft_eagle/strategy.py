@@ -11,11 +11,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gatewayd_draft_eagle.ahead import Ahead, Pairs
 from gatewayd_draft_eagle.layer import Entered, Layer
 from gatewayd_draft_eagle.tree import Prospects, likeliest
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from gatewayd_draft_eagle.config import EagleConfig
@@ -34,6 +37,7 @@ class Eagle:
 
     _target: TargetModel
     _layer: Layer
+    _ahead: Ahead | None
 
     def __init__(self, config: EagleConfig) -> None:
         self._config = config
@@ -50,12 +54,26 @@ class Eagle:
         self._target = resources.target
         self._layer = layer = Layer(tensors, facts, resources.max_model_len + self._config.depth)
         self._window = layer.window
-        # A device would have to be waited for at each guess.
-        self._looks = resources.device == "cpu"
         rows, hidden = resources.max_running, self._target.hidden_size
         like = tensors["out.weight"]
-        self._features = like.new_zeros(rows, self._window, hidden)
-        self._context = like.new_zeros(rows, 2 * layer.kv_heads, self._window, layer.head_dim)
+        # A device would have to be waited for at each guess: there all are made at once, over
+        # tensors with a row for padding and room for guesses behind the window.
+        is_fixed = resources.capture is not None or resources.device != "cpu"
+        depth = self._config.depth
+        places = self._window + depth - 1 if is_fixed else self._window
+        self._features = like.new_zeros(rows + is_fixed, self._window, hidden)
+        self._context = like.new_zeros(rows + is_fixed, 2 * layer.kv_heads, places, layer.head_dim)
+        self._ahead = None
+        if is_fixed:
+            self._ahead = Ahead(
+                layer,
+                self._target,
+                self._features,
+                self._context,
+                depth,
+                self._config.width,
+                resources.capture or _launched,
+            )
         self._held = np.full((rows, self._window), _NOTHING, np.int64)
         self._entered = np.full((rows, self._window), _NOTHING, np.int64)
 
@@ -92,7 +110,10 @@ class Eagle:
         parents = np.tile(np.arange(-1, most - 1, dtype=np.int32), (len(batch.rows), 1))
         known = np.flatnonzero(is_known)
         if len(known):
-            guesses, shares = self._foresee(batch, known, depth)
+            if self._ahead is None:
+                guesses, shares = self._foresee(batch, known, depth)
+            else:
+                guesses, shares = self._foresee_at_once(self._ahead, batch, known, depth)
             most = min(most, guesses[0].size)
             counts = np.minimum(counts, most)
             tokens[known, :most], parents[known, :most] = likeliest(guesses, shares, most)
@@ -119,20 +140,44 @@ class Eagle:
         said = [self._said(foreseen)]
         prospects = Prospects(batch.limits[known])
         for ahead in range(1, depth):
-            if self._looks:
-                prospects.add(said[-1].values.float().numpy())
-                if not prospects.go_on(self._config.min_confidence):
-                    break
+            prospects.add(said[-1].values.float().numpy())
+            if not prospects.go_on(self._config.min_confidence):
+                break
             embedded = self._target.embed(said[-1].indices[:, 0])
             entered = self._layer.enter(foreseen, embedded, positions + ahead)
             context[:, :, self._window + ahead - 1] = entered.key_value
             foreseen = self._layer.foresee(entered, context, is_seen[ahead])
             said.append(self._said(foreseen))
-        # Tokens and the bits of their shares: one wait of a step.
         tokens = torch.stack([one.indices for one in said], 1)
         shares = torch.stack([one.values for one in said], 1).float()
-        told = torch.stack((tokens.to(torch.int32), shares.view(torch.int32))).cpu().numpy()
-        return self._worth(batch.limits[known], told[0].astype(np.int64), told[1].view(np.float32))
+        return tokens.numpy(), shares.numpy()
+
+    def _foresee_at_once(
+        self, ahead: Ahead, batch: DraftBatch, known: NDArray[np.int64], depth: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """The same from guesses that are as deep as any, where nothing is looked at in between."""
+        rows, at = batch.rows[known], batch.lengths[known] - 2
+        line, place = self._waiting(rows, at)
+        # Those that wait furthest behind, of a prompt, are more than fit.
+        nth = np.arange(len(line)) - np.searchsorted(line, line)
+        position = self._held[rows[line], place]
+        is_extra = nth >= ahead.new - 1
+        if is_extra.any():
+            self._enter_some(batch, rows[line[is_extra]], place[is_extra])
+            line, place, nth, position = (part[~is_extra] for part in (line, place, nth, position))
+        # Of each line the last pair is the one to guess from; where few wait the rest is padding.
+        line = np.append(line, np.arange(len(rows)))
+        nth = np.append(nth, np.full(len(rows), ahead.new - 1))
+        place, position = np.append(place, at % self._window), np.append(position, at)
+        pairs = Pairs(*np.zeros((4, len(rows), ahead.new), np.int64))
+        pairs.rows[:] = len(self._held)
+        of = rows[line]
+        columns = of, place, batch.tokens[of, position + 1], position
+        for pair, column in zip(pairs, columns, strict=True):
+            pair[line, nth] = column
+        self._entered[of, place] = position
+        tokens, shares = ahead.guess(pairs, self._seen(rows, at, self._config.depth))
+        return self._worth(batch.limits[known], tokens[:, :depth], shares[:, :depth])
 
     def _worth(
         self, limits: NDArray[np.int64], tokens: NDArray[np.int64], shares: NDArray[np.float32]
@@ -160,21 +205,35 @@ class Eagle:
 
     def _enter(self, batch: DraftBatch, rows: NDArray[np.int64], at: NDArray[np.int64]) -> Entered:
         """Turn waiting hidden states into keys and values; what the last of each row gives."""
+        line, place = self._waiting(rows, at)
+        # The last ones stand first: what is looked for is found.
+        line = np.concatenate((np.arange(len(rows)), line))
+        place = np.concatenate((at % self._window, place))
+        entered = self._enter_some(batch, rows[line], place)
+        return Entered(*(part[: len(rows)] for part in entered))
+
+    def _waiting(
+        self, rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Lines and places of hidden states that wait before ``at``, as far as any can be seen."""
         held = self._held[rows]
         waits = (held != self._entered[rows]) & (held > (at - self._window)[:, None])
         waits &= held < at[:, None]
         line, place = np.nonzero(waits)
-        # The last ones stand first: what is looked for is found.
-        line = np.concatenate((np.arange(len(rows)), line))
-        place = np.concatenate((at % self._window, place))
-        row, position = rows[line], held[line, place]
+        return line, place
+
+    def _enter_some(
+        self, batch: DraftBatch, row: NDArray[np.int64], place: NDArray[np.int64]
+    ) -> Entered:
+        """Turn these hidden states into keys and values."""
+        position = self._held[row, place]
         index = self._sent(row), self._sent(place)
         ids = self._sent(batch.tokens[row, position + 1].astype(np.int64))
         embedded = self._target.embed(ids)
         entered = self._layer.enter(self._features[index], embedded, self._sent(position))
         self._context[index[0], :, index[1]] = entered.key_value
         self._entered[row, place] = position
-        return Entered(*(part[: len(rows)] for part in entered))
+        return entered
 
     def _seen(
         self, rows: NDArray[np.int64], at: NDArray[np.int64], depth: int
@@ -188,3 +247,10 @@ class Eagle:
             np.arange(depth - 1) < ahead[:, None, None], (depth, len(rows), depth - 1)
         )
         return np.concatenate((window, guesses), 2)
+
+
+def _launched(
+    launches: Callable[[int], None], name: str, logits_per_line: int
+) -> Callable[[int], None]:
+    """In place of a capture: kernel by kernel."""
+    return launches

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from gatewayd_draft_medusa.config import MedusaConfig
     from gatewayd_hooks.resources import EngineResources
-    from gatewayd_hooks.speculation import TargetModel
+    from gatewayd_hooks.speculation import RunPadded, TargetModel
 
 _NOTHING = -2  # is never before a sequence's last token
 
@@ -30,6 +30,7 @@ class Medusa:
 
     _target: TargetModel
     _tree: Tree
+    _run: RunPadded | None
 
     def __init__(self, config: MedusaConfig) -> None:
         self._config = config
@@ -53,6 +54,12 @@ class Medusa:
         rows, hidden = resources.max_running, self._target.hidden_size
         self._last = torch.zeros(rows, hidden, dtype=self._up.dtype, device=self._up.device)
         self._position = np.full(rows, _NOTHING, np.int64)
+        self._run = None
+        if resources.capture is not None:
+            self._rows = torch.zeros(rows, dtype=torch.int64, device=self._up.device)
+            shape = (rows, self._num_heads, self._most_ranks)
+            self._best = torch.zeros(shape, dtype=torch.int64, device=self._up.device)
+            self._run = resources.capture(self._launch, "medusa's guesses", self._num_heads)
 
     def close(self) -> None:
         """Nothing to give back."""
@@ -82,10 +89,9 @@ class Medusa:
         counts = np.where(is_known, np.minimum(batch.limits, width), 0).astype(np.int32)
         known = np.flatnonzero(is_known)
         if len(known):
-            hidden = self._last.index_select(0, self._sent(batch.rows[known]))
             # The one wait of a step.
-            best = self._foresee(hidden).cpu().numpy()
-            tokens[known] = best[tree.heads[:width], :, tree.ranks[:width]].T
+            best = self._guesses(self._sent(batch.rows[known])).cpu().numpy()
+            tokens[known] = best[:, tree.heads[:width], tree.ranks[:width]]
         return Drafts(tokens, counts, parents)
 
     def _sent(self, index: NDArray[np.int64]) -> torch.Tensor:
@@ -95,12 +101,26 @@ class Medusa:
             return sent
         return sent.pin_memory().to(self._last.device, non_blocking=True)
 
+    def _guesses(self, rows: torch.Tensor) -> torch.Tensor:
+        """Best tokens of each head for rows ``[n]``, shape ``[n, heads, ranks]``."""
+        if self._run is None:
+            return self._foresee(self._last.index_select(0, rows))
+        self._rows[: len(rows)].copy_(rows)
+        self._run(len(rows))
+        return self._best[: len(rows)]
+
+    def _launch(self, num_lines: int) -> None:
+        """Guess for the first of ``_rows``; those behind are of an earlier step, and ignored."""
+        hidden = self._last.index_select(0, self._rows[:num_lines])
+        self._best[:num_lines].copy_(self._foresee(hidden))
+
     def _foresee(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Best tokens of each head, ``[heads, n, ranks]``, for hidden states ``[n, hidden]``."""
+        """Best tokens of each head, ``[n, heads, ranks]``, for hidden states ``[n, hidden]``."""
         heads, inner = self._num_heads, self._down.shape[1]
         size = heads * inner
         up = functional.linear(hidden, self._up[:size], self._up_bias[:size])
         steps = functional.silu(up).view(-1, heads, inner).transpose(0, 1)
         states = self._residual[:heads] * hidden + torch.bmm(steps, self._down[:heads])
         logits = self._target.logits(states.flatten(0, 1))
-        return logits.topk(self._most_ranks).indices.view(heads, -1, self._most_ranks)
+        best = logits.topk(self._most_ranks).indices
+        return best.view(heads, -1, self._most_ranks).transpose(0, 1)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +14,7 @@ from gatewayd_draft_eagle.config import EagleConfig
 from gatewayd_draft_eagle.strategy import Eagle
 from gatewayd_hooks.speculation import Drafts
 from tests.plugins.heads import (
+    ROWS,
     WORDS,
     HeadsConformance,
     Watched,
@@ -102,3 +105,26 @@ def test_eagle_looks_no_further_where_it_is_unsure(model: Path) -> None:
         # The guess after the last likely one is made; it may be right.
         assert deepest[-1] == min(8, max(likely) + 1)
     assert deepest[0] == 8 > deepest[2]
+
+
+@pytest.mark.parametrize("depth", [1, 4])
+def test_looking_ahead_at_once_guesses_the_same(model: Path, depth: int) -> None:
+    """Padded to all rows, whose last pairs are still those of the step before."""
+    config, padded = EagleConfig(depth=depth, width=3, min_confidence=0.05), []
+
+    def capture(launches: Callable[[int], None], name: str, logits: int) -> Callable[[int], None]:
+        return lambda num: padded.append(num) or launches(ROWS)  # type: ignore[func-returns-value]
+
+    drafters = [Watched(Eagle(config)) for _ in range(2)]
+    drafters[0].open(resources_of(model))
+    drafters[1].open(replace(resources_of(model), capture=capture))
+    tokens = rows_of_tokens()
+    steps = [[40, 9, 2, 30], [41, 12], [46, 13, 5], [47, 14, 6, 31]]
+    for lengths, limits in zip(steps, ([9, 3, 9, 5], [9, 2], [2, 2, 1], [9, 9, 9, 9]), strict=True):
+        batch = batch_of(tokens, lengths, limits)
+        mine, theirs = (drafter.propose(batch) for drafter in drafters)
+        assert mine.counts.tolist() == theirs.counts.tolist()
+        assert mine.counts.max() > 0
+        assert mine.tokens.tolist() == theirs.tokens.tolist()
+        assert np.array_equal(mine.parents, theirs.parents)
+    assert padded == [4, 2, 3, 4]

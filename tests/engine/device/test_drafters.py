@@ -53,8 +53,6 @@ def test_answers_are_those_without_drafts_and_guessing_waits_once(
         **fields,
     )
     waits = watch(monkeypatch)
-    if name == "eagle":
-        engine.core.strategies.bound[Kind.DRAFTER]._looks = False
     drafter = engine.core.strategies.watched[Kind.DRAFTER]
     propose, asked = drafter.propose, []
 

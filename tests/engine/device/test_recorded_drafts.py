@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.device import drafted
+from gatewayd_engine.device.offered import PaddedRun
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.test_heads import chats
@@ -83,3 +86,61 @@ def test_replays_of_a_small_model_go_on_from_their_own_guesses(
         assert (len(capture.replays) > 12) is is_recorded
         kept.append(engine.core.stats.accepted_tokens)
     assert kept[0] == kept[1] > 5
+
+
+@pytest.mark.parametrize("name", ["medusa", "eagle"])
+def test_replays_of_heads_guess_for_other_rows(
+    make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """What is captured over no sequence guesses for one, two and three of them."""
+    fields: dict[str, Any] = {"max_running": 4, "max_model_len": 256}
+    kept: list[list[Any]] = []
+    for way in ("replayed", "launched", "failed"):
+        engine = speculating_with(make_device_engine, capture, monkeypatch, name, way, fields)
+        drafter = engine.core.strategies.bound[Kind.DRAFTER]
+        drafter = getattr(drafter, "_ahead", drafter)
+        replays, runs, run = capture.replays, [], drafter._run
+
+        def counted(num: int, run: Any = run, replays: Any = replays, runs: Any = runs) -> None:
+            before = len(replays)
+            run(num)
+            runs.append((num, len(replays) - before))
+
+        drafter._run = counted
+        ids = [
+            engine.submit(prompt[-60:], max_tokens=count, ignore_eos=True)[0]
+            for prompt, count in zip(chats()[:3], (6, 10, 16), strict=True)
+        ]
+        done = engine.run()
+        assert engine.core.strategies.num_faults == 0
+        assert {num for num, _ in runs} >= {1, 2, 3}
+        assert {replayed for _, replayed in runs} == {int(way == "replayed")}
+        stats = engine.core.stats
+        kept.append([[done[i].tokens for i in ids], stats.accepted_tokens, stats.draft_tokens])
+    assert kept[0] == kept[1] == kept[2]
+    assert kept[0][1] > 8
+
+
+def speculating_with(
+    make: Make, capture: Any, monkeypatch: pytest.MonkeyPatch, name: str, way: str, fields: Any
+) -> Any:
+    """An engine whose drafter is replayed, launched kernel by kernel, or was not captured."""
+
+    def failing(launches: Any) -> Any:
+        raise RuntimeError("no capture")
+
+    def whole(self: PaddedRun, capture: Any, progress: Any) -> None:
+        if way == "replayed":
+            real(self, capture, progress)
+        elif way == "failed":
+            real(self, SimpleNamespace(whole=failing), progress)
+
+    real = PaddedRun.capture
+    capture.replays.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(PaddedRun, "capture", whole)
+        return make(
+            drafter=StrategyChoice(name),
+            spec_controller=StrategyChoice("fixed", {"drafts": 3}),
+            **fields,
+        )

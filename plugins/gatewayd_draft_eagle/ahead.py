@@ -1,0 +1,122 @@
+"""EAGLE's guesses on a GPU: equally deep in each step, over tensors that stay, so captured."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gatewayd_draft_eagle.layer import Entered, Layer
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gatewayd_hooks.speculation import CaptureLaunches, TargetModel
+
+
+class Pairs(NamedTuple):
+    """Hidden states that wait, and the tokens after them, each of shape ``[n, new]``.
+
+    Attributes:
+        rows: whose they are; those of padding are of the row behind the last.
+        places: where in the window each is.
+        tokens: the token after each.
+        positions: of each. The last pair of a line is the one to guess from.
+    """
+
+    rows: NDArray[np.int64]
+    places: NDArray[np.int64]
+    tokens: NDArray[np.int64]
+    positions: NDArray[np.int64]
+
+
+class Ahead:
+    """Looks ``depth`` tokens ahead of some rows, and brings all to the host at once.
+
+    Args:
+        layer: foresees hidden states.
+        target: says which tokens they stand for.
+        features: hidden states, shape ``[rows + 1, window, hidden]``; the last row is padding's.
+        context: keys and values, shape ``[rows + 1, 2 * kv_heads, window + depth - 1, head_dim]``.
+            Guesses stand behind the window, in a copy.
+        depth: tokens to look ahead.
+        width: choices for each.
+        capture: captures what is launched.
+    """
+
+    def __init__(
+        self,
+        layer: Layer,
+        target: TargetModel,
+        features: torch.Tensor,
+        context: torch.Tensor,
+        depth: int,
+        width: int,
+        capture: CaptureLaunches,
+    ) -> None:
+        self._layer = layer
+        self._target = target
+        self._features = features
+        self._context = context
+        self._depth = depth
+        self._width = width
+        self._window = layer.window
+        # After a step that has kept a chain of guesses, so many are new of each row.
+        self.new = depth + 1
+        self._padding = rows = len(features) - 1
+        device = features.device
+        self._pairs = torch.zeros((4, rows * self.new), dtype=torch.int64, device=device)
+        self._pairs[0] = rows
+        self._seen = torch.ones(rows, depth, context.shape[2], dtype=torch.bool, device=device)
+        # Tokens, then the bits of their shares.
+        self._told = torch.zeros((rows, 2, depth, width), dtype=torch.int32, device=device)
+        self._run = capture(self._launch, "eagle's guesses", 1)
+
+    def guess(
+        self, pairs: Pairs, is_seen: NDArray[np.bool_]
+    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Enter pairs and guess for their lines.
+
+        Args:
+            pairs: of ``n`` lines, ``new`` each.
+            is_seen: which keys are seen from each guess, shape ``[depth, n, window + depth - 1]``.
+
+        Returns:
+            Tokens and their shares, each of shape ``[n, depth, width]``.
+        """
+        n = len(pairs.rows)
+        # Others are padding: what an earlier step has left there would be entered again.
+        host = np.zeros((4, self._padding * self.new), np.int64)
+        host[0, n * self.new :] = self._padding
+        for column, part in zip(host, pairs, strict=True):
+            column[: n * self.new] = part.reshape(-1)
+        self._sent(host, self._pairs)
+        self._sent(is_seen.transpose(1, 0, 2), self._seen[:n])
+        self._run(n)
+        # The one wait of a step.
+        told = self._told[:n].cpu().numpy()
+        return told[:, 0].astype(np.int64), told[:, 1].view(np.float32)
+
+    def _sent(self, array: NDArray[Any], to: torch.Tensor) -> None:
+        host = torch.from_numpy(np.ascontiguousarray(array))
+        to.copy_(host.pin_memory() if to.device.type != "cpu" else host, non_blocking=True)
+
+    def _launch(self, num_lines: int) -> None:
+        layer, target, window = self._layer, self._target, self._window
+        rows, places, tokens, positions = self._pairs[:, : num_lines * self.new]
+        features = self._features[rows, places]
+        pairs = layer.enter(features, target.embed(tokens), positions)
+        self._context[rows, :, places] = pairs.key_value
+        entered = Entered(*(part[self.new - 1 :: self.new] for part in pairs))
+        rows, positions = rows[self.new - 1 :: self.new], positions[self.new - 1 :: self.new]
+        context = self._context.index_select(0, rows)
+        for ahead in range(self._depth):
+            foreseen = layer.foresee(entered, context, self._seen[:num_lines, ahead])
+            said = torch.softmax(target.logits(foreseen), -1).topk(self._width)
+            told, tokens = self._told[:num_lines, :, ahead], said.indices[:, 0]
+            told[:, 0].copy_(said.indices)
+            told[:, 1].copy_(said.values.float().view(torch.int32))
+            if ahead + 1 < self._depth:
+                entered = layer.enter(foreseen, target.embed(tokens), positions + ahead + 1)
+                context[:, :, window + ahead] = entered.key_value

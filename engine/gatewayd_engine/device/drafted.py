@@ -34,9 +34,10 @@ from gatewayd_engine.model.decoder import Decoder
 
 MOST_CAPTURED = 512
 """Slots of a captured step; a larger one takes longer to compute than to launch."""
-_WIDTHS = (2, 3, 5, 9, 17)
-"""Slots of a line in captured steps: a last token and 1, 2, 4, 8 or 16 drafts."""
-_WIDER = (33, MOST_SLOTS)
+_WIDTHS = (2, 3, 5, 9, 17, 33)
+"""Slots of a line in captured steps: a last token and 1, 2, 4, 8, 16 or 32 drafts. Trees of Medusa
+and EAGLE have up to 32 and 24 drafts with the default settings."""
+_WIDER = (MOST_SLOTS,)
 """Those of lines that are not captured: attention is compiled for each width."""
 
 

@@ -154,11 +154,11 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     assert more - later == logits + 2 * 3 * 16 * (512 << 10)
     two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 32 << 20
-    # 512 slots of logits and of two states of 4,096 numbers each, and 39 graphs. Of the drafter
+    # 512 slots of logits and of two states of 4,096 numbers each, and 44 graphs. Of the drafter
     # 9 graphs, and 256 rows of logits, as numbers of four bytes, and as shares.
     heads = 256 * 128_256 * (2 + 4 + 4) + 9 * (512 << 10)
     drafted = made_later(decoder_of(spec_of()), 8192, 256, captures=True, has_drafts=True)
-    assert drafted - later == 512 * 2 * (128_256 + 2 * 4096) + 39 * (512 << 10) + heads
+    assert drafted - later == 512 * 2 * (128_256 + 2 * 4096) + 44 * (512 << 10) + heads
     decoder = decoder_of(spec_of(), is_capturable=False)
     assert made_later(decoder, 8192, 256, captures=True) == logits + attention + rest
     launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)

@@ -20,6 +20,7 @@ from tests.engine.core.test_speculation import speculating
 from tests.engine.device.recorded import RecordedWhole, beside
 
 Make = Callable[..., Any]
+WIDTHS = drafted._WIDTHS
 pytestmark = pytest.mark.parametrize("make_device_engine", ["own"], indirect=True)
 
 
@@ -119,6 +120,27 @@ def test_replays_of_heads_guess_for_other_rows(
         kept.append([[done[i].tokens for i in ids], stats.accepted_tokens, stats.draft_tokens])
     assert kept[0] == kept[1] == kept[2]
     assert kept[0][1] > 8
+
+
+def test_replays_verify_trees_of_32_drafts(
+    make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The default of Medusa's trees; they are smaller where fewer tokens are wanted."""
+    monkeypatch.setattr(drafted, "_WIDTHS", WIDTHS[-1:])
+    fields: dict[str, Any] = {"max_running": 1, "max_model_len": 256}
+    prompt = chats()[0][-60:]
+    wanted = make_device_engine(**fields).generate(prompt, max_tokens=40, ignore_eos=True)
+    engine = make_device_engine(
+        drafter=StrategyChoice("medusa"),
+        spec_controller=StrategyChoice("fixed", {"drafts": 32}),
+        **fields,
+    )
+    capture.replays.clear()
+    assert engine.generate(prompt, max_tokens=40, ignore_eos=True) == wanted
+    stats = engine.core.stats
+    # A first token, and in each step the heads and the verification.
+    assert stats.accepted_tokens > 3
+    assert len(capture.replays) >= 2 * (39 - stats.accepted_tokens)
 
 
 def speculating_with(

@@ -122,7 +122,7 @@ def test_progress_names_each_stage_and_ends_with_one(
         assert parts[-1] == 1.0
     assert len([1 for name, _ in said if name == stages[1]]) == len(token_counts(512))
     # Eight lines of each width: four sizes.
-    assert len([1 for name, _ in said if name == stages[2]]) == 4 * 5
+    assert len([1 for name, _ in said if name == stages[2]]) == 4 * 6
     assert len([1 for name, _ in said if name == stages[3]]) == len(sizes(8))
 
 

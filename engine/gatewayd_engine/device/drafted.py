@@ -62,6 +62,11 @@ def most_captured(max_lines: int) -> int:
     return max(width * max(captured_sizes(width, max_lines), default=0) for width in _WIDTHS)
 
 
+def captured_slots(max_lines: int) -> set[int]:
+    """Slots of each of them, padding too: as many rows have its matrix products."""
+    return {width * lines for width in _WIDTHS for lines in captured_sizes(width, max_lines)}
+
+
 def drafted_bytes(decoder: Decoder, max_lines: int) -> int:
     """What the tensors take that stay for them: logits, hidden states, answers of attention."""
     spec = decoder.spec

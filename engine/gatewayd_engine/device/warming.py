@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gatewayd_engine.batch import DraftLines, StepBatch
+from gatewayd_engine.device.drafted import captured_slots
 from gatewayd_engine.device.graphs import Capture, sizes
 from gatewayd_engine.device.launch_bound import launch_bound
 from gatewayd_engine.device.offered import DrafterLaunches
@@ -115,7 +116,8 @@ def warm(
         return
     with uncollected():
         mixed = _mixed_sizes(runner)
-        choose(sorted({*sizes(runner.max_lines), *mixed}))
+        drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
+        choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots}))
         # Before decode steps, which are smaller: they use the memory of these again.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
         if has_drafts:

@@ -126,6 +126,22 @@ def test_progress_names_each_stage_and_ends_with_one(
     assert len([1 for name, _ in said if name == stages[3]]) == len(sizes(8))
 
 
+@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize("drafter", [None, StrategyChoice("ngram")])
+def test_launches_are_chosen_for_what_is_captured(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, drafter: StrategyChoice | None
+) -> None:
+    chosen: list[list[int]] = []
+    monkeypatch.setattr(
+        backend.DeviceBackend, "_choose", lambda self, runner, sizes: chosen.append(sizes)
+    )
+    make_device_engine(max_running=2, drafter=drafter)
+    without = {*sizes(2), *token_counts(512)}
+    # One line and two, with 1, 2, 4, 8, 16 and 32 drafts each.
+    slots = {2, 3, 5, 9, 17, 33} | {4, 6, 10, 18, 34, 66}
+    assert chosen == [sorted(without if drafter is None else without | slots)]
+
+
 class Noted:
     """Torch's kernels; notes for what Triton would compile one of its own.
 

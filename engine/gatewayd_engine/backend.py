@@ -259,15 +259,15 @@ class DeviceBackend:
             memory.tell_free(decoder.device, self._config.gpu_memory_utilization)
         return runner
 
-    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> None:
-        """Choose what is launched for the numbers of tokens that will be captured."""
+    def _choose(self, runner: DeviceRunner, sizes: list[int]) -> bool:
+        """Choose what is launched for the numbers of tokens that will be captured, if possible."""
         tuning = self._tuning
-        if tuning is not None:
-            tuning.choose_products(
-                self._fused.dense, sizes, lambda part: self._progress(STAGE, part)
-            )
-            choose_launches(runner, self._kernels, tuning.table, tuning.clock)
-            choose_fusion(runner, self._fused.fusion, sizes, tuning.table, tuning.clock)
+        if tuning is None:
+            return False
+        tuning.choose_products(self._fused.dense, sizes, lambda part: self._progress(STAGE, part))
+        choose_launches(runner, self._kernels, tuning.table, tuning.clock)
+        choose_fusion(runner, self._fused.fusion, sizes, tuning.table, tuning.clock)
+        return True
 
 
 def backend_for(config: EngineConfig, progress: Progress, make_pace: Callable[[], Pace]) -> Backend:

@@ -87,7 +87,7 @@ def warm(
     kernels: Kernels,
     capture: Capture | None,
     progress: Callable[[str, float], None],
-    choose: Callable[[list[int]], None] = lambda sizes: None,
+    choose: Callable[[list[int]], bool] = lambda sizes: False,
     *,
     has_drafts: bool = False,
     drafter: DrafterLaunches | None = None,
@@ -99,25 +99,32 @@ def warm(
         kernels: of its device.
         capture: makes captured steps; None launches every kernel by itself.
         progress: told the stage and its fraction.
-        choose: chooses what is launched for the numbers of tokens that will be captured.
+        choose: chooses what is launched for the numbers of tokens that will be captured, and says
+            whether anything may have been chosen.
         has_drafts: whether steps with drafts are to be expected.
         drafter: what the drafter launches.
     """
-    batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
-    for done, batch in enumerate(batches):
-        progress("compiling kernels", done / len(batches))
-        runner.launch(batch).result()
-    drafted = _drafted_batch(runner.max_lines, runner.max_tokens, runner.max_len)
-    if has_drafts and drafted is not None:
-        runner.launch(drafted).result()
-    _compile_rare(runner, kernels)
-    progress("compiling kernels", 1.0)
+
+    def compile_kernels() -> None:
+        batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
+        for done, batch in enumerate(batches):
+            progress("compiling kernels", done / len(batches))
+            runner.launch(batch).result()
+        drafted = _drafted_batch(runner.max_lines, runner.max_tokens, runner.max_len)
+        if has_drafts and drafted is not None:
+            runner.launch(drafted).result()
+        _compile_rare(runner, kernels)
+        progress("compiling kernels", 1.0)
+
+    compile_kernels()
     if capture is None:
         return
     with uncollected():
         mixed = _mixed_sizes(runner)
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
-        choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots}))
+        if choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots})):
+            # Launched in another way, kernels are others: those of steps that are not captured.
+            compile_kernels()
         # Before decode steps, which are smaller: they use the memory of these again.
         runner.capture_pieces(mixed, capture, lambda part: progress("capturing mixed steps", part))
         if has_drafts:

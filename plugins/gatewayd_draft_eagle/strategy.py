@@ -158,7 +158,7 @@ class Eagle:
         """The same from guesses that are as deep as any, where nothing is looked at in between."""
         rows, at = batch.rows[known], batch.lengths[known] - 2
         line, place = self._waiting(rows, at)
-        # Those that wait furthest behind, of a prompt, are more than fit.
+        # Of a prompt more wait than fit.
         nth = np.arange(len(line)) - np.searchsorted(line, line)
         position = self._held[rows[line], place]
         is_extra = nth >= ahead.new - 1
@@ -172,9 +172,9 @@ class Eagle:
         pairs = Pairs(*np.zeros((4, len(rows), ahead.new), np.int64))
         pairs.rows[:] = len(self._held)
         of = rows[line]
-        columns = of, place, batch.tokens[of, position + 1], position
-        for pair, column in zip(pairs, columns, strict=True):
-            pair[line, nth] = column
+        pairs.rows[line, nth], pairs.places[line, nth] = of, place
+        pairs.tokens[line, nth] = batch.tokens[of, position + 1]
+        pairs.positions[line, nth] = position
         self._entered[of, place] = position
         tokens, shares = ahead.guess(pairs, self._seen(rows, at, self._config.depth))
         return self._worth(batch.limits[known], tokens[:, :depth], shares[:, :depth])

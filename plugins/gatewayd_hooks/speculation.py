@@ -121,7 +121,7 @@ class GuessingModel(Protocol):
 class RunPadded(Protocol):
     """Launches over the tensors of some lines; see ``CaptureLaunches``."""
 
-    def __call__(self, num_lines: int) -> None:
+    def __call__(self, num_lines: int, /) -> None:
         """Launch for the first lines of the tensors.
 
         Where they are captured the next larger size is replayed, which also computes lines

@@ -100,7 +100,8 @@ def test_replays_of_heads_guess_for_other_rows(
         engine = speculating_with(make_device_engine, capture, monkeypatch, name, way, fields)
         drafter = engine.core.strategies.bound[Kind.DRAFTER]
         drafter = getattr(drafter, "_ahead", drafter)
-        replays, runs, run = capture.replays, [], drafter._run
+        runs: list[tuple[int, int]] = []
+        replays, run = capture.replays, drafter._run
 
         def counted(num: int, run: Any = run, replays: Any = replays, runs: Any = runs) -> None:
             before = len(replays)

@@ -12,7 +12,7 @@ from tests.gpu.kit.steps import Step
 
 _ROWS = "decode-1,decode-8,decode-32,decode-64,decode-128,decode-256,prefill,chat,shared,long"
 _FP8 = "--quantizer fp8 --kv-codec fp8 --set kv_codec.fp8.scale=none"
-_QUICK = "nano and bfloat16 or pieces or launching or overlapping or captured"
+_QUICK = "nano and bfloat16 or pieces or launching or overlapping or captured or draft_model"
 _CPU_SCALE = "--scale 0.02"
 _HOUR = 3600.0
 

@@ -136,7 +136,7 @@ def as_chosen(drafts: Drafts, is_chain: NDArray[np.bool_]) -> Drafts:
     follows = drafts.parents == np.arange(width) - 1
     reach = np.cumprod(follows, axis=1).sum(1)
     counts = np.where(is_chain, np.minimum(drafts.counts, reach), drafts.counts)
-    # Where all are chains nobody needs to look at parents.
+    # Where all are chains, parents are not needed.
     return drafts._replace(
         counts=counts, parents=None if (reach >= counts).all() else drafts.parents
     )

@@ -152,7 +152,7 @@ class CaptureLaunches(Protocol):
                 from the number alone, and the host reads no tensor. It is called under
                 ``torch.inference_mode`` with the tensors as ``open`` left them, and in a replay
                 lines behind those that are asked for have whatever was there before: both must
-                harm nobody.
+                be harmless.
             name: of what is captured, for the log.
             logits_per_line: rows of ``resources.target.logits`` that a line has at a time, at
                 least 1. Sizes with more than 256 of them are not captured: they take longer to

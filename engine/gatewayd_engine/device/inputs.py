@@ -50,7 +50,7 @@ class StepInputs:
         pages: int32, one line's after another's, at least ``page_indptr[-1]`` of them.
         last_page_len: as in the host's plan, int32, shape ``[lines]``.
         host: the plan.
-        shared_pages: as in the host's plan, int32, shape ``[1]``; None if nobody looks.
+        shared_pages: as in the host's plan, int32, shape ``[1]``; None if that was not computed.
     """
 
     ids: torch.Tensor

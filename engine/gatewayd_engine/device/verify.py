@@ -123,7 +123,7 @@ class Verifier:
         slot_tokens = wanted_of(batch, drafts, lines)
         wanted = computed.at[slot_tokens]
         logits = computed.logits
-        # Where somebody has to look at logits they lie one line's behind another's.
+        # Processors and log-probabilities need each line's logits in one piece.
         is_padded = computed.width and not asked.is_processed and not len(asked.reporting)
         if logits is None:
             logits = self._decoder.raw_logits(hidden.index_select(0, upload(wanted, device)))

@@ -193,8 +193,8 @@ class Kernels(Products, ExpertKernels, Verifying, Protocol):
             splits: how many parts a context is split into, at most; see ``splits.num_splits``.
             scratch: for partial answers, float32, at least ``splits.scratch_size``; None if
                 ``splits`` is 1 and nothing is shared.
-            shared: pages that all lines begin with, with ``width`` 1 and no window; None if nobody
-                looked. Lines of padding, which do not begin so, get answers of no meaning.
+            shared: pages that all lines begin with, with ``width`` 1 and no window; None if
+                there are none. Lines of padding, which do not begin so, get answers of no meaning.
         """
 
     def gather(

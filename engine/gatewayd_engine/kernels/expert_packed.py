@@ -1,4 +1,4 @@
-"""Products of sorted visits with their experts' matrices of few bits in packed words, in Triton.
+"""Products of sorted tokens with low-bit expert weights in packed words, in Triton.
 
 As in ``grouped``, each code becomes a number in registers, exact in the type of the activations,
 and scales are left to the sums of a group. Gates and what they gate are summed one after the other:

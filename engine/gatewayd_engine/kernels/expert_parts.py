@@ -67,7 +67,7 @@ def store_visits(
     if ACT == "":
         made *= tl.load(weights + visit, mask=is_line, other=0.0)[:, None]
     else:
-        # Models round here, so whoever compares tokens with them must too.
+        # Models round here, so tokens are equal only with the same rounding.
         gate = activated(made.to(kind).to(tl.float32), ACT).to(kind).to(tl.float32)
         made = gate * up.to(kind).to(tl.float32)
     place = out + visit.to(tl.int64)[:, None] * rows + row[None, :]

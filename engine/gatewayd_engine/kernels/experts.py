@@ -37,7 +37,7 @@ class RowCodes(NamedTuple):
 
 
 Form = torch.Tensor | RowCodes | Blocks | Packed
-"""How a matrix is kept: floats ``[rows, columns]``, or codes of few bits."""
+"""How a matrix is kept: floats ``[rows, columns]``, or low-bit codes."""
 
 
 class ExpertMatrices(NamedTuple):

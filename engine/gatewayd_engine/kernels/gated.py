@@ -127,6 +127,6 @@ def gate(first: tl.tensor, second: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
         # 1 + tanh(y) is 2 / (1 + exp(-2y)); the first factor is 2 * sqrt(2 / pi).
         inner = 1.5957691216057308 * (value + 0.044715 * value * value * value)
         value = value / (1.0 + tl.exp(-inner))
-    # Models round here, so whoever compares tokens with them must too.
+    # Models round here, so tokens are equal only with the same rounding.
     value = value.to(first.dtype).to(tl.float32)
     return (value * second.to(tl.float32)).to(first.dtype)

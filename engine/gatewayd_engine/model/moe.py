@@ -88,7 +88,7 @@ class MixtureOfExperts:
 
 
 class GroupedExperts:
-    """A router and its experts on a device: a fixed number of launches, whoever visits whom.
+    """A router and its experts on a device: a fixed number of launches, whatever the routing.
 
     What is launched follows from the number of tokens alone, so it can be captured in a CUDA graph.
 

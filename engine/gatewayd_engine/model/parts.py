@@ -65,11 +65,11 @@ class Parts(Protocol):
 
 
 class ExpertParts:
-    """Makes mixtures of experts that are multiplied at once, whoever visits whom.
+    """Makes mixtures of experts that are multiplied at once, whatever the routing.
 
     Args:
         kernels: of the device.
-        takes_codes: whether matrices of few bits are multiplied so, too.
+        takes_codes: whether low-bit matrices are multiplied so, too.
     """
 
     def __init__(self, kernels: Kernels, *, takes_codes: bool = True) -> None:
@@ -169,7 +169,7 @@ class FusedParts:
         scale = weight.float() + offset
         if isinstance(entry, RoundedLinear) and not entry.is_static:
             quant, codes, group = self._kernels.add_rms_norm_quant, entry.takes, entry.group
-            # Nobody but the matrix is given it.
+            # The matrix alone is given it.
             return cast("Norm", lambda x, delta=None: quant(x, delta, scale, eps, codes, group))
         fused = self._kernels.add_rms_norm
         if not isinstance(entry, Apart):
@@ -182,7 +182,7 @@ class FusedParts:
                 return fused(x, delta, scale, eps)
             if delta is not None:
                 x.add_(delta)
-            # Nobody but the matrix is given it.
+            # The matrix alone is given it.
             return cast("torch.Tensor", Stream(x, scale, eps))
 
         return norm
@@ -219,7 +219,7 @@ class BringingParts:
         self.norm = parts.norm
         self.head_norm = parts.head_norm
         self.gate = parts.gate
-        # Plugins are asked for each matrix of few bits.
+        # Plugins are asked for each low-bit matrix.
         self.experts = None if parts.experts is None else parts.experts.of_floats()
 
     def linear(self, weight: Weight, bias: torch.Tensor | None, dtype: torch.dtype) -> LinearOp:

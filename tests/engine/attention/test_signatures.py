@@ -35,7 +35,7 @@ def using() -> list[Path]:
 def ours() -> tuple[dict[str, list[Signature]], frozenset[str]]:
     """Signatures of the engine's own methods by name, and private names that are the engine's.
 
-    Methods of a Protocol are somebody else's, FlashInfer's perhaps.
+    Methods of a Protocol belong to a library, perhaps FlashInfer.
     """
     found: dict[str, list[Signature]] = {}
     private = set[str]()

@@ -1,4 +1,4 @@
-"""Experts of a device: multiplied at once, captured with whoever visits whom, stacked as read."""
+"""Experts of a device: multiplied at once, captured whatever the routing, stacked as read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits processors that read tokens on the host are told late, and nobody waits for it."""
+"""Logits processors that read tokens on the host are called late, and steps overlap as before."""
 
 from __future__ import annotations
 

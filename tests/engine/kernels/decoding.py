@@ -21,8 +21,8 @@ class Case:
         counts: queries of each line.
         width: queries that each line has room for.
         parents: of each query in a draft tree, by slot, -1 for none; None without one.
-        shared: how many pages all lines begin with, and their parts; None if nobody looked. Lines
-            that have fewer pages are padding.
+        shared: how many pages all lines begin with, and their parts; None for none. Lines that have
+            fewer pages are padding.
     """
 
     starts: tuple[int, ...]

@@ -46,7 +46,7 @@ def test_every_kernel_compiles(tmp_path: Path, capability: str) -> None:
     lines = [line.split() for line in done.stdout.splitlines()]
     assert {name for name, *rest in lines if not rest} == launched()
     assert len(launched()) > 10
-    # Whoever is launched early waits before it touches anything but weights.
+    # A kernel launched early waits before it touches anything but weights.
     touched: dict[str, set[str]] = {}
     for mark, name, *names in [line for line in lines if len(line) > 1]:
         assert mark == "early"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -18,14 +19,18 @@ OPEN = Filters(1.0, 0, 1.0, 0.0, 3)
 
 
 class Another(TorchKernels):
-    """Chooses another token for the first line, wherever tokens are written."""
+    """Chooses another token for the first line, wherever tokens are written.
 
-    def other(self, token: int) -> int:
-        raise NotImplementedError
+    Args:
+        other: maps the token of the line to another.
+    """
+
+    def __init__(self, other: Callable[[int], int]) -> None:
+        self._other = other
 
     def sample(self, *given: Any) -> tuple[torch.Tensor, torch.Tensor]:
         tokens, best = super().sample(*given)
-        tokens[0] = self.other(int(tokens[0]))
+        tokens[0] = self._other(int(tokens[0]))
         if len(given) > 4:
             rows, last_tokens = given[1], given[5]
             last_tokens[int(rows[0])] = tokens[0]
@@ -64,12 +69,9 @@ def test_tokens_that_score_alike_may_be_drawn_for_one_another() -> None:
 
 
 def test_one_token_that_is_wrong_is_not_let_pass() -> None:
-    class Wrong(Another):
-        def other(self, token: int) -> int:
-            return (token + 1) % 50
-
+    wrong = Another(lambda token: (token + 1) % 50)
     with pytest.raises(AssertionError, match=r"Filters\(temperature"):
-        checks.sample(Wrong(), torch.device("cpu"), torch.float32, 8, 50)
+        checks.sample(wrong, torch.device("cpu"), torch.float32, 8, 50)
 
 
 def test_one_token_at_an_edge_is_let_pass(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,8 +80,4 @@ def test_one_token_at_an_edge_is_let_pass(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(checks, "random", lambda *_, **__: logits)
     monkeypatch.setattr(checks, "mixed_columns", lambda *_: columns)
 
-    class Keeps(Another):
-        def other(self, token: int) -> int:
-            return 3
-
-    checks.sample(Keeps(), torch.device("cpu"), torch.float32, 8, 50)
+    checks.sample(Another(lambda token: 3), torch.device("cpu"), torch.float32, 8, 50)

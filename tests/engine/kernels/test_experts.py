@@ -21,7 +21,7 @@ ONE, SKEWED = torch.tensor([[3, 0]]), torch.tensor([[1, 4]]).expand(19, -1)
 
 
 def spread(n: int, experts: int, top_k: int) -> torch.Tensor:
-    """Different experts of each token, of which the last is nobody's."""
+    """Different experts for each token; no token visits the last expert."""
     generator = torch.Generator().manual_seed(n)
     order = torch.rand(n, experts - 1, generator=generator).argsort(1)
     return order[:, :top_k].contiguous()

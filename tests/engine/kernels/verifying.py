@@ -82,7 +82,7 @@ def walked(drafted: Drafted) -> list[list[int]]:
 def accepted(
     kernels: Kernels, drafted: Drafted, device: torch.device, *, pads: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """What ``accept`` says, and the rows' last tokens, of which one row more is nobody's."""
+    """What ``accept`` says, and the rows' last tokens, with one row more, of padding."""
     lines = len(drafted.said)
     width = max(map(len, drafted.said)) + 1
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 MIB = 1 << 20
 MOST = 62 * MIB
 ROOM = 64 * MIB
-"""What may travel; two MiB of it are left for what somebody adds on the way."""
+"""What may travel; two MiB of it are left for files added on the way."""
 
 
 class Travel(NamedTuple):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.attention.reference import ReferenceAttention
 from gatewayd_engine.batch import DraftLines, gather
+from gatewayd_engine.device.row_model import PAGE_SIZE
 from gatewayd_engine.kv.memory import Memory, mib
 from gatewayd_engine.kv.pool import KvPool, page_bytes
 from gatewayd_engine.model.decoder import Decoder
@@ -25,8 +26,6 @@ from gatewayd_engine.rows import Rows
 from gatewayd_hooks.speculation import DraftModel
 
 _log = logging.getLogger(__name__)
-_PAGE_SIZE = 64
-"""Pages of a small model belong to one row each: their size only rounds contexts up."""
 
 _FEW = 8
 RowModelT = TypeVar("RowModelT")
@@ -75,11 +74,11 @@ class RowModel:
         self.vocab_size = decoder.spec.vocab_size
         self.max_model_len = max_model_len
         self._decoder = decoder
-        self._rows = Rows(max_running, max_model_len, _PAGE_SIZE)
+        self._rows = Rows(max_running, max_model_len, PAGE_SIZE)
         pages = self._rows.block_table.shape[1]
         self._rows.block_table[:] = np.arange(max_running * pages).reshape(max_running, pages)
         shape = decoder.spec.attention
-        pool = KvPool(shape, max_running * pages, _PAGE_SIZE, decoder.dtype, str(decoder.device))
+        pool = KvPool(shape, max_running * pages, PAGE_SIZE, decoder.dtype, str(decoder.device))
         self._attention = ReferenceAttention(shape, pool, max_running, pool.data.nbytes)
 
     @torch.inference_mode()
@@ -172,8 +171,8 @@ def bytes_beside(folder: Path, max_running: int, max_model_len: int, dtype: torc
         SpecError: the checkpoint cannot be used.
     """
     spec = read_spec(folder, None)
-    pages = -(-min(spec.max_model_len, max_model_len) // _PAGE_SIZE)
-    return pages * max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
+    pages = -(-min(spec.max_model_len, max_model_len) // PAGE_SIZE)
+    return pages * max_running * page_bytes(spec.attention, PAGE_SIZE, dtype)
 
 
 def row_model(decoder: Decoder, max_running: int, max_model_len: int) -> RowModel:
@@ -219,8 +218,8 @@ def load_beside(
     if memory is None:
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)
         return make(decoder, max_running, length)
-    each = max_running * page_bytes(spec.attention, _PAGE_SIZE, dtype)
-    wanted = -(-length // _PAGE_SIZE)
+    each = max_running * page_bytes(spec.attention, PAGE_SIZE, dtype)
+    wanted = -(-length // PAGE_SIZE)
     free = mib(memory.free)
     count = memory.take(each, wanted)
     taken = count * each
@@ -234,7 +233,7 @@ def load_beside(
             f"draft_memory at {mib(wanted * each)}, or less for shorter contexts"
         )
     if count < wanted:
-        length = count * _PAGE_SIZE
+        length = count * PAGE_SIZE
         _log.warning("%s: it guesses for sequences of up to %d tokens", text, length)
     try:
         decoder = load(Path(folder), spec, dtype, device, lambda fraction: None, parts)

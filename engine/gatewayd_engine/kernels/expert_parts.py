@@ -8,6 +8,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+from gatewayd_engine.kernels.gated import gate
+
 
 @triton.jit
 def tile_of(
@@ -22,20 +24,6 @@ def tile_of(
     inside = program % (BAND * tiles)
     high = tl.minimum(blocks - first, BAND)
     return first + inside % high, inside // high
-
-
-@triton.jit
-def activated(gate: tl.tensor, ACT: tl.constexpr) -> tl.tensor:
-    """The function of a gate, float32."""
-    if ACT == "silu":
-        made = gate / (1.0 + tl.exp(-gate))
-    elif ACT == "gelu":
-        made = 0.5 * gate * (1.0 + tl.math.erf(gate * 0.7071067811865476))
-    else:
-        # 1 + tanh(y) is 2 / (1 + exp(-2y)); the first factor is 2 * sqrt(2 / pi).
-        inner = 1.5957691216057308 * (gate + 0.044715 * gate * gate * gate)
-        made = gate / (1.0 + tl.exp(-inner))
-    return made
 
 
 @triton.jit
@@ -67,8 +55,6 @@ def store_visits(
     if ACT == "":
         made *= tl.load(weights + visit, mask=is_line, other=0.0)[:, None]
     else:
-        # Models round here, so tokens are equal only with the same rounding.
-        gate = activated(made.to(kind).to(tl.float32), ACT).to(kind).to(tl.float32)
-        made = gate * up.to(kind).to(tl.float32)
+        made = gate(made.to(kind), up.to(kind), ACT)
     place = out + visit.to(tl.int64)[:, None] * rows + row[None, :]
     tl.store(place, made.to(kind), mask=is_line[:, None] & (row < rows)[None, :])

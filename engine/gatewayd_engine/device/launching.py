@@ -110,16 +110,11 @@ def _choose(
             _compare(expected[-1], expected[0], most_error)
         return microseconds
 
-    spec = runner.spec
     which = case(
         op,
         str(logits.dtype).removeprefix("torch."),
         m=lines,
-        layers=spec.num_layers,
-        hidden=spec.hidden_size,
-        between=spec.intermediate_size,
-        heads=spec.num_heads,
-        vocab=spec.vocab_size,
+        **runner.step_sizes,
     )
     choice = names[0]
     try:

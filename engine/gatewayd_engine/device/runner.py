@@ -32,7 +32,6 @@ from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
-from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.pooling import pool
 from gatewayd_engine.rows import Rows
 
@@ -84,6 +83,7 @@ class DeviceRunner:
         self._processors = processors
         self._kernels = kernels
         self._page_size = pool.page_size
+        self._kv_bits = 8 * pool.data.itemsize
         self.device = decoder.device
         self.max_lines = max_lines = len(rows.seed)
         self.max_tokens = max(max_batch_tokens, max_lines)
@@ -154,9 +154,18 @@ class DeviceRunner:
         return None
 
     @property
-    def spec(self) -> ModelSpec:
-        """Of the model."""
-        return self._decoder.spec
+    def step_sizes(self) -> dict[str, int]:
+        """What the time of a decode step depends on beside its lines: model and formats."""
+        decoder = self._decoder
+        return {
+            "layers": decoder.spec.num_layers,
+            "hidden": decoder.spec.hidden_size,
+            "between": decoder.spec.intermediate_size,
+            "heads": decoder.spec.num_heads,
+            "vocab": decoder.spec.vocab_size,
+            "weight_bytes": decoder.weight_bytes,
+            "kv_bits": self._kv_bits,
+        }
 
     @torch.inference_mode()
     def uncaptured(self, size: int) -> Replay | None:

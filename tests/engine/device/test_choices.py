@@ -126,7 +126,8 @@ class Steps:
     """
 
     def __init__(self, runner: Any) -> None:
-        self.spec, self.logits, self.max_lines = runner.spec, runner.logits, runner.max_lines
+        self.step_sizes, self.logits = runner.step_sizes, runner.logits
+        self.max_lines = runner.max_lines
         self.lines = 0
 
     def uncaptured(self, lines: int) -> Callable[[], None]:
@@ -162,6 +163,10 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     choose_fusion(runner, fusion, sizes, table, clock)
     assert fusion.lines == {8}
     assert len(asked) == 4
+    # Of other formats nothing is known.
+    runner.step_sizes["weight_bytes"] //= 2
+    choose_fusion(runner, fusion, sizes, table, clock)
+    assert len(asked) == 8
 
 
 def test_a_step_that_cannot_be_made_leaves_the_usual_way(

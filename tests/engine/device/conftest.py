@@ -17,6 +17,7 @@ from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.device.graphs import Capture, LaunchEach
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.model.loader import read
 from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.conftest import flashinfer
 from tests.engine.core.conftest import (
@@ -104,6 +105,9 @@ def make_device_engine(
         fields = {"kv_bytes": 1 << 30, "dtype": "float32", **fields}
         with monkeypatch.context() as patch:
             patch.setattr(assembly, "backend_for", backend_for)
+            # A decoder of its own, also after tests whose engines share theirs: what is chosen for
+            # its products is kept in it.
+            patch.setattr(assembly, "read", read)
             # No garbage holds memory of a device here; there is much to look through.
             patch.setattr(gc, "collect", lambda: 0)
             if request.param != "paged":

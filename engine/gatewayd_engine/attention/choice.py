@@ -67,5 +67,7 @@ def device_attention(
         from gatewayd_engine.attention.flash import FlashAttention
 
         other = FlashAttention(shape, pool, append)
-    choice = None if tuning is None else DecodeChoice(shape, pool, tuning.table, tuning.clock)
+    choice = None
+    if tuning is not None:
+        choice = DecodeChoice(shape, pool, kernels, tuning.table, tuning.clock)
     return DecodeAttention(own, other, LEAST_SAVED if shares_prefixes else None, choice)

@@ -23,6 +23,7 @@ from gatewayd_engine.tuning.clock import surviving
 from gatewayd_engine.tuning.table import Case, case
 
 if TYPE_CHECKING:
+    from gatewayd_engine.kernels.base import Kernels
     from gatewayd_engine.tuning.clock import Clock
     from gatewayd_engine.tuning.table import Table
 
@@ -76,22 +77,30 @@ class ForLengths(CapturedAttention):
 class DecodeChoice:
     """Choices for one model.
 
+    Ours may be faster than FlashInfer's where kernels are launched early and slower where they are
+    launched in turn, or the other way round. Which is done is chosen later, by timing steps that
+    attend already: the way is part of what a choice holds for.
+
     Args:
         shape: its attention.
         pool: where keys and values are; nothing is in it yet.
+        kernels: of the device.
         table: what is known, and kept.
         clock: measures what is not.
     """
 
-    def __init__(self, shape: AttentionShape, pool: KvPool, table: Table, clock: Clock) -> None:
+    def __init__(
+        self, shape: AttentionShape, pool: KvPool, kernels: Kernels, table: Table, clock: Clock
+    ) -> None:
         self._shape = shape
         self._pool = pool
+        self._kernels = kernels
         self._table = table
         self._clock = clock
-        self._known: dict[int, list[str]] = {}
+        self._known: dict[tuple[int, bool], list[str]] = {}
 
     def names(self, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]) -> list[str]:
-        """The fastest candidate at each of ``CONTEXTS``.
+        """The fastest candidate at each of ``CONTEXTS``, as kernels are launched now.
 
         Sizes up to the next power of two share the choice of the first that is asked for, so the
         largest should come first. Contexts for which the pool is too small take the choice of the
@@ -99,16 +108,19 @@ class DecodeChoice:
 
         Args:
             inputs: the tensors that they attend from; as they were when this returns.
-            candidates: by name, the default first.
+            candidates: by name, the default first; planned for ``inputs`` when this returns.
+
+        Raises:
+            Lost: nothing can be computed any more.
         """
         lines = len(inputs.ids)
-        bucket = (lines - 1).bit_length()
-        if bucket not in self._known:
-            self._known[bucket] = self._measured(lines, inputs, candidates)
-        return self._known[bucket]
+        key = (lines - 1).bit_length(), self._kernels.launches_early
+        if key not in self._known:
+            self._known[key] = self._chosen(lines, inputs, candidates)
+        return self._known[key]
 
     @torch.inference_mode()
-    def _measured(
+    def _chosen(
         self, lines: int, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]
     ) -> list[str]:
         default, names = next(iter(candidates)), []
@@ -116,33 +128,35 @@ class DecodeChoice:
             num_pages = lines * -(-context // self._pool.page_size)
             if num_pages > min(self._pool.num_pages, len(inputs.pages)):
                 break
-            which = self._case(lines, context)
-            name = self._table.known(which, list(candidates))
-            if name is None:
-                trial = _Trial(self._shape, self._pool, inputs, context)
-                try:
-                    timed = self._timed(trial, candidates)
-                    name = self._table.chosen(which, list(candidates), timed)
-                finally:
-                    trial.undo()
-            names.append(name)
+            names.append(self._chosen_at(context, inputs, candidates))
         names += [names[-1] if names else default] * (len(CONTEXTS) - len(names))
         if set(names) != {default}:
             _log.info("%d lines are attended by %s", lines, dict(zip(CONTEXTS, names, strict=True)))
         return names
 
-    def _timed(
-        self, trial: _Trial, candidates: Mapping[str, CapturedAttention]
-    ) -> Callable[[str], float]:
-        first = next(iter(candidates.values()))
+    def _chosen_at(
+        self, context: int, inputs: StepInputs, candidates: Mapping[str, CapturedAttention]
+    ) -> str:
+        which, (default, *others) = self._case(len(inputs.ids), context), candidates
+        if self._table.known(which, [default, *others]) == default:
+            return default  # it is not checked: the pool's pages can be left alone
+        trial = _Trial(self._shape, self._pool, inputs, context)
 
-        def timed(name: str) -> float:
+        def microseconds(name: str) -> float:
             with surviving(self._pool.data.device, name):
-                if candidates[name] is not first:
-                    trial.compare(candidates[name], first)
                 return self._clock(trial.calls(candidates[name]))
 
-        return timed
+        def check(name: str) -> None:
+            with surviving(self._pool.data.device, name):
+                trial.compare(candidates[name], candidates[default])
+
+        # After ``Lost``, which is all that it raises, nothing can be undone.
+        name = self._table.chosen(which, [default, *others], microseconds, check)
+        trial.undo()
+        for candidate in candidates.values():
+            # Else a step over these tensors would run by the plan of other lengths.
+            candidate.plan(inputs.host)
+        return name
 
     def _case(self, lines: int, context: int) -> Case:
         shape, pool = self._shape, self._pool
@@ -159,6 +173,7 @@ class DecodeChoice:
             windowed=sum(window > 0 for window in shape.windows),
             layers=shape.num_layers,
             cap=int(shape.softcap is not None),
+            early=int(self._kernels.launches_early),
         )
 
 

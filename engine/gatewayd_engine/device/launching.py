@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import torch
 
@@ -11,16 +12,15 @@ from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.model.linears.fusion import MOST_LINES, Fusion
 from gatewayd_engine.tuning.clock import Clock, surviving
-from gatewayd_engine.tuning.table import Table, case
+from gatewayd_engine.tuning.table import Lost, Table, case
 
 _LINES = 8
 """Of the step for which early launches are timed. They count most where a step is short, and are
 the same kernels with more lines."""
 _MOST_ERROR = 5e-2
 """Of a line of logits, relative to its length: products round otherwise in each layer."""
-
-
 _log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 
 class Differs(Exception):
@@ -79,7 +79,7 @@ def _choose(
     clock: Clock,
     most_error: float,
 ) -> None:
-    """Leave the faster way in use.
+    """Leave the faster way in use, of those that compute the same.
 
     Args:
         op: what is decided.
@@ -90,25 +90,48 @@ def _choose(
         table: what is known, and kept.
         clock: measures.
         most_error: of a line of logits, relative to its length.
+
+    Raises:
+        Lost: nothing can be computed any more.
     """
+    # Attention is chosen as the step is made, for kernels that are launched the usual way, and both
+    # ways are timed and compared over this one step. In a step of its own each way might have
+    # another attention kernel, whose answer differs in its last bits. Nor would that change much:
+    # attention is chosen anew for the way that wins, the kernel it won with among the candidates.
+    # So no choice depends on one that is made after it, and no start revises another's.
+    use(names[0])
     try:
         step = runner.uncaptured(lines)
+    except Lost:
+        raise
     except Exception as error:  # noqa: BLE001 - of any library; what cannot be captured is told then
         _log.warning("%s of %d lines cannot be measured", op, lines, exc_info=error)
         return
     if step is None:
         return
     logits = runner.logits[:lines]
-    expected: list[torch.Tensor] = []
+    timed: list[torch.Tensor] = []
 
-    def measure(name: str) -> float:
+    def answer(name: str, run: Callable[[], T]) -> tuple[torch.Tensor, T]:
         use(name)
+        # What is not written shows.
         logits.fill_(torch.nan)
+        returned = run()
+        return logits.to(torch.float32, copy=True), returned
+
+    def check(name: str) -> None:
+        # Comparing waits for the device, so a fault shows there at the latest.
         with surviving(logits.device, f"{op}, {name}"):
-            microseconds = clock([step])
-            expected.append(logits.to(torch.float32, copy=True))
-            _compare(expected[-1], expected[0], most_error)
-        return microseconds
+            expected, _ = answer(names[0], step)
+            _compare(answer(name, step)[0], expected, most_error)
+
+    def microseconds(name: str) -> float:
+        with surviving(logits.device, f"{op}, {name}"):
+            made, time = answer(name, lambda: clock([step]))
+            # In a graph more overlaps than when the host launches one kernel after the other.
+            timed.append(made)
+            _compare(made, timed[0], most_error)
+        return time
 
     which = case(
         op,
@@ -118,7 +141,7 @@ def _choose(
     )
     choice = names[0]
     try:
-        choice = table.chosen(which, names, measure)
+        choice = table.chosen(which, names, microseconds, check)
     finally:
         use(choice)
 

@@ -10,16 +10,16 @@ from __future__ import annotations
 import fcntl
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 _log = logging.getLogger(__name__)
 _MOST_BYTES = 200
 
 
 class Attempts:
-    """The attempts of one process; a context holds the lock.
+    """The attempts of one process.
 
     Args:
         folder: where processes leave word; None for nowhere.
@@ -29,8 +29,6 @@ class Attempts:
     def __init__(self, folder: Path | None, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
-        self._path: Path | None = None
-        self._file: int | None = None
 
     def fatal(self) -> list[str]:
         """What processes that are gone were trying; asked again, it is forgotten."""
@@ -49,33 +47,30 @@ class Attempts:
             found += [name] if name else []
         return found
 
-    def begin(self, name: str) -> None:
-        """Leave word that this is tried from now on."""
-        if self._file is not None:
-            os.ftruncate(self._file, 0)
-            os.pwrite(self._file, name.encode()[:_MOST_BYTES], 0)
-
-    def __enter__(self) -> Self:
+    @contextmanager
+    def trying(self, name: str) -> Iterator[None]:
+        """Leave word that this is tried, as long as it is."""
         if self._folder is None:
-            return self
+            yield
+            return
         path = self._folder / f"{self._prefix}.{os.getpid()}-{os.urandom(4).hex()}.trying"
+        file = _noted(path, name)
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
-            fcntl.flock(self._file, fcntl.LOCK_EX)
-            self._path = path
-        except OSError as error:
-            _log.debug("attempts are not noted: %s", error)
-        return self
+            yield
+        finally:
+            if file is not None:
+                path.unlink(missing_ok=True)
+                os.close(file)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._path is not None:
-            self._path.unlink(missing_ok=True)
-        if self._file is not None:
-            os.close(self._file)
-        self._path = self._file = None
+
+def _noted(path: Path, name: str) -> int | None:
+    """A new file that this process holds locked, with a name in it; None where that fails."""
+    file = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
+        fcntl.flock(file, fcntl.LOCK_EX)
+        os.write(file, name.encode()[:_MOST_BYTES])
+    except OSError as error:
+        _log.debug("attempts are not noted: %s", error)
+    return file

@@ -6,6 +6,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import cycle, islice
 from typing import NamedTuple, Protocol
 
@@ -13,7 +14,7 @@ import torch
 
 from gatewayd_engine.tuning.candidates import DEFAULT, Candidates, Launch, multiply
 from gatewayd_engine.tuning.clock import Clock, surviving
-from gatewayd_engine.tuning.table import Table, case
+from gatewayd_engine.tuning.table import Lost, Table, case
 
 STAGE = "choosing matrix products"
 OP = "product"
@@ -150,44 +151,50 @@ class _Choice:
             k=shape.columns,
             bias=int(shape.has_bias),
         )
-        choice = table.known(which, names)
-        if choice is None and time.monotonic() < deadline:
-            choice = table.chosen(which, names, lambda name: self._microseconds(name, clock))
-        if choice is None or choice == DEFAULT:
+        if table.known(which, names) is None and time.monotonic() >= deadline:
             return
-        launch = self._launches[choice]
+        choice = table.chosen(
+            which, names, partial(self._microseconds, clock), partial(self._check, self._size)
+        )
+        if choice == DEFAULT:
+            return
         for lines in sizes:
             try:
-                self._check(launch, lines)
+                if lines != self._size:
+                    with table.trying(which, choice):
+                        self._check(lines, choice)
+            except Lost:
+                raise
             except Exception as error:  # noqa: BLE001 - of any kind, torch's product remains
                 _log.info("%s does not multiply %d lines of %s: %s", choice, lines, shape, error)
                 continue
             for product in self._alike:
-                product.launches[lines] = launch
+                product.launches[lines] = self._launches[choice]
 
-    def _microseconds(self, name: str, clock: Clock) -> float:
+    def _microseconds(self, clock: Clock, name: str) -> float:
         launch = self._launches[name]
-        with surviving(self._x.device, name):
-            return self._timed(launch, clock)
-
-    def _timed(self, launch: Launch, clock: Clock) -> float:
-        self._check(launch, self._size)
         wanted = -(-_COLD_BYTES // self._alike[0].matrix.nbytes)
         launches = min(max(wanted, _LEAST_LAUNCHES), _MOST_LAUNCHES)
         # The layers' own weights: where they all fit the cache, they do so in a step as well.
         in_turn = islice(cycle(self._alike), launches)
-        return clock([self._call(launch, product) for product in in_turn])
+        with surviving(self._x.device, name):
+            return clock([self._call(launch, product) for product in in_turn])
 
     def _call(self, launch: Launch, product: Product) -> Callable[[], object]:
         weight, bias = product.matrix, product.bias
         return lambda: launch(self._x, weight, bias, self._out)
 
-    def _check(self, launch: Launch, lines: int) -> None:
-        """Compare an answer with torch's.
+    def _check(self, lines: int, name: str) -> None:
+        """Compare a candidate's answer of so many lines with torch's.
 
         Raises:
             Disagrees: they are not the same but for rounding.
+            Lost: nothing can be computed any more.
         """
+        with surviving(self._x.device, name):
+            self._compare(lines, self._launches[name])
+
+    def _compare(self, lines: int, launch: Launch) -> None:
         x, out, wanted = self._x[:lines], self._out[:lines], self._wanted[:lines]
         weight, bias = self._alike[0].matrix, self._alike[0].bias
         multiply(x, weight, bias, wanted)

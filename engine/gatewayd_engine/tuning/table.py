@@ -7,19 +7,19 @@ which is its chip and the versions of all that computes on it; other versions st
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from gatewayd_engine.tuning.attempts import Attempts
+from gatewayd_engine.tuning.fastest import fastest, usable
 from gatewayd_engine.tuning.files import read, write
 
-MARGIN = 0.02
-"""Part of the default's time that another candidate has to save to be chosen."""
 _log = logging.getLogger(__name__)
 
 
@@ -122,8 +122,8 @@ class Table:
         dead = set(self._attempts.fatal())
         for name in dead - self._excluded:
             _log.warning(
-                "a process ended while it measured %s, which is not used any more; to try it"
-                " again, delete %s",
+                "a process ended while it tried %s, which is not used any more; to try it again,"
+                " delete %s",
                 name,
                 self.path,
             )
@@ -137,57 +137,128 @@ class Table:
         return [self._entries[case] for case in sorted(self._entries)]
 
     def known(self, case: Case, candidates: Sequence[str]) -> str | None:
-        """What was chosen among these candidates before; None if that was not measured."""
-        entry = self._entries.get(case)
-        if entry is None or set(entry.microseconds) != set(self._allowed(case, candidates)):
-            return None
-        return entry.choice
+        """What was chosen among these candidates before; None if that was not measured.
 
-    def chosen(self, case: Case, candidates: Sequence[str], measure: Callable[[str], float]) -> str:
-        """The fastest candidate: from the table, or measured now.
+        Only the default may be used without asking ``chosen``, which checks all others.
+        """
+        entry = self._entry(case, candidates)
+        return None if entry is None else entry.choice
 
-        What is known holds as long as the candidates are the same.
+    def chosen(
+        self,
+        case: Case,
+        candidates: Sequence[str],
+        measure: Callable[[str], float],
+        check: Callable[[str], None],
+    ) -> str:
+        """The fastest candidate that computes the same: from the table, or measured now.
+
+        What is known holds as long as the candidates are the same. But files are edited and chips
+        fail, so a known choice other than the default is checked before it is used. If that fails,
+        a warning says so, and the candidate is noted like one that failed when it was measured:
+        later processes leave it alone. The fastest of the others takes its place, by the times that
+        are known and after a check of its own; the default, which needs none, if none is faster.
 
         Args:
             case: what is to be decided.
             candidates: names; the first is the default, which others have to beat by ``MARGIN``.
                 What is before the first space names a family: whichever ends the process while it
-                is measured, by a fault or because it hangs, is left out of later ones with all of
-                its family.
+                is checked or measured, by a fault or because it hangs, is left out of later ones
+                with all of its family.
             measure: microseconds of a candidate; whatever it raises takes that one out.
+            check: raises if a candidate's answer is not the default's, or cannot be had. Every
+                other candidate passes it before it is measured, and again in each process that
+                finds it chosen.
 
         Returns:
             A name among ``candidates``.
 
         Raises:
-            Lost: by ``measure``. Later processes leave out the family of that candidate.
+            Lost: by ``check`` or ``measure``. Later processes leave out that candidate's family.
         """
-        if (known := self.known(case, candidates)) is not None:
-            return known
-        default, allowed = candidates[0], self._allowed(case, candidates)
-        found: dict[str, float | None] = {}
-        with self._attempts:
-            for name in allowed:
-                family = f"{case.op} {_family(name)}"
-                if name != default:
-                    self._attempts.begin(family)
-                try:
-                    found[name] = _measured(case, name, measure)
-                except Lost:
-                    if name != default:
-                        self._excluded.add(family)
-                        self._save()
-                    raise
-        choice = _best(found, default)
-        sizes = dict(case.sizes)
-        self._entries[case] = Entry(case.op, case.dtype, sizes, default, choice, found)
+        entry = self._entry(case, candidates)
+        if entry is not None:
+            return self._checked(case, entry, check)
+        default, found = candidates[0], dict[str, float | None]()
+        for name in self._allowed(case, candidates):
+            try:
+                if name == default:
+                    found[name] = usable(measure(name))
+                    continue
+                with self.trying(case, name):
+                    check(name)
+                    found[name] = usable(measure(name))
+            except Lost:
+                raise
+            except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
+                _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
+                found[name] = None
+        choice = fastest(found, default)
+        self._keep(Entry(case.op, case.dtype, dict(case.sizes), default, choice, found))
         self.measured += 1
-        self._save()
         return choice
+
+    @contextmanager
+    def trying(self, case: Case, name: str) -> Iterator[None]:
+        """Leave word that a candidate runs, so that what ends this process is not tried again.
+
+        Not to be nested.
+
+        Args:
+            case: what is to be decided.
+            name: of the candidate; not the default, without which nothing could be computed.
+
+        Raises:
+            Lost: by what runs. Later processes leave out the candidate's family.
+        """
+        family = f"{case.op} {_family(name)}"
+        with self._attempts.trying(family):
+            try:
+                yield
+            except Lost:
+                self._excluded.add(family)
+                self._save()
+                raise
+
+    def _checked(self, case: Case, entry: Entry, check: Callable[[str], None]) -> str:
+        """The choice of an entry, or what takes its place; see ``chosen``."""
+        while (choice := entry.choice) != entry.default:
+            try:
+                with self.trying(case, choice):
+                    check(choice)
+                break
+            except Lost:
+                raise
+            except Exception as error:  # noqa: BLE001 - of any kind, the default remains
+                times = {**entry.microseconds, choice: None}
+                other = fastest(times, entry.default)
+                _log.warning(
+                    "%s was chosen for %s but fails its check; %s is used from now on, to measure"
+                    " again delete %s: %s",
+                    choice,
+                    case,
+                    other,
+                    self.path,
+                    _first_line(error),
+                )
+                entry = replace(entry, choice=other, microseconds=times)
+                self._keep(entry)
+        return choice
+
+    def _entry(self, case: Case, candidates: Sequence[str]) -> Entry | None:
+        """What is known, if it was measured among these candidates, with the same default."""
+        entry = self._entries.get(case)
+        if entry is None or entry.default != candidates[0]:
+            return None
+        return entry if set(entry.microseconds) == set(self._allowed(case, candidates)) else None
 
     def _allowed(self, case: Case, candidates: Sequence[str]) -> list[str]:
         default, *others = candidates
         return [default, *(n for n in others if f"{case.op} {_family(n)}" not in self._excluded)]
+
+    def _keep(self, entry: Entry) -> None:
+        self._entries[entry.case] = entry
+        self._save()
 
     def _take_over(self) -> None:
         """Take over what the file says."""
@@ -217,26 +288,6 @@ def load(path: Path) -> Contents | None:
 
 def _family(name: str) -> str:
     return name.partition(" ")[0]
-
-
-def _measured(case: Case, name: str, measure: Callable[[str], float]) -> float | None:
-    try:
-        microseconds = measure(name)
-    except Lost:
-        raise
-    except Exception as error:  # noqa: BLE001 - of any kind, there are other candidates
-        _log.info("%s is no candidate for %s: %s", name, case, _first_line(error))
-        return None
-    return microseconds if math.isfinite(microseconds) and microseconds > 0 else None
-
-
-def _best(found: dict[str, float | None], default: str) -> str:
-    times = {name: time for name, time in found.items() if time is not None}
-    base = times.get(default)
-    if base is None:
-        return default
-    best = min(times, key=lambda name: times[name])
-    return best if times[best] < base * (1 - MARGIN) else default
 
 
 def _first_line(error: Exception) -> str:

@@ -18,9 +18,11 @@ from gatewayd_engine.device.graphs import Graphs
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.tuning import clock as clock_module
 from gatewayd_engine.tuning.table import Lost, Machine, Table
+from tests.engine.attention import fake_flashinfer
 from tests.engine.attention.steps import Sequences, Static
 from tests.engine.attention.test_flash import check
 
+MACHINE = Machine("chip", "9.0", {})
 SHAPE = AttentionShape(2, 6, 2, 8, 0.3, None, (0, 9))
 
 
@@ -67,11 +69,23 @@ def made(
     kernels: Any = None,
     folder: Path | None = None,
 ) -> DecodeAttention:
+    fake_flashinfer.reset()  # a start of its own
     shape, pool, append = sequences.shape, sequences.pool, sequences.append
-    own = DecodeKernels(shape, pool, append, kernels or TorchKernels(), 8, 1100)
-    table = Table(Machine("chip", "9.0", {}), folder)
+    kernels = kernels or TorchKernels()
+    own = DecodeKernels(shape, pool, append, kernels, 8, 1100)
+    table = Table(MACHINE, folder)
     flash = flashinfer.FlashAttention(shape, pool, append)
-    return DecodeAttention(own, flash, choice=DecodeChoice(shape, pool, table, clock))
+    choice = DecodeChoice(shape, pool, kernels, table, clock)
+    return DecodeAttention(own, flash, choice=choice)
+
+
+def kinds_of(attention: DecodeAttention, static: Static) -> list[str]:
+    """What is captured; each attends at once, by the plan that it is left with."""
+    kinds = attention.captured(static.inputs)
+    query = torch.randn(len(static.inputs.ids), SHAPE.num_heads, SHAPE.head_dim)
+    for kind in kinds:
+        kind.attended(0, query)
+    return [type(kind).__name__ for kind in kinds]
 
 
 def sequences_of() -> Sequences:
@@ -124,26 +138,88 @@ def test_sizes_up_to_a_power_of_two_are_measured_once(flashinfer: SimpleNamespac
     assert clock.asked == 4
 
 
-def test_what_is_known_is_not_measured_again(
+def test_what_is_known_is_checked_and_not_measured_again(
     flashinfer: SimpleNamespace, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    contexts: list[int] = []
+    trial: Any = measuring._Trial
+
+    def noted(*args: Any) -> Any:
+        contexts.append(args[-1])
+        return trial(*args)
+
+    monkeypatch.setattr(measuring, "_Trial", noted)
     for clock in (Clock(7.0, 12.0), Clock()):
+        contexts.clear()
         sequences = sequences_of()
+        static = Static(sequences, 2)
+        before = [tensor.clone() for tensor in static.tensors]
         attention = made(flashinfer, sequences, clock, folder=tmp_path)
-        assert len(attention.captured(Static(sequences, 2).inputs)) == 2
-        # Nor are pages filled.
-        monkeypatch.setattr(measuring, "_Trial", None)
+        assert kinds_of(attention, static) == ["ForLengths"] * 2
+        assert all(map(torch.equal, static.tensors, before))
+    # Where FlashInfer's was chosen the pool's pages are left alone.
+    assert contexts == [256]
 
 
-def test_a_device_that_is_lost_ends_the_start(
-    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("kernels", [Wrong(), Raising()])
+def test_a_known_choice_that_disagrees_is_left_alone_from_then_on(
+    flashinfer: SimpleNamespace,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    kernels: TorchKernels,
 ) -> None:
-    monkeypatch.setattr(clock_module, "_is_lost", lambda device: True)
     sequences = sequences_of()
-    attention = made(flashinfer, sequences, Clock(), Raising())
-    inputs = Static(sequences, 2).inputs
-    with pytest.raises(Lost):
-        Graphs([2], lambda size: attention.captured(inputs), lambda part: None, "%s")
+    attention = made(flashinfer, sequences, Clock(7.0, 7.0), folder=tmp_path)
+    assert kinds_of(attention, Static(sequences, 2)) == ["CapturedDecode"]
+    for _ in range(2):
+        sequences = sequences_of()
+        attention = made(flashinfer, sequences, Clock(), kernels, tmp_path)
+        assert kinds_of(attention, Static(sequences, 2)) == ["_Captured"]
+        # The next start has nothing to check.
+        monkeypatch.setattr(measuring, "_Trial", None)
+    for context in (256, 1024):
+        case = f"decode_attention float32/float32 m=2 context={context}"
+        assert caplog.text.count(f"triton was chosen for {case}") == 1
+
+
+def test_each_way_of_launching_has_a_choice_of_its_own(
+    flashinfer: SimpleNamespace, tmp_path: Path
+) -> None:
+    for clock in (Clock(12.0, 12.0, 7.0, 7.0), Clock()):
+        sequences, kernels = sequences_of(), TorchKernels()
+        attention = made(flashinfer, sequences, clock, kernels, tmp_path)
+        static = Static(sequences, 2)
+        for is_early, kind in ((False, "_Captured"), (True, "CapturedDecode")) * 2:
+            kernels.launches_early = is_early
+            assert kinds_of(attention, static) == [kind]
+        assert clock.times == []
+    early = [entry.sizes["early"] for entry in Table(MACHINE, tmp_path).entries]
+    assert sorted(early) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("is_known", [False, True])
+def test_a_device_that_is_lost_ends_the_start(
+    flashinfer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, is_known: bool
+) -> None:
+    sequences = sequences_of()
+    before = made(flashinfer, sequences, Clock(7.0, 7.0), folder=tmp_path)
+    if is_known:
+        assert kinds_of(before, Static(sequences, 2)) == ["CapturedDecode"]
+
+    def undo(trial: object) -> None:
+        raise RuntimeError("the device is lost")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(clock_module, "_is_lost", lambda device: True)
+        patch.setattr(measuring._Trial, "undo", undo)
+        attention = made(flashinfer, sequences, Clock(), Raising(), tmp_path)
+        inputs = Static(sequences, 2).inputs
+        with pytest.raises(Lost):
+            Graphs([2], lambda size: attention.captured(inputs), lambda part: None, "%s")
+    # The next one leaves our kernels out.
+    attention = made(flashinfer, sequences, Clock(), Raising(), tmp_path)
+    assert kinds_of(attention, Static(sequences, 2)) == ["_Captured"]
 
 
 def test_a_pool_without_room_measures_nothing(flashinfer: SimpleNamespace) -> None:

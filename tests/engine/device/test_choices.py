@@ -16,7 +16,7 @@ from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.linears.fusion import Fusion
 from gatewayd_engine.tuning import candidates
 from gatewayd_engine.tuning.candidates import Candidates, CublasLt, Tiny
-from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning.table import Lost, Machine, Table
 from gatewayd_engine.tuning.tuning import Tuning
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.device import conftest
@@ -118,22 +118,70 @@ def test_launches_are_early_where_that_is_faster_and_computes_the_same(
     assert len(clock.asked) == (2 if can else 0)
 
 
+def test_early_launches_that_are_known_are_checked_and_left_alone_once_they_differ(
+    make_device_engine: Make,
+    device_runner: Callable[[Any], Any],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    runner: Any = Steps(device_runner(make_device_engine(max_running=2)))
+    kernels = TorchKernels()
+    kernels.can_launch_early = True
+    choose_launches(
+        runner, kernels, Table(MACHINE, tmp_path), Deciding(kernels, 90.0, lambda: None)
+    )
+    assert kernels.launches_early
+    ran: list[bool] = []
+
+    def step(is_wrong: bool) -> None:
+        ran.append(kernels.launches_early)
+        runner.logits[:2] = 1.0 + (is_wrong and kernels.launches_early)
+
+    # Made for kernels that are launched in turn, whatever they were before, and not timed.
+    for is_wrong, is_early, both in (
+        (False, True, [False, True]),
+        (True, False, [False, True]),
+        (True, False, []),
+    ):
+        ran.clear()
+        made: list[bool] = []
+
+        def uncaptured(lines: int, is_wrong: bool = is_wrong) -> Callable[[], None]:
+            made.append(kernels.launches_early)  # noqa: B023
+            return partial(step, is_wrong)
+
+        runner.uncaptured = uncaptured
+        choose_launches(runner, kernels, Table(MACHINE, tmp_path), never)
+        assert (kernels.launches_early, made, ran) == (is_early, [False], both)
+    assert caplog.text.count("early was chosen for launches float32 m=2") == 1
+
+
+def never(calls: Sequence[Callable[[], object]]) -> float:
+    """A clock for what is known."""
+    raise AssertionError("it is measured again")
+
+
 class Steps:
     """A runner whose steps write that they ran.
 
     Attributes:
         lines: of the last one that ran.
+        num_steps: how many ran.
+        spoil: what happens at the end of each.
     """
 
     def __init__(self, runner: Any) -> None:
         self.step_sizes, self.logits = runner.step_sizes, runner.logits
         self.max_lines = runner.max_lines
-        self.lines = 0
+        self.lines = self.num_steps = 0
+        self.spoil: Callable[[], object] = lambda: None
 
     def uncaptured(self, lines: int) -> Callable[[], None]:
         def step() -> None:
             self.lines = lines
+            self.num_steps += 1
             self.logits[:lines] = 1.0
+            self.spoil()
 
         return step
 
@@ -163,6 +211,13 @@ def test_norms_and_gates_are_fused_for_the_lines_for_which_that_is_faster(
     choose_fusion(runner, fusion, sizes, table, clock)
     assert fusion.lines == {8}
     assert len(asked) == 4
+    # A new start finds them out at once, and never again.
+    runner.spoil = lambda: runner.logits.mul_(2.0 if runner.lines in fusion.lines else 1.0)
+    for num_checks in (2, 0):
+        runner.num_steps = 0
+        choose_fusion(runner, fusion, sizes, table, never)
+        assert (fusion.lines, runner.num_steps) == (set(), num_checks)
+    runner.spoil = lambda: None
     # Of other formats nothing is known.
     runner.step_sizes["weight_bytes"] //= 2
     choose_fusion(runner, fusion, sizes, table, clock)
@@ -183,3 +238,18 @@ def test_a_step_that_cannot_be_made_leaves_the_usual_way(
     choose_launches(runner, kernels, Table(MACHINE), lambda calls: 1.0)
     assert not kernels.launches_early
     assert "launches of 2 lines cannot be measured" in caplog.text
+
+
+def test_a_device_that_is_lost_to_attention_ends_the_start(
+    make_device_engine: Make, device_runner: Callable[[Any], Any]
+) -> None:
+    runner: Any = Steps(device_runner(make_device_engine(max_running=2)))
+    kernels = TorchKernels()
+    kernels.can_launch_early = True
+
+    def losing(lines: int) -> Callable[[], None]:
+        raise Lost("the device was lost to triton")
+
+    runner.uncaptured = losing
+    with pytest.raises(Lost):
+        choose_launches(runner, kernels, Table(MACHINE), never)

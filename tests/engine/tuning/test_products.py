@@ -122,6 +122,22 @@ def test_a_second_start_measures_nothing(tmp_path: Path) -> None:
     assert table.measured == 5
 
 
+def test_a_known_product_that_computes_something_else_is_left_alone_from_then_on(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    modules = Modules()
+    clock = Recording(modules, cublaslt_1=5.0, cublaslt_2=6.0)
+    found = chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path))
+    assert found == {8: "cublaslt 1"}
+    modules.wrong = {1}
+    for _ in range(2):
+        clock = Recording(modules)
+        found = chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path), seconds=0.0)
+        assert found == {8: "cublaslt 2"}
+        assert clock.calls == []
+    assert caplog.text.count("cublaslt 1 was chosen for product bfloat16 m=8") == 1
+
+
 def test_when_time_is_up_the_rest_is_left_to_the_next_start(tmp_path: Path) -> None:
     modules = Modules()
     clock = Recording(modules, cublaslt_1=5.0)
@@ -181,6 +197,21 @@ def test_a_device_that_is_lost_ends_the_start_and_the_next_leaves_the_candidate_
     with pytest.raises(Lost, match="cublaslt 0"):
         chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path))
     assert chosen(linears(1), modules, clock, [8], Table(MACHINE, tmp_path)) == {8: "tinygemm2"}
+
+
+def test_a_device_that_is_lost_at_a_size_in_between_ends_the_start_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules, sizes = Modules(), [16, 24, 32]
+    clock = Recording(modules, cublaslt_0=5.0, tinygemm2=6.0)
+    found = chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
+    assert found == dict.fromkeys(sizes, "cublaslt 0")
+    modules.bad_lines = {24}
+    monkeypatch.setattr(clock_module, "_is_lost", lambda device: True)
+    with pytest.raises(Lost, match="cublaslt 0"):
+        chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
+    found = chosen(linears(1), modules, clock, sizes, Table(MACHINE, tmp_path))
+    assert found == dict.fromkeys(sizes, "tinygemm2")
 
 
 def test_only_matrices_in_use_are_chosen_for() -> None:

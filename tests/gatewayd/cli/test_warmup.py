@@ -41,7 +41,7 @@ def test_it_shows_what_was_chosen(
     table = Table(Machine("a chip", "9.0", {}), tmp_path)
     times = {"torch": 10.0, "tinygemm2": 8.0}
     which = case("product", "bfloat16", m=8, n=48, k=64)
-    table.chosen(which, list(times), times.__getitem__)
+    table.chosen(which, list(times), times.__getitem__, lambda name: None)
 
     async def started(*args: object) -> tuple[dict[str, float], float, str]:
         return {"loading weights": 1.0}, 2.0, str(table.path)

@@ -102,10 +102,10 @@ gpu: ## all rows of docs/benchmarks.md, then the quick tests of tests/gpu: ten m
 gpu-all: ## those, and the tests that compile for minutes
 	OUT=$(OUT) $(GPU_PYTHON) tests/gpu/kit all
 
-gpu-probe: ## what each kernel of a decode step costs, beside others that do the same; 2 minutes
+gpu-probe: ## what each kernel of a decode step takes, beside alternatives; 2 minutes
 	@mkdir -p $(OUT)
 	eval "$$($(GPU_PYTHON) -m tests.gpu.kit.environment)" && \
-	  $(GPU_PYTHON) tests/gpu/probe.py | tee $(OUT)/probe.log
+	  OUT=$(OUT) $(GPU_PYTHON) tests/gpu/probe.py | tee $(OUT)/probe.log
 
 wheel: install ## sdist and wheel in dist/
 	$(BIN)/python -m build --no-isolation

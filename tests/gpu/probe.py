@@ -1,336 +1,291 @@
-"""What each kernel of an 8B decode step costs in a CUDA graph, beside others that do the same.
+"""What each kernel of an 8B decode step takes in a CUDA graph, beside others that do the same.
 
     make gpu-probe            about 2 minutes; or, where there is no make:
     . tests/gpu/kit/setup.sh; python3 tests/gpu/probe.py [BATCH,...] | tee out/probe.log
+    FIRST_DEVICE=cpu python tests/gpu/probe.py     the rehearsal: each row on a tiny shape
 
-Matrix products: torch's choice, cuBLASLt's best of all that it proposes, tinygemm2 for few lines,
-each over copies of a matrix that do not fit the chip's cache. Attention: FlashAttention 2 on tensor
-cores, as the engine has it, and XQA, over slices of a block-major pool. Small kernels: the engine's
-own. All in microseconds; for products and attention the memory's speed as well. Sums say where a
-step's time goes.
+``--parts attention,small`` measures these alone, ``--seconds`` sets the time for all of them. With
+``OUT`` set the rows are in ``probe.json`` there as well.
+
+Attention: our Triton kernel, FlashInfer's FlashAttention 2 on tensor cores, and XQA if it is
+compiled, over slices of a block-major pool. Products: torch's choice, the best of cuBLASLt's
+proposals, tinygemm2 for few lines, each over copies of a matrix that do not fit the chip's cache.
+``tests/gpu/probing`` has the parts that need no library. Each answer is compared with the twin's in
+torch before its kernel is timed. All in microseconds; where the memory's speed counts also the
+bytes read, and their share of what a chip's kernels get, which is 3.97 TB/s on an H200.
 """
 
 from __future__ import annotations
 
+import argparse
+import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import time
+from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Any
 
 import torch
 
-from gatewayd.bench.chips import CHIPS
+sys.path.insert(0, str(Path(__file__).parents[2]))
 
-BATCHES = (1, 8, 32, 64, 128, 256)
-LAYERS, HEADS, KV_HEADS, DIM, PAGE = 32, 32, 8, 128, 16
-HIDDEN, INTERMEDIATE, VOCAB = 4096, 14336, 128_256
-SHAPES = {
-    "qkv": ((HEADS + 2 * KV_HEADS) * DIM, HIDDEN),
-    "out": (HIDDEN, HEADS * DIM),
-    "gate_up": (2 * INTERMEDIATE, HIDDEN),
-    "down": (HIDDEN, INTERMEDIATE),
-    "head": (VOCAB, HIDDEN),
-}
-"""Rows and columns of the 8B shape's matrices; all but the head are in each layer."""
-CONTEXTS = (256, 1024)
-UNCACHED = 512 << 20
-"""Bytes of copies that are read one after the other."""
-TINY_LINES = 64
-DEVICE, HALF = "cuda", torch.bfloat16
+from gatewayd_engine.tuning.table import Lost
+from tests.gpu.probing.attention import E4M3, Contexts
+from tests.gpu.probing.bench import Absent, Bench, Tensors, Trial
+from tests.gpu.probing.libraries import cublaslt, handle, has_fa2, has_xqa, tinygemm2
+from tests.gpu.probing.packed import experts, packed
+from tests.gpu.probing.small import fused, small
+from tests.gpu.probing.verifying import verifying
 
-Call = Callable[[], object]
-T = TypeVar("T")
+_SECONDS = 110.0
+_COMPILERS = 12
+_PATIENCE = 10
+"""A busy CPU is given more."""
+_TINY_LINES = 64
+_ALGORITHMS = 32
+"""Of cuBLASLt's, which it proposes in the order of its own estimate."""
+_FLOATS, _WORK, _ALGORITHM_WORK = 384 << 20, 256 << 20, 64 << 20
+"""Bytes of workspaces."""
 
 
-def graph_us(calls: Sequence[Call], rounds: int = 10) -> float:
-    """The median time of one of some calls that are launched from a graph."""
-    for call in calls:
-        call()
-    torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in calls:
-            call()
-    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    found = []
-    for _ in range(rounds + 2):
-        begin.record()
-        graph.replay()
-        end.record()
-        torch.cuda.synchronize()
-        found.append(begin.elapsed_time(end) * 1e3 / len(calls))
-    return float(sorted(found[2:])[rounds // 2])
+class Flash:
+    """FlashInfer's attention; its workspaces are shared by all rows."""
 
+    def __init__(self, device: torch.device) -> None:
+        size = 64 if device.type == "cpu" else _FLOATS
+        self._floats = torch.zeros(size, dtype=torch.uint8, device=device)
 
-def tried(name: str, make: Callable[[], T]) -> T | None:
-    """What a call gives; what it raises is said, and no reason to stop."""
-    try:
-        return make()
-    except Exception as error:  # noqa: BLE001  a probe is there to see which of them work
-        print(f"  {name}: {type(error).__name__}: {str(error)[:150]}", flush=True)
-        return None
-
-
-def blas_handle() -> int:
-    """The one of the current stream."""
-    return int(torch.cuda.current_blas_handle())  # type: ignore[no-untyped-call]
-
-
-def copies_of(rows: int, columns: int) -> tuple[list[torch.Tensor], int]:
-    """Copies of a matrix that do not fit the cache, and how often to go through them."""
-    number = max(1, min(8, UNCACHED // (2 * rows * columns)))
-    made = [
-        torch.randn(rows, columns, device=DEVICE, dtype=HALF) * columns**-0.5 for _ in range(number)
-    ]
-    return made, 4 if rows == VOCAB else max(1, 24 // number)
-
-
-class Product:
-    """One product, ``x`` of some lines with a matrix, by everything that can make it.
-
-    Args:
-        lines: of ``x``.
-        matrices: copies of the matrix, ``[rows, columns]``.
-        rounds: how often to go through them.
-        algorithms: FlashInfer's module of cuBLASLt, or None.
-        tiny: FlashInfer's module for few lines, or None.
-    """
-
-    def __init__(
-        self, lines: int, matrices: list[torch.Tensor], rounds: int, algorithms: Any, tiny: Any
-    ) -> None:
-        rows, columns = matrices[0].shape
-        self.lines = lines
-        self.matrices, self.rounds = matrices, rounds
-        self.algorithms, self.tiny = algorithms, tiny
-        self.x = torch.randn(lines, columns, device=DEVICE, dtype=HALF)
-        self.out = torch.empty(lines, rows, device=DEVICE, dtype=HALF)
-        self.wanted = self.x.float() @ matrices[0].float().t()
-
-    def timed(self, run: Callable[[torch.Tensor], object], rounds: int = 10) -> float:
-        """Microseconds of one product."""
-        calls = [partial(run, matrix) for matrix in self.matrices]
-        return graph_us(calls * self.rounds, rounds)
-
-    def error(self, run: Callable[[torch.Tensor], object]) -> str:
-        """How far from float32 it is."""
-        run(self.matrices[0])
-        return f"{float((self.out.float() - self.wanted).norm() / self.wanted.norm()):.0e}"
-
-    def by_torch(self, library: str) -> float:
-        """By the library that torch is told to prefer."""
-        torch.backends.cuda.preferred_blas_library(library)
-        try:
-            return self.timed(lambda matrix: torch.mm(self.x, matrix.t(), out=self.out))
-        finally:
-            torch.backends.cuda.preferred_blas_library("cublas")
-
-    def by_best_algorithm(self, workspace: torch.Tensor) -> tuple[float, str] | None:
-        """By the quickest of all algorithms that cuBLASLt proposes."""
-        found = torch.zeros(100 * 64 * 2, dtype=torch.uint8)
-        number = self.algorithms.mm_bf16_cublaslt_get_algos(
-            self.x, self.matrices[0], None, self.out, workspace,
-            blas_handle(), found,
-        )  # fmt: skip
-
-        def run(matrix: torch.Tensor, index: int) -> None:
-            self.algorithms.mm_bf16_cublaslt_run_with_algo(
-                self.x, matrix, None, self.out, workspace,
-                blas_handle(), found, index,
-            )  # fmt: skip
-
-        timed = []
-        for index in range(number):
-            took = tried(
-                f"algorithm {index}",
-                partial(self.timed, partial(run, index=index), 5),
-            )
-            if took is not None:
-                timed.append((took, index))
-        if not timed:
-            return None
-        took, index = min(timed)
-        return took, f"algorithm {index} of {number}, error {self.error(partial(run, index=index))}"
-
-    def by_tiny(self) -> tuple[float, str]:
-        """By the kernel for few lines."""
-
-        def run(matrix: torch.Tensor) -> None:
-            self.tiny.tinygemm2_nobias_op(self.x, matrix, self.out, False)
-
-        return self.timed(run), f"tiny error {self.error(run)}"
-
-    def all(self, workspace: torch.Tensor) -> tuple[dict[str, float], list[str]]:
-        """Microseconds by who makes it, and what there is to say of them."""
-        us = {library: self.by_torch(library) for library in ("cublas", "cublaslt")}
-        notes = []
-        ways: dict[str, Callable[[], tuple[float, str] | None]] = {}
-        if self.algorithms is not None:
-            ways["best"] = lambda: self.by_best_algorithm(workspace)
-        if self.tiny is not None and self.lines <= TINY_LINES:
-            ways["tiny"] = self.by_tiny
-        for name, way in ways.items():
-            if (found := tried(name, way)) is not None:
-                us[name], note = found
-                notes.append(note)
-        return us, notes
-
-
-def products(batches: Sequence[int]) -> None:
-    """All matrices of the model, and their sums for a step."""
-    from flashinfer.gemm.routergemm import gen_tinygemm2_module
-    from flashinfer.jit.gemm.core import gen_mm_bf16_cublaslt_module
-
-    algorithms = tried("cuBLASLt", lambda: gen_mm_bf16_cublaslt_module().try_load())
-    tiny = tried("tinygemm2", lambda: gen_tinygemm2_module().try_load())
-    workspace = torch.empty(64 << 20, dtype=torch.uint8, device=DEVICE)
-    sums: dict[int, dict[str, float]] = {lines: {} for lines in batches}
-    for name, (rows, columns) in SHAPES.items():
-        matrices, rounds = copies_of(rows, columns)
-        times = 1 if name == "head" else LAYERS
-        for lines in batches:
-            product = Product(lines, matrices, rounds, algorithms, tiny)
-            us, notes = product.all(workspace)
-            for who, took in {**us, "least": min(us.values())}.items():
-                sums[lines][who] = sums[lines].get(who, 0.0) + took * times
-            floor = 2 * rows * columns / memory_speed() * 1e6
-            said = "  ".join(f"{who} {took:7.1f} ({floor / took:.0%})" for who, took in us.items())
-            print(f"{name:8} lines {lines:3}  {said}  {', '.join(notes)}", flush=True)
-        del matrices, product
-        torch.cuda.empty_cache()
-    for lines, of_step in sums.items():
-        said = ", ".join(f"{who} {took / 1e3:.2f} ms" for who, took in of_step.items())
-        print(f"all products of a step, batch {lines}: {said}", flush=True)
-
-
-def memory_speed() -> float:
-    """Bytes a second that kernels get from this chip's memory, of an H200's where it is unknown."""
-    return CHIPS.get(torch.cuda.get_device_name(), CHIPS["NVIDIA H200"]).read
-
-
-class Contexts:
-    """Lines that decode over a block-major pool.
-
-    Args:
-        lines: how many.
-        length: of each context, tokens.
-    """
-
-    def __init__(self, lines: int, length: int) -> None:
-        self.each = length // PAGE + 1
-        pages = lines * self.each
-        layers = LAYERS if pages * LAYERS < 1 << 18 else 4
-        pool = torch.randn(pages, layers, 2, PAGE, KV_HEADS, DIM, device=DEVICE, dtype=HALF)
-        self.layers = [layer.unbind(1) for layer in pool.unbind(1)]
-        qkv = torch.randn(lines, HEADS + 2 * KV_HEADS, DIM, device=DEVICE, dtype=HALF)
-        self.queries = qkv[:, :HEADS]
-        self.indptr = torch.arange(lines + 1, dtype=torch.int32) * self.each
-        self.pages = torch.randperm(pages, device=DEVICE).int()
-        self.last = torch.full((lines,), length % PAGE + 1, dtype=torch.int32)
-        self.lengths = torch.full((lines,), length + 1, dtype=torch.int32, device=DEVICE)
-        self.bytes = 4 * lines * length * KV_HEADS * DIM
-
-    def by_flash(self) -> tuple[float, torch.Tensor]:
-        """As the engine's captured steps attend."""
+    def by_fa2(self, contexts: Contexts, is_whole: bool, is_early: bool) -> Trial:
+        """As captured decode steps attend by it; see ``attention/wrappers.py``."""
         from flashinfer import BatchDecodeWithPagedKVCacheWrapper
 
+        inputs, shape, pool = contexts.inputs, contexts.shape, contexts.pool
+        if not has_fa2(pool.dtype, pool.data.dtype, shape.head_dim):
+            raise Absent("it is not compiled")
         wrapper = BatchDecodeWithPagedKVCacheWrapper(
-            torch.zeros(384 << 20, dtype=torch.uint8, device=DEVICE),
+            self._floats,
             "NHD",
             use_cuda_graph=True,
             use_tensor_cores=True,
             backend="fa2",
-            paged_kv_indptr_buffer=self.indptr.to(DEVICE),
-            paged_kv_indices_buffer=self.pages.clone(),
-            paged_kv_last_page_len_buffer=self.last.to(DEVICE),
+            paged_kv_indptr_buffer=inputs.page_indptr.clone(),
+            paged_kv_indices_buffer=inputs.pages.clone(),
+            paged_kv_last_page_len_buffer=inputs.last_page_len.clone(),
         )
         wrapper.plan(
-            self.indptr, self.pages, self.last, HEADS, KV_HEADS, DIM, PAGE,
-            q_data_type=HALF, kv_data_type=HALF,
+            contexts.indptr, inputs.pages, contexts.last,
+            shape.num_heads, shape.num_kv_heads, shape.head_dim, pool.page_size,
+            q_data_type=pool.dtype, kv_data_type=pool.data.dtype, disable_split_kv=is_whole,
         )  # fmt: skip
-        out = torch.empty(self.queries.shape, device=DEVICE, dtype=HALF)
-        calls = [partial(wrapper.run, self.queries, kv, out=out) for kv in self.layers]
-        return graph_us(calls), out
+        out = torch.empty(contexts.queries.shape, dtype=pool.dtype, device=pool.data.device)
+        layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
+        calls = [
+            partial(wrapper.run, contexts.queries, kv, out=out, enable_pdl=is_early)
+            for kv in layers
+        ]
 
-    def by_xqa(self) -> tuple[float, torch.Tensor]:
+        def answer() -> Tensors:
+            calls[0]()
+            return contexts.compared(out)
+
+        return Trial(calls, answer, contexts.wanted, contexts.read)
+
+    def by_xqa(self, contexts: Contexts) -> Trial:
         """Without a plan and without merging; wants contiguous queries and a table of pages."""
         from flashinfer.decode import trtllm_batch_decode_with_kv_cache
 
-        workspace = torch.zeros(256 << 20, dtype=torch.uint8, device=DEVICE)
-        table, queries = self.pages.view(-1, self.each), self.queries.contiguous()
+        inputs, shape, pool = contexts.inputs, contexts.shape, contexts.pool
+        group = shape.num_heads // shape.num_kv_heads
+        if not has_xqa(pool.dtype, pool.data.dtype, pool.page_size, shape.head_dim, group):
+            raise Absent("it is not compiled")
+        workspace = torch.zeros(_WORK, dtype=torch.uint8, device=pool.data.device)
+        table = inputs.pages.view(-1, contexts.each)
+        queries = contexts.queries.contiguous()
+        lengths = torch.full_like(inputs.last_page_len, contexts.length)
         out = torch.empty_like(queries)
 
         def run(kv: tuple[torch.Tensor, ...]) -> None:
             trtllm_batch_decode_with_kv_cache(
-                queries, kv, workspace, table, self.lengths, self.each * PAGE,
-                bmm1_scale=DIM**-0.5, bmm2_scale=1.0, kv_layout="NHD", out=out,
+                queries, kv, workspace, table, lengths, contexts.each * pool.page_size,
+                bmm1_scale=shape.scale, bmm2_scale=1.0, kv_layout="NHD", out=out,
             )  # fmt: skip
 
-        return graph_us([partial(run, kv) for kv in self.layers]), out
+        layers = [layer.unbind(1) for layer in pool.data.unbind(1)]
+
+        def answer() -> Tensors:
+            run(layers[0])
+            return contexts.compared(out)
+
+        return Trial([partial(run, kv) for kv in layers], answer, contexts.wanted, contexts.read)
 
 
-def attention(batches: Sequence[int]) -> None:
-    """Decoding over contexts of two lengths."""
-    for lines in batches:
-        for length in CONTEXTS:
-            contexts = Contexts(lines, length)
-            ways: dict[str, Callable[[], tuple[float, torch.Tensor]]] = {
-                "fa2": contexts.by_flash,
-                "xqa": contexts.by_xqa,
-            }
-            said, outs = [], []
-            for name, way in ways.items():
-                if (found := tried(name, way)) is None:
-                    continue
-                us, out = found
-                outs.append(out.float())
-                speed = f"{contexts.bytes / us / 1e6:.2f} TB/s"
-                said.append(f"{name} {us:6.1f} us, {speed}, {LAYERS * us / 1e3:.2f} ms a step")
-            if len(outs) == 2:
-                said.append(f"differ by {float((outs[1] - outs[0]).norm() / outs[0].norm()):.0e}")
-            print(f"attention batch {lines:3} context {length:5}: {'; '.join(said)}", flush=True)
-            del contexts, ways, outs
-            torch.cuda.empty_cache()
+def attention(bench: Bench) -> None:
+    """Decoding over contexts of several lengths; keys in the type of queries, and in e4m3."""
+    flash = Flash(bench.device)
+    for length in bench.contexts:
+        for lines in bench.batches:
+            with bench.at("attention", lines=lines, context=length):
+                for suffix, element in (("", None), (" e4m3", E4M3)):
+                    contexts = Contexts(bench, lines, length, element)
+                    bench.both(f"triton{suffix}", contexts.by_decode)
+                    for is_whole in (False, True):
+                        for is_early in (False, True):
+                            said = f"{' whole' * is_whole}{' early' * is_early}"
+                            make = partial(flash.by_fa2, contexts, is_whole, is_early)
+                            bench.row(f"fa2{suffix}{said}", make)
+                    bench.row(f"xqa{suffix}", partial(flash.by_xqa, contexts))
 
 
-def small_calls(kernels: Any, lines: int) -> Iterator[tuple[str, int, Call]]:
-    """The engine's own kernels: name, how many in a layer, and a call."""
-    weight = torch.rand(HIDDEN, device=DEVICE)
-    table = torch.rand(4096, DIM, device=DEVICE)
-    x, delta, gate_up = (
-        torch.randn(lines, size, device=DEVICE, dtype=HALF)
-        for size in (HIDDEN, HIDDEN, 2 * INTERMEDIATE)
-    )
-    qkv = torch.randn(lines, HEADS + 2 * KV_HEADS, DIM, device=DEVICE, dtype=HALF)
-    pool = torch.zeros(lines + 1, LAYERS, 2, PAGE, KV_HEADS, DIM, device=DEVICE, dtype=HALF)
-    at = torch.arange(lines, device=DEVICE)
-    yield "norm", 2, lambda: kernels.add_rms_norm(x, delta, weight, 1e-5)
-    yield "gate", 1, lambda: kernels.gated(gate_up, "silu")
-    yield "rope", 1, lambda: kernels.rope_append(qkv, table, at, at * PAGE, pool, 3, HEADS)
+class Product:
+    """One product, ``x`` of some lines with a matrix, by everything that can compute it.
+
+    Args:
+        bench: measures.
+        lines: of ``x``.
+        matrices: copies of the matrix, ``[rows, columns]``.
+        rounds: how often to go through them.
+    """
+
+    def __init__(self, bench: Bench, lines: int, matrices: list[torch.Tensor], rounds: int) -> None:
+        rows, columns = matrices[0].shape
+        self._bench, self._matrices, self._rounds = bench, matrices, rounds
+        self._x, self._out = bench.randn(lines, columns), bench.randn(lines, rows)
+
+    def _wanted(self) -> Tensors:
+        return (self._x.float() @ self._matrices[0].float().t(),)
+
+    def _trial(self, run: Callable[[torch.Tensor], object], note: str = "") -> Trial:
+        calls = [partial(run, matrix) for matrix in self._matrices] * self._rounds
+
+        def answer() -> Tensors:
+            run(self._matrices[0])
+            return (self._out,)
+
+        return Trial(calls, answer, self._wanted, self._matrices[0].nbytes, note)
+
+    def by_torch(self, library: str) -> Trial:
+        """By the library that torch is told to prefer."""
+        if library == "cublaslt" and self._x.device.type == "cpu":
+            raise Absent("torch for CPUs has none")
+
+        def run(matrix: torch.Tensor) -> None:
+            torch.backends.cuda.preferred_blas_library(library)
+            torch.mm(self._x, matrix.t(), out=self._out)
+            torch.backends.cuda.preferred_blas_library("cublas")
+
+        return self._trial(run)
+
+    def by_best_algorithm(self, module: Any, workspace: torch.Tensor) -> Trial:
+        """By the quickest algorithm of those that cuBLASLt proposes first."""
+        found = torch.zeros(100 * 64 * 2, dtype=torch.uint8)
+        number = module.mm_bf16_cublaslt_get_algos(
+            self._x, self._matrices[0], None, self._out, workspace, handle(), found
+        )
+
+        def run(index: int, matrix: torch.Tensor) -> None:
+            module.mm_bf16_cublaslt_run_with_algo(
+                self._x, matrix, None, self._out, workspace, handle(), found, index
+            )
+
+        timed = []
+        for index in range(min(number, _ALGORITHMS)):
+            calls = [partial(run, index, matrix) for matrix in self._matrices]
+            timed.append((self._bench.clock(calls * self._rounds), index))
+        if not timed:
+            raise Absent("cuBLASLt proposes nothing")
+        _, index = min(timed)
+        return self._trial(partial(run, index), f"algorithm {index} of {number}")
+
+    def by_tiny(self, module: Any) -> Trial:
+        """By the kernel for few lines."""
+
+        def run(matrix: torch.Tensor) -> None:
+            module.tinygemm2_nobias_op(self._x, matrix, self._out, False)
+
+        return self._trial(run)
 
 
-def small(batches: Sequence[int]) -> None:
-    """Norms, gates and rotations."""
-    from gatewayd_engine.kernels.triton_kernels import TritonKernels
+def products(bench: Bench) -> None:
+    """All matrices of the model, and their sums for a step."""
+    if bench.is_compiling:
+        return
+    lt, tiny = cublaslt(), tinygemm2()
+    size = 1 if lt is None else _ALGORITHM_WORK
+    workspace = torch.empty(size, dtype=torch.uint8, device=bench.device)
+    sums: dict[int, dict[str, float]] = {lines: {} for lines in bench.batches}
+    for name, (rows, columns) in bench.sizes.matrices.items():
+        matrices, rounds = bench.copies(rows, columns)
+        times = 1 if name == "head" else bench.sizes.layers
+        for lines in bench.batches:
+            product = Product(bench, lines, matrices, rounds)
+            with bench.at(f"product {name}", lines=lines):
+                us = {
+                    library: bench.row(library, partial(product.by_torch, library))
+                    for library in ("cublas", "cublaslt")
+                }
+                if lt is not None:
+                    us["best"] = bench.row(
+                        "best", partial(product.by_best_algorithm, lt, workspace)
+                    )
+                if tiny is not None and lines <= _TINY_LINES:
+                    us["tiny"] = bench.row("tiny", partial(product.by_tiny, tiny))
+            there = {who: took for who, took in us.items() if took is not None}
+            for who, took in {**there, "least": min(there.values(), default=0.0)}.items():
+                sums[lines][who] = sums[lines].get(who, 0.0) + took * times
+    for lines, of_step in sums.items():
+        said = ", ".join(f"{who} {took / 1e3:.2f} ms" for who, took in of_step.items())
+        print(f"all products of a step, {lines} lines: {said}", flush=True)
 
-    kernels = TritonKernels()
-    for lines in batches:
-        said, step = [], 0.0
-        for name, times, call in small_calls(kernels, lines):
-            us = graph_us([call] * LAYERS)
-            step += LAYERS * times * us
-            said.append(f"{name} {us:5.1f}")
-        print(f"small batch {lines:3}: {'  '.join(said)}  a step {step / 1e3:.2f} ms", flush=True)
+
+PARTS: dict[str, tuple[Callable[[Bench], None], float]] = {
+    "attention": (attention, 0.35),
+    "small": (small, 0.1),
+    "fused": (fused, 0.1),
+    "products": (products, 0.2),
+    "packed": (packed, 0.12),
+    "verifying": (verifying, 0.08),
+    "experts": (experts, 0.05),
+}
+"""Each with its share of the time, what is compiled included."""
 
 
-def main() -> None:
-    """Every part, whatever fails before it."""
-    batches = [int(n) for n in sys.argv[1].split(",")] if len(sys.argv) > 1 else BATCHES
+def main() -> int:
+    """Every part, whatever fails before it; 1 if a row failed or differs from its twin."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("batches", nargs="?", default="", metavar="BATCH,...")
+    parser.add_argument("--parts", default=",".join(PARTS))
+    parser.add_argument("--seconds", type=float, default=_SECONDS)
+    device = os.environ.get("FIRST_DEVICE", "cuda")
+    # The interpreter compiles nothing.
+    threads = 0 if device == "cpu" else _COMPILERS
+    parser.add_argument("--compilers", type=int, default=threads, help="0 compiles row by row")
+    asked = parser.parse_args()
+    if device == "cuda" and not torch.cuda.is_available():
+        print("there is no GPU: FIRST_DEVICE=cpu rehearses", file=sys.stderr)
+        return 2
     torch.manual_seed(0)
-    print(torch.cuda.get_device_name(), torch.__version__, flush=True)
-    for part in (small, attention, products):
-        tried(part.__name__, partial(part, batches))
+    out = Path(os.environ["OUT"]) if os.environ.get("OUT") else None
+    batches = tuple(int(n) for n in asked.batches.split(",") if n)
+    bench = Bench(device, out, batches, asked.compilers)
+    print(bench.machine, flush=True)
+    seconds = asked.seconds * (_PATIENCE if device == "cpu" else 1)
+    asked_for = asked.parts.split(",")
+    whole, upto, began = sum(PARTS[name][1] for name in asked_for), 0.0, time.monotonic()
+    with torch.inference_mode():
+        for name in asked_for:
+            rows, share = PARTS[name]
+            # What one part leaves the next one has.
+            upto += seconds * share / whole
+            try:
+                bench.part(name, rows, upto - (time.monotonic() - began))
+            except Lost as error:
+                print(f"{error}; this is what was measured", flush=True)
+                return 1
+    if bench.failed:
+        print("\n".join(["failed or different:", *bench.failed]), flush=True)
+    return 1 if bench.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -18,12 +18,12 @@ from gatewayd.bench import options
 from gatewayd.bench.dummy import write_llama_8b
 from gatewayd.bench.h200 import Comparison
 from gatewayd.cli.lazy import load
-from tests.gpu import probe
 from tests.gpu.kit import plans
 from tests.gpu.kit.lock import ROOT
 from tests.gpu.kit.plans import PLANS, Words
 from tests.gpu.kit.steps import Result, Step
 from tests.gpu.kit.summary import summary
+from tests.gpu.probing import shapes
 
 GPU = Words("cuda", "out", "tmp", "--model llama-8b", True)
 STEPS = {(name, step.name): step for name, plan in PLANS.items() for step in plan.steps(GPU)}
@@ -110,17 +110,17 @@ def test_the_probes_matrices_are_the_models(tmp_path: Path) -> None:
     write_llama_8b(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     sizes = {
-        "hidden_size": probe.HIDDEN,
-        "intermediate_size": probe.INTERMEDIATE,
-        "vocab_size": probe.VOCAB,
-        "num_hidden_layers": probe.LAYERS,
-        "num_attention_heads": probe.HEADS,
-        "num_key_value_heads": probe.KV_HEADS,
+        "hidden_size": shapes.HIDDEN,
+        "intermediate_size": shapes.INTERMEDIATE,
+        "vocab_size": shapes.VOCAB,
+        "num_hidden_layers": shapes.LAYERS,
+        "num_attention_heads": shapes.HEADS,
+        "num_key_value_heads": shapes.KV_HEADS,
     }
     assert {key: config[key] for key in sizes} == sizes
     number = sum(
-        rows * columns * (1 if name == "head" else probe.LAYERS)
-        for name, (rows, columns) in probe.SHAPES.items()
+        rows * columns * (1 if name == "head" else shapes.LAYERS)
+        for name, (rows, columns) in shapes.SHAPES.items()
     )
     assert 2 * number == pytest.approx(15.0e9, rel=5e-3)
 

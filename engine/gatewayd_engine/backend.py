@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -21,7 +20,7 @@ from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.row_model import DeviceRowModel
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
-from gatewayd_engine.device.warming import uncollected, warm
+from gatewayd_engine.device.warming import warm
 from gatewayd_engine.drafting import RowModel
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
@@ -205,13 +204,15 @@ class DeviceBackend:
             raise ConfigError(str(error)) from None
 
     def row_model(self, decoder: Decoder, max_running: int, max_model_len: int) -> DraftModel:
-        """See ``Backend``; captured while the engine starts.
+        """See ``Backend``; compiled and captured with all else while the engine starts.
 
-        One that is loaded later is loaded beside running steps, in which nothing can be captured.
+        One that is loaded later is loaded beside running steps, in which nothing can be captured,
+        and whose matrices of few bits are multiplied in the same memory as its own.
         """
-        capture = self._capture if self._is_starting else None
-        with uncollected() if capture is not None else nullcontext():
-            return DeviceRowModel(decoder, self._kernels, max_running, max_model_len, capture)
+        model = DeviceRowModel(decoder, self._kernels, max_running, max_model_len)
+        if self._is_starting:
+            self._launches.add(model)
+        return model
 
     def runner(
         self,

@@ -26,45 +26,19 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.gathering import Gathering
 from gatewayd_engine.device.graphs import Capture, Graphs, Replay
 from gatewayd_engine.device.outcome import Asked
-from gatewayd_engine.device.slots import MOST_SLOTS, Lines, SlotInputs, Slots, flat_of
+from gatewayd_engine.device.slots import Lines, SlotInputs, Slots, flat_of
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.verify import Computed, Verifier
+from gatewayd_engine.device.widths import (
+    captured_sizes,
+    captured_widths,
+    most_captured,
+    most_slots,
+    padded,
+    widest,
+)
 from gatewayd_engine.flight import Launched
 from gatewayd_engine.model.decoder import Decoder
-
-MOST_CAPTURED = 512
-"""Slots of a captured step; a larger one takes longer to compute than to launch."""
-_WIDTHS = (2, 3, 5, 9, 17, 33)
-"""Slots of a line in captured steps: a last token and 1, 2, 4, 8, 16 or 32 drafts. Trees of Medusa
-and EAGLE have up to 32 and 24 drafts with the default settings."""
-_WIDER = (MOST_SLOTS,)
-"""Those of lines that are not captured: attention is compiled for each width."""
-
-
-def _padded(num_slots: int) -> int:
-    """The width that lines of so many slots get, where they are not captured."""
-    return next(width for width in (*_WIDTHS, *_WIDER) if width >= num_slots)
-
-
-def captured_sizes(width: int, max_lines: int) -> list[int]:
-    """How many lines of so many slots are captured: powers of two, as far as slots go."""
-    most = min(max_lines, MOST_CAPTURED // width)
-    return sorted({1 << bit for bit in range(most.bit_length())} | {most}) if most else []
-
-
-def num_captured(max_lines: int) -> int:
-    """How many graphs there are for lines with drafts."""
-    return sum(len(captured_sizes(width, max_lines)) for width in _WIDTHS)
-
-
-def most_captured(max_lines: int) -> int:
-    """Slots of the largest of them."""
-    return max(width * max(captured_sizes(width, max_lines), default=0) for width in _WIDTHS)
-
-
-def captured_slots(max_lines: int) -> set[int]:
-    """Slots of each of them, padding too: as many rows have its matrix products."""
-    return {width * lines for width in _WIDTHS for lines in captured_sizes(width, max_lines)}
 
 
 def drafted_bytes(decoder: Decoder, max_lines: int) -> int:
@@ -95,7 +69,6 @@ class DraftedSteps:
         verifier: says what the model thinks of the drafts.
         hidden: runs the layers of a batch without drafts.
         max_lines: most sequences of a step.
-        max_tokens: most tokens of a step.
     """
 
     def __init__(
@@ -108,7 +81,6 @@ class DraftedSteps:
         verifier: Verifier,
         hidden: Callable[[StepBatch], torch.Tensor],
         max_lines: int,
-        max_tokens: int,
     ) -> None:
         self._decoder = decoder
         self._attention = attention
@@ -118,7 +90,6 @@ class DraftedSteps:
         self._verifier = verifier
         self._hidden = hidden
         self._max_lines = max_lines
-        self._max_slots = max(max_tokens, 2 * max_lines, MOST_CAPTURED)
         self._made: Slots | None = None
         self._graphs: dict[int, Graphs[_CapturedLines]] = {}
 
@@ -133,14 +104,13 @@ class DraftedSteps:
                 pool.page_size,
                 pool.num_pages,
                 self._max_lines,
-                self._max_slots,
+                most_slots(self._max_lines),
             )
         return self._made
 
     def most_drafts(self, num_lines: int) -> int:
-        """How many drafts each of so many lines may have, so that padded they fit a step."""
-        most = self._max_slots // max(num_lines, 1)
-        return max(width for width in (*_WIDTHS, *_WIDER) if width <= most) - 1
+        """How many drafts each of so many lines may have; see ``most_slots``."""
+        return widest(num_lines, self._max_lines) - 1
 
     # Captured
 
@@ -148,7 +118,7 @@ class DraftedSteps:
         """Capture the layers of lines with drafts; others are launched kernel by kernel."""
         spec, device = self._decoder.spec, self._decoder.device
         # The widest, which are the largest, first: others use their memory again.
-        widths = [width for width in _WIDTHS[::-1] if captured_sizes(width, self._max_lines)]
+        widths = captured_widths(self._max_lines)
         most = most_captured(self._max_lines)
         self._logits = torch.empty(
             (most, spec.vocab_size), dtype=self._decoder.logits_dtype, device=device
@@ -232,7 +202,7 @@ class DraftedSteps:
         has = drafts.counts > 0
         with_drafts = np.flatnonzero(has)
         guessed, rest = batch.of(with_drafts), batch.of(np.flatnonzero(~has))
-        width = _padded(int(guessed.counts.max()))
+        width = padded(int(guessed.counts.max()))
         self._inputs.upload(Lines.of(guessed), len(guessed), width)
         inputs = self._inputs.inputs(len(guessed), width)
         self._inputs.fill(inputs)

@@ -25,7 +25,12 @@ T = TypeVar("T")
 
 
 class Capture(Protocol):
-    """Takes launches and gives what launches them all at once, over the same memory each time."""
+    """Takes launches and gives what launches them all at once, over the same memory each time.
+
+    What is given keeps the launches, and so what these refer to; of other tensors that were there
+    before, only the addresses are kept. What launches make themselves has numbers within a replay
+    alone, and not for what is called in between.
+    """
 
     def whole(self, launches: Replay) -> Replay:
         """Capture launches of which none is missing."""

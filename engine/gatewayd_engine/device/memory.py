@@ -11,10 +11,12 @@ import torch
 from gatewayd_engine.attention.decode import MOST_KINDS
 from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.attention.workspaces import device_bytes
-from gatewayd_engine.device.drafted import drafted_bytes, num_captured
+from gatewayd_engine.device.drafted import drafted_bytes
 from gatewayd_engine.device.graphs import sizes
 from gatewayd_engine.device.offered import MOST_LOGITS, offered_sizes
 from gatewayd_engine.device.pieces import Pieces, token_counts
+from gatewayd_engine.device.row_model import captured_lines, num_captured_guesses
+from gatewayd_engine.device.widths import most_padding, most_slots, num_captured
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.spec import ModelSpec
@@ -97,14 +99,14 @@ def measure(
         max_tokens: most tokens of a step.
         max_lines: most of its lines that get a token.
         captures: whether steps will be captured.
-        has_drafts: whether steps with drafts are captured.
+        has_drafts: whether steps with drafts are to be expected.
     """
     device = decoder.device
     gc.collect()
     torch.cuda.empty_cache()
     weights = torch.cuda.memory_allocated(device)
     torch.cuda.reset_peak_memory_stats(device)
-    run_largest(decoder, kernels, max_tokens, max_lines)
+    run_largest(decoder, kernels, max_tokens, max_lines, has_drafts=has_drafts)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - weights
     torch.cuda.empty_cache()
@@ -156,11 +158,14 @@ def made_later(
 def _of_drafter(decoder: Decoder, max_lines: int) -> int:
     """Bytes of what a drafter launches captured: graphs, and the logits and shares of the largest.
 
-    Heads that each guess one token have several rows of logits a line, and so fewer lines.
+    Heads that each guess one token have several rows of logits a line, and so fewer lines. A small
+    model has one row of logits for each line, of the same vocabulary, and more graphs.
     """
-    spec, at = decoder.spec, offered_sizes(max_lines)
-    each = spec.vocab_size * (decoder.logits_dtype.itemsize + 2 * torch.float32.itemsize)
-    return MOST_LOGITS * each + len(at) * _EXECUTABLE
+    spec, itemsize = decoder.spec, decoder.logits_dtype.itemsize
+    heads = MOST_LOGITS * (itemsize + 2 * torch.float32.itemsize)
+    model = max(captured_lines(max_lines)) * itemsize
+    graphs = max(len(offered_sizes(max_lines)), num_captured_guesses(max_lines))
+    return max(heads, model) * spec.vocab_size + graphs * _EXECUTABLE
 
 
 def _of_experts(spec: ModelSpec, num_tokens: int, itemsize: int) -> int:
@@ -186,13 +191,35 @@ def tell_free(device: torch.device, utilization: float) -> None:
     )
 
 
-def run_largest(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: int) -> None:
-    """A step with all that it may compute, but for attention."""
+def run_largest(
+    decoder: Decoder,
+    kernels: Kernels,
+    max_tokens: int,
+    max_lines: int,
+    *,
+    has_drafts: bool = False,
+) -> None:
+    """A step with all that it may compute, but for attention.
+
+    Args:
+        decoder: on the device.
+        kernels: of the device.
+        max_tokens: most tokens of a step.
+        max_lines: most of its lines that get a token.
+        has_drafts: whether drafts are padded in a step, and have logits, too.
+    """
     device = decoder.device
-    ids = torch.zeros(max_tokens, dtype=torch.int64, device=device)
+    num_hidden, num_logits = max_tokens, max_lines
+    if has_drafts:
+        num_hidden += most_padding(max_lines, max_tokens)
+        num_logits = most_slots(max_lines)
+    ids = torch.zeros(num_hidden, dtype=torch.int64, device=device)
     hidden = decoder.hidden(ids, ids, _Nothing(decoder.spec.num_heads))
-    logits = decoder.raw_logits(hidden[:max_lines])
-    rows = torch.zeros(len(logits), dtype=torch.int32, device=device)
+    index = ids[: min(max_tokens, num_logits)]
+    rows = index.to(torch.int32)
+    raw = decoder.raw_logits(hidden.index_select(0, index))
+    # Logits processors work on numbers of four bytes.
+    logits = raw.to(torch.float32, copy=True)
     one = torch.ones(1, device=device)
     columns = SamplingColumns(
         temperature=one,
@@ -201,9 +228,11 @@ def run_largest(decoder: Decoder, kernels: Kernels, max_tokens: int, max_lines: 
         min_p=torch.zeros(1, device=device),
         seed=torch.zeros(1, dtype=torch.int64, device=device),
     )
-    kernels.sample(logits, rows, rows, columns)
-    # Logits processors work on numbers of four bytes.
-    logits.to(torch.float32, copy=True)
+    tokens, _ = kernels.sample(logits, rows, rows, columns)
+    kernels.logprobs(raw.index_select(0, index), tokens, 0)
+    if has_drafts:
+        # Drafters may want to see the states of all tokens, without padding.
+        hidden[:max_tokens].clone()
 
 
 class _Nothing(RotatingAttend):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Protocol
+from weakref import ref
 
 import torch
 
@@ -53,8 +55,25 @@ class PaddedRun:
         )
 
 
+class DrafterModel(Protocol):
+    """A small model of a drafter, of an engine that has no sequence yet."""
+
+    def compile(self) -> None:
+        """Launch each kernel of its steps, which would be compiled in the first of them."""
+
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """Capture its steps.
+
+        Args:
+            capture: makes what is replayed.
+            progress: told the fraction that is done.
+        """
+
+
 class DrafterLaunches:
-    """See ``CaptureLaunches``.
+    """See ``CaptureLaunches``; what drafters launch while an engine starts.
+
+    It is captured once it has been chosen how kernels are launched.
 
     Args:
         max_lines: most sequences of a step.
@@ -64,6 +83,8 @@ class DrafterLaunches:
         self._max_lines = max_lines
         self._waiting: list[PaddedRun] = []
         self._is_over = False
+        # A drafter that could not be opened lets go of its model.
+        self._models: list[ref[DrafterModel]] = []
 
     def __call__(
         self, launches: Callable[[int], None], name: str, logits_per_line: int
@@ -74,6 +95,15 @@ class DrafterLaunches:
             self._waiting.append(run)
         return run
 
+    def add(self, model: DrafterModel) -> None:
+        """Compile and capture a model with all else, unless its drafter lets go of it before."""
+        self._models.append(ref(model))
+
+    def compile(self) -> None:
+        """Launch the kernels of models, which would be compiled in their first steps."""
+        for model in self._alive():
+            model.compile()
+
     @torch.inference_mode()
     def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
         """Capture what was asked for; what is asked for later is launched kernel by kernel.
@@ -82,6 +112,10 @@ class DrafterLaunches:
             capture: makes what is replayed.
             progress: told the fraction that is done.
         """
-        waiting, self._waiting, self._is_over = self._waiting, [], True
+        waiting: list[DrafterModel | PaddedRun] = [*self._alive(), *self._waiting]
+        self._models, self._waiting, self._is_over = [], [], True
         for done, run in enumerate(waiting):
             run.capture(capture, lambda part, done=done: progress((done + part) / len(waiting)))  # type: ignore[misc]
+
+    def _alive(self) -> list[DrafterModel]:
+        return [model for made in self._models if (model := made()) is not None]

@@ -7,6 +7,7 @@ is told all guesses at once.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.slots import SlotAttention
 from gatewayd_engine.device.graphs import Capture, Graphs, Replay
-from gatewayd_engine.device.slots import MOST_SLOTS, Lines, SlotInputs, Slots, flat_of
+from gatewayd_engine.device.prompt_reader import MOST_CHUNK_SLOTS, PromptReader, fewest_lines
+from gatewayd_engine.device.slots import MOST_SLOTS, Lines, SlotInputs, Slots
 from gatewayd_engine.device.transfers import Outbox, upload
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.kv.pool import KvPool
@@ -25,11 +27,22 @@ from gatewayd_engine.model.decoder import Decoder
 
 PAGE_SIZE = 64
 """Pages belong to one row each: their size only rounds contexts up."""
-_MOST_CHUNK_SLOTS = 8192
-"""Slots of a step that reads prompts."""
 _NEW = 2
 """Tokens that are new of a row in most steps, at most: the last guess and the one behind it, where
 all guesses were right."""
+_WIDTHS = (_NEW, 1)
+"""Slots of a line in steps that are captured: in the first one, and in those that go on from it."""
+
+
+def captured_lines(max_running: int) -> list[int]:
+    """How many lines are captured: powers of two, and all."""
+    powers = {1 << bit for bit in range(max_running.bit_length())}
+    return sorted({size for size in powers if size < max_running} | {max_running})
+
+
+def num_captured_guesses(max_running: int) -> int:
+    """How many graphs a model has."""
+    return len(_WIDTHS) * len(captured_lines(max_running))
 
 
 @dataclass(slots=True)
@@ -50,14 +63,13 @@ class _Step:
 
 
 class DeviceRowModel:
-    """See ``GuessingModel``.
+    """See ``GuessingModel``; launches kernel by kernel until it is captured.
 
     Args:
         decoder: the model, of fused parts.
         kernels: of the device.
         max_running: rows.
         max_model_len: tokens of a row.
-        capture: captures steps; None to launch kernel by kernel.
     """
 
     def __init__(
@@ -66,7 +78,6 @@ class DeviceRowModel:
         kernels: Kernels,
         max_running: int,
         max_model_len: int,
-        capture: Capture | None,
     ) -> None:
         self.vocab_size = decoder.spec.vocab_size
         self.max_model_len = max_model_len
@@ -82,8 +93,7 @@ class DeviceRowModel:
         self._rows = _Rows(max_running, last_tokens, table.view(max_running + 1, pages))
         append = Append(shape, pool, kernels, decoder.rotary.cosines_and_sines())
         self._attention = SlotAttention(shape, pool, append, kernels, max_model_len)
-        # A prompt is several lines of one row: each sees those before it.
-        most = max(_MOST_CHUNK_SLOTS, _NEW * max_running)
+        most = max(MOST_CHUNK_SLOTS, _NEW * max_running)
         self._slots = Slots(
             self._rows,
             kernels,
@@ -92,13 +102,12 @@ class DeviceRowModel:
             max(max_running, most // MOST_SLOTS),
             most,
         )
+        self._reader = PromptReader(decoder, self._slots, self._attention)
         self._outbox = Outbox(device)
         self._likeliest = _likeliest(max_running + 1, device)
         # Of each line the token that was guessed last, then the bits of its log-probability.
         self._guessed = torch.zeros((2, max_running), dtype=torch.int32, device=device)
         self._graphs: dict[int, Graphs[_Step]] = {}
-        if capture is not None and decoder.is_capturable:
-            self._capture(capture)
 
     # Steps
 
@@ -111,7 +120,7 @@ class DeviceRowModel:
         tokens: NDArray[np.int32],
     ) -> torch.Tensor:
         """See ``DraftModel``; the logits are on the device, and nothing is waited for."""
-        return self._decoder.logits(self._read(rows, starts, counts, tokens))
+        return self._decoder.logits(self._reader.read(rows, starts, counts, tokens))
 
     @torch.inference_mode()
     def guess(
@@ -130,7 +139,9 @@ class DeviceRowModel:
             lines = Lines(rows, starts, counts, tokens[own].astype(np.int64))
             self._run(lines, _NEW)
         else:
-            self._choose(self._read(rows, starts, counts, tokens), upload(rows, self._device))
+            self._choose(
+                self._reader.read(rows, starts, counts, tokens), upload(rows, self._device)
+            )
         made[0].copy_(self._guessed[:, :n])
         if steps > 1:
             # The first of these steps goes one token on, as all do.
@@ -144,61 +155,6 @@ class DeviceRowModel:
         ids, logprobs = told[:, 0].T, told[:, 1].view(np.float32).T
         return ids, np.exp(logprobs)
 
-    def _read(
-        self,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        tokens: NDArray[np.int32],
-    ) -> torch.Tensor:
-        """Compute tokens of any number, kernel by kernel; the last hidden state of each row."""
-        most = _MOST_CHUNK_SLOTS
-        while len(long := np.flatnonzero(counts > most)):
-            # Longer than a step: their beginnings first, one row at a time.
-            for i in long.tolist():
-                one = slice(i, i + 1)
-                self._read_some(rows[one], starts[one], np.full(1, most), tokens[one, :most])
-            tokens = tokens.copy()
-            tokens[long, :-most] = tokens[long, most:]
-            starts, counts = starts.copy(), counts.copy()
-            starts[long] += most
-            counts[long] -= most
-        last, begin = [], 0
-        parts = -(-counts // MOST_SLOTS)
-        while begin < len(rows):
-            # As many rows at a time as fit a step.
-            upto = np.cumsum(parts[begin:])
-            end = begin + int(np.searchsorted(upto, most // MOST_SLOTS, "right"))
-            some = slice(begin, end)
-            last.append(self._read_some(rows[some], starts[some], counts[some], tokens[some]))
-            begin = end
-        return torch.cat(last)
-
-    def _read_some(
-        self,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        tokens: NDArray[np.int32],
-    ) -> torch.Tensor:
-        parts = -(-counts // MOST_SLOTS)
-        line = np.repeat(np.arange(len(rows)), parts)
-        part = np.arange(len(line)) - np.repeat(np.cumsum(parts) - parts, parts)
-        done = part * MOST_SLOTS
-        size = np.minimum(counts[line] - done, MOST_SLOTS)
-        own = np.arange(tokens.shape[1]) < counts[:, None]
-        lines = Lines(rows[line], starts[line] + done, size, tokens[own].astype(np.int64))
-        inputs = self._slots.inputs(len(line), MOST_SLOTS)
-        self._slots.upload(lines, len(line), MOST_SLOTS)
-        self._slots.fill(inputs)
-        out = self._attention.room(len(line) * MOST_SLOTS)
-        scratch = self._attention.scratch([(len(line), MOST_SLOTS)])
-        hidden = self._decoder.hidden(
-            inputs.step.ids, inputs.step.positions, self._attention.attend(inputs, out, scratch)
-        )
-        last = flat_of(size, MOST_SLOTS)[np.cumsum(counts) - 1]
-        return hidden.index_select(0, upload(last, self._device))
-
     def _choose(self, hidden: torch.Tensor, rows: torch.Tensor) -> None:
         """The likeliest token behind each of these states, and its log-probability."""
         logits, n = self._decoder.raw_logits(hidden), len(rows)
@@ -209,16 +165,31 @@ class DeviceRowModel:
         self._guessed[1, :n] = logprobs.view(torch.int32)
         self._rows.last_tokens.index_copy_(0, rows.long(), ids)
 
-    # Captured steps
+    # Before the first step
 
-    def _capture(self, capture: Capture) -> None:
-        """Capture steps of few new tokens, and of one, for powers of two of lines."""
-        sizes = [1 << bit for bit in range(self._max_running.bit_length())]
-        sizes = sorted({*(size for size in sizes if size < self._max_running), self._max_running})
-        for width in (_NEW, 1):
-            made = partial(self._captured, capture, width)
-            what = f"a draft model's steps of %s sequences, {width} tokens each"
-            self._graphs[width] = Graphs(sizes, made, _untold, what)
+    @torch.inference_mode()
+    def compile(self) -> None:
+        """See ``DrafterModel``; it computes over the pages of padding."""
+        padding = self._rows.padding
+        hidden = self._reader.compile(padding)
+        self._choose(hidden, torch.full((1,), padding, device=self._device))
+        for width in _WIDTHS:
+            for lines in fewest_lines(self._attention, width, self._max_running):
+                self._slots.clear(lines, width)
+                self._made(lines, width).run()
+
+    @torch.inference_mode()
+    def capture(self, capture: Capture, progress: Callable[[float], None]) -> None:
+        """See ``DrafterModel``; steps of few new tokens, and of one."""
+        if not self._decoder.is_capturable:
+            return
+        for done, width in enumerate(_WIDTHS):
+            self._graphs[width] = Graphs(
+                captured_lines(self._max_running),
+                partial(self._captured, capture, width),
+                lambda part, done=done: progress((done + part) / len(_WIDTHS)),  # type: ignore[misc]
+                f"a draft model's steps of %s sequences, {width} tokens each",
+            )
 
     def _captured(self, capture: Capture, width: int, lines: int) -> _Step:
         self._slots.clear(lines, width)
@@ -269,7 +240,3 @@ def _likeliest(rows: int, device: torch.device) -> SamplingColumns:
     nothing, whole = torch.zeros(rows, device=device), torch.ones(rows, device=device)
     none = torch.zeros(rows, dtype=torch.int32, device=device)
     return SamplingColumns(nothing, none, whole, nothing, none.long())
-
-
-def _untold(part: float) -> None:
-    """Small models are captured in a moment."""

@@ -111,7 +111,6 @@ class DeviceRunner:
             verifier,
             self._hidden,
             max_lines,
-            self.max_tokens,
         )
         self._graphs: Graphs[list[CapturedStep]] | None = None
         self._pieces: Pieces | None = None
@@ -155,7 +154,7 @@ class DeviceRunner:
 
     @property
     def step_sizes(self) -> dict[str, int]:
-        """What the time of a decode step depends on beside its lines: model and formats."""
+        """What the time of a decode step depends on beside its lines: model, formats, launches."""
         decoder = self._decoder
         return {
             "layers": decoder.spec.num_layers,
@@ -165,6 +164,7 @@ class DeviceRunner:
             "vocab": decoder.spec.vocab_size,
             "weight_bytes": decoder.weight_bytes,
             "kv_bits": self._kv_bits,
+            "early": int(self._kernels.launches_early),
         }
 
     @torch.inference_mode()

@@ -6,18 +6,20 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import torch
 
 from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.device.drafted import captured_slots
 from gatewayd_engine.device.graphs import Capture, sizes
 from gatewayd_engine.device.launch_bound import launch_bound
 from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.pieces import token_counts
 from gatewayd_engine.device.runner import DeviceRunner
+from gatewayd_engine.device.widths import captured_slots, most_lines, steps_of_widths
 from gatewayd_engine.kernels.base import Kernels
+from gatewayd_engine.kernels.splits import PROGRAMS_EACH, num_multiprocessors
 from gatewayd_hooks.logits import PenaltyColumns
 
 _CHUNK = 32
@@ -56,19 +58,58 @@ def _batch(counts: list[int], num_ids: int = 1) -> StepBatch:
     )
 
 
-def _drafted_batch(max_lines: int, max_tokens: int, max_len: int) -> StepBatch | None:
-    """A line with a tree of two drafts, and a prompt beside it; None if steps are too small."""
-    chunk = min(_CHUNK, max_tokens - 3, max_len)
-    if max_lines < 2 or chunk < 1 or max_len < 3:
-        return None
+def _drafted_batches(
+    max_lines: int, max_tokens: int, max_len: int, multiprocessors: int
+) -> list[StepBatch]:
+    """Lines with trees of drafts: with a prompt beside them, and of each width.
+
+    Attention is compiled for each width, and each number of parts that a context is split into.
+    Trees launch all that chains do.
+
+    Args:
+        max_lines: most sequences of a step.
+        max_tokens: most tokens of a step.
+        max_len: tokens that a sequence may reach.
+        multiprocessors: of the device.
+    """
+    made, chunk = [], min(_CHUNK, max_tokens - 3, max_len)
+    if max_lines > 1 and chunk > 0 and max_len >= 3:
+        made.append(_drafted_batch([3, chunk], 1))
+    for fewest, width in steps_of_widths():
+        most = most_lines(fewest, width, max_lines, max_tokens)
+        if not most or fewest > max_len:
+            break
+        made += [
+            _drafted_batch([fewest, *[2] * (lines - 1)], lines)
+            for lines in _lines_of_parts(most, multiprocessors)
+        ]
+    return made
+
+
+def _lines_of_parts(most: int, multiprocessors: int) -> list[int]:
+    """Numbers of lines, up to ``most``, that together split contexts in all ways.
+
+    A context is 16 parts, 4 or one, by how many programs there are: of powers of 4 one has each
+    way. From more lines than a fourth of the programs that fill the device on, none is split.
+    """
+    lines, chosen = 1, []
+    while lines < most and lines <= PROGRAMS_EACH * multiprocessors // 4:
+        chosen.append(lines)
+        lines *= 4
+    return [*chosen, min(lines, most)]
+
+
+def _drafted_batch(counts: list[int], num_drafted: int) -> StepBatch:
+    """The first lines with all drafts behind one token, the others prompts."""
+    each = np.array(counts, np.int64)
     drafts = DraftLines(
-        counts=np.array([2, 0]),
-        tokens=np.zeros((2, 2), np.int32),
-        parents=np.full((2, 2), -1, np.int32),
+        counts=np.where(np.arange(len(each)) < num_drafted, each - 1, 0),
+        tokens=np.zeros((len(each), counts[0] - 1), np.int32),
+        parents=np.full((len(each), counts[0] - 1), -1, np.int32),
         probs=None,
-        source=np.full(2, -1, np.int64),
+        source=np.full(len(each), -1, np.int64),
     )
-    return replace(_batch([3, chunk]), num_decode=1, drafts=drafts)
+    return replace(_batch(counts), num_decode=num_drafted, drafts=drafts)
 
 
 @contextmanager
@@ -106,14 +147,17 @@ def warm(
     """
 
     def compile_kernels() -> None:
-        batches = _first_batches(runner.max_lines, runner.max_tokens, runner.max_len)
-        for done, batch in enumerate(batches):
-            progress("compiling kernels", done / len(batches))
-            runner.launch(batch).result()
-        drafted = _drafted_batch(runner.max_lines, runner.max_tokens, runner.max_len)
-        if has_drafts and drafted is not None:
-            runner.launch(drafted).result()
-        _compile_rare(runner, kernels)
+        limits = runner.max_lines, runner.max_tokens, runner.max_len
+        batches = _first_batches(*limits)
+        if has_drafts:
+            batches += _drafted_batches(*limits, num_multiprocessors(runner.device))
+        launches: list[Callable[[], None]] = [partial(_launch, runner, batch) for batch in batches]
+        if drafter is not None:
+            launches.append(drafter.compile)
+        launches.append(partial(_compile_rare, runner, kernels))
+        for done, launch in enumerate(launches):
+            progress("compiling kernels", done / len(launches))
+            launch()
         progress("compiling kernels", 1.0)
 
     compile_kernels()
@@ -121,6 +165,7 @@ def warm(
         return
     with uncollected():
         mixed = _mixed_sizes(runner)
+        # A draft model's captures have the same numbers of lines, or twice as many.
         drafted_slots = captured_slots(runner.max_lines) if has_drafts else ()
         if choose(sorted({*sizes(runner.max_lines), *mixed, *drafted_slots})):
             # Launched in another way, kernels are others: those of steps that are not captured.
@@ -136,6 +181,10 @@ def warm(
         runner.capture(
             sizes(runner.max_lines), capture, lambda part: progress("capturing decode steps", part)
         )
+
+
+def _launch(runner: DeviceRunner, batch: StepBatch) -> None:
+    runner.launch(batch).result()
 
 
 def _mixed_sizes(runner: DeviceRunner) -> list[int]:

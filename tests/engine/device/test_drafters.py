@@ -10,9 +10,11 @@ import pytest
 import torch
 
 from gatewayd_engine import embedded
+from gatewayd_engine.attention import slots
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import drafted
+from gatewayd_engine.device import warming, widths
 from gatewayd_engine.device.graphs import LaunchEach
+from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.row_model import DeviceRowModel
 from gatewayd_engine.drafting import load_beside, row_model
 from gatewayd_engine.kernels.twins import TorchKernels
@@ -21,6 +23,8 @@ from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.test_heads import chats
+from tests.engine.device import conftest
+from tests.engine.device.compiled import Noted
 from tests.engine.device.waiting import watch
 
 Make = Callable[..., Any]
@@ -44,7 +48,7 @@ def answers(engine: Any, num: int, count: int) -> list[list[int]]:
 def test_answers_are_those_without_drafts_and_guessing_waits_once(
     make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    monkeypatch.setattr(drafted, "_WIDTHS", (5, 9))
+    monkeypatch.setattr(widths, "WIDTHS", (5, 9))
     fields: dict[str, Any] = {"max_running": 4, "max_model_len": 384, "max_batch_tokens": 48}
     plain = answers(make_device_engine(**fields), 3, 12)
     engine = make_device_engine(
@@ -87,7 +91,8 @@ def test_a_small_model_guesses_what_its_logits_say() -> None:
     spec = read_spec(folder, None)
     kernels = TorchKernels()
     decoder = load(folder, spec, torch.float32, "cpu", lambda part: None, FusedParts(kernels))
-    mine = DeviceRowModel(decoder, kernels, 4, 300, LaunchEach())
+    mine = DeviceRowModel(decoder, kernels, 4, 300)
+    mine.capture(LaunchEach(), lambda part: None)
     other = load_beside(str(folder), 4, 300, torch.float32, "cpu", row_model)
     rng = np.random.default_rng(0)
     tokens = rng.integers(2, 4000, (3, 300)).astype(np.int32)
@@ -107,3 +112,71 @@ def test_a_small_model_guesses_what_its_logits_say() -> None:
             one = np.ones(3, np.int64)
             logits = other.extend(rows, at + depth, one, guessed[:, depth : depth + 1])
         starts = at
+
+
+@captured
+@pytest.mark.parametrize("capture_is", ["auto", "off"])
+def test_a_small_models_kernels_are_compiled_before_it_guesses(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, capture_is: str
+) -> None:
+    """Prompts of few and of many lines are read, and guessed behind, with nothing left behind."""
+    kernels = Noted()
+    monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
+    for module in (slots, warming):
+        monkeypatch.setattr(module, "num_multiprocessors", lambda device: 32)
+    # As on a GPU, where a step is launched before it is captured.
+    monkeypatch.setattr(LaunchEach, "whole", lambda self, launches: launches() or launches)
+    engine = make_device_engine(
+        max_running=12,
+        max_model_len=2048,
+        capture=capture_is,
+        drafter=StrategyChoice("draft_model", {"max_catch_up": 4096}),
+        spec_controller=StrategyChoice("fixed", {"drafts": 3}),
+    )
+    model = engine.core.strategies.bound[Kind.DRAFTER]._model
+    pool = model._attention.pool
+    assert not pool.data[:-1].any()
+    assert not model._rows.last_tokens[:-1].any()
+    warmed = set(kernels.kinds)
+    kernels.kinds.clear()
+    tokens = [token for prompt in chats() for token in prompt]
+    for counts in ([40], [300, 5, 70], [1500], [90] * 12):
+        for count in counts:
+            engine.submit(tokens[:count], max_tokens=4, ignore_eos=True)
+        engine.run()
+    attended = {kind for kind in kernels.kinds if kind[-1] == (2, 64)}
+    assert {(kind[-4], kind[-3]) for kind in attended} >= {
+        *((64, parts) for parts in (1, 4, 16)),
+        *((1, parts) for parts in (4, 16)),
+    }
+    assert kernels.kinds <= warmed
+
+
+def test_a_model_that_its_drafter_has_let_go_of_is_not_captured() -> None:
+    done: list[str] = []
+
+    class Model:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def compile(self) -> None:
+            done.append(f"compile {self.name}")
+
+        def capture(self, capture: Any, progress: Any) -> None:
+            done.append(f"capture {self.name}")
+            progress(1.0)
+
+    launches = DrafterLaunches(4)
+    kept, dropped = Model("kept"), Model("dropped")
+    launches.add(kept)
+    launches.add(dropped)
+    launches(lambda lines: done.append(f"launch {lines}"), "guesses", 1)
+    del dropped
+    launches.compile()
+    parts: list[float] = []
+    launches.capture(LaunchEach(), parts.append)
+    assert done == ["compile kept", "capture kept"]
+    assert parts == sorted(parts)
+    assert parts[-1] == 1.0
+    launches.compile()
+    assert len(done) == 2

@@ -12,7 +12,7 @@ import torch
 
 from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.device import memory
+from gatewayd_engine.device import memory, widths
 from gatewayd_engine.device.graphs import LaunchEach
 from gatewayd_engine.device.memory import (
     DoesNotFit,
@@ -22,10 +22,14 @@ from gatewayd_engine.device.memory import (
     run_largest,
     tell_free,
 )
+from gatewayd_engine.device.warming import _drafted_batch
+from gatewayd_engine.device.widths import WIDTHS, captured_sizes
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
+from tests.engine.core.guessing import Guess, guess_with
+from tests.engine.core.prompts import PROMPTS
 
 GIB = 1 << 30
 LATER = 3 << 28
@@ -78,6 +82,88 @@ def test_the_largest_step_can_be_run(
     with torch.inference_mode():
         run_largest(decoder, kernels, tokens, lines)
     assert sampled == [(min(tokens, lines), spec.vocab_size)]
+
+
+class Counted:
+    """What a decoder computes.
+
+    Attributes:
+        hidden: most tokens of a step, padding too.
+        logits: most rows of logits.
+    """
+
+    def __init__(self, decoder: Any, patch: pytest.MonkeyPatch) -> None:
+        self.hidden = self.logits = 0
+        hidden, logits = decoder.hidden, decoder.raw_logits
+
+        def noted_hidden(ids: torch.Tensor, *rest: Any) -> Any:
+            self.hidden = max(self.hidden, len(ids))
+            return hidden(ids, *rest)
+
+        def noted_logits(states: torch.Tensor, **named: Any) -> Any:
+            self.logits = max(self.logits, len(states))
+            return logits(states, **named)
+
+        patch.setattr(decoder, "hidden", noted_hidden)
+        patch.setattr(decoder, "raw_logits", noted_logits)
+
+    def taken(self) -> tuple[int, int]:
+        """Both, from now on anew."""
+        found = self.hidden, self.logits
+        self.hidden = self.logits = 0
+        return found
+
+
+@pytest.mark.usefixtures("small_model")
+@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize(("slots", "tokens"), [(10, 40), (24, 40), (64, 48), (64, 9)])
+def test_the_largest_step_with_drafts_is_the_one_that_is_measured(
+    make_device_engine: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    slots: int,
+    tokens: int,
+) -> None:
+    """Held against all steps that there may be, and against those that there are."""
+    monkeypatch.setattr(widths, "MOST_CAPTURED", slots)
+    lines = 5
+    engine = make_device_engine(
+        max_running=lines,
+        max_batch_tokens=tokens,
+        capture="off",
+        drafter=StrategyChoice("ngram"),
+        spec_controller=StrategyChoice("fixed", {"drafts": 63}),
+    )
+    runner = engine.core._runner
+    counted = Counted(runner._decoder, monkeypatch)
+    with torch.inference_mode():
+        run_largest(runner._decoder, TorchKernels(), tokens, lines, has_drafts=True)
+    hidden, logits = counted.taken()
+    for drafted in range(1, lines + 1):
+        for most in range(1, runner.most_drafts(drafted) + 1):
+            for few in {1, most}:
+                counts = [most + 1] + [few + 1] * (drafted - 1)
+                left = tokens - sum(counts)
+                others = min(lines - drafted, left)
+                if left < 0:
+                    continue
+                if others:
+                    # All that is left is one prompt's, and lines beside it decode.
+                    counts += [left - others + 1] + [1] * (others - 1)
+                runner.launch(_drafted_batch(counts, drafted)).result()
+    largest = counted.taken()
+    assert largest[0] == hidden
+    assert largest[1] <= logits
+    if slots == 2 * lines:
+        # Each line with a draft.
+        assert largest[1] == logits == slots
+    guess_with(engine, Guess([], 0.0, "tree"))
+    for prompt in PROMPTS:
+        engine.submit(prompt, max_tokens=40, ignore_eos=True)
+    engine.run()
+    assert engine.core.stats.draft_tokens > 20
+    real = counted.taken()
+    assert real[0] <= hidden
+    assert lines < real[1] <= logits
 
 
 def backend(**fields: Any) -> DeviceBackend:
@@ -155,10 +241,16 @@ def test_what_is_made_later_follows_from_the_sizes() -> None:
     two = made_later(decoder_of(spec_of(windows=(0, 4096) * 16)), 8192, 256, captures=True)
     assert two - later == 32 << 20
     # 512 slots of logits and of two states of 4,096 numbers each, and 44 graphs. Of the drafter
-    # 9 graphs, and 256 rows of logits, as numbers of four bytes, and as shares.
-    heads = 256 * 128_256 * (2 + 4 + 4) + 9 * (512 << 10)
+    # 256 rows of logits, as numbers of four bytes, and as shares; 9 graphs, or 18 of a small model.
+    heads = 256 * 128_256 * (2 + 4 + 4) + 18 * (512 << 10)
     drafted = made_later(decoder_of(spec_of()), 8192, 256, captures=True, has_drafts=True)
     assert drafted - later == 512 * 2 * (128_256 + 2 * 4096) + 44 * (512 << 10) + heads
+    # A small model has logits of all lines.
+    most = made_later(decoder_of(spec_of()), 8192, 2048, captures=True, has_drafts=True)
+    least = made_later(decoder_of(spec_of()), 8192, 2048, captures=True)
+    graphs = sum(len(captured_sizes(width, 2048)) for width in WIDTHS) + 2 * 12
+    kept = 512 * 2 * (128_256 + 2 * 4096)
+    assert most - least == kept + graphs * (512 << 10) + 2048 * 128_256 * 2
     decoder = decoder_of(spec_of(), is_capturable=False)
     assert made_later(decoder, 8192, 256, captures=True) == logits + attention + rest
     launched = made_later(decoder_of(spec_of()), 8192, 256, captures=False)

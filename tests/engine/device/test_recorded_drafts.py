@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
+from gatewayd_engine.backend import DeviceBackend
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import drafted
+from gatewayd_engine.device import widths
 from gatewayd_engine.device.offered import PaddedRun
 from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.tuning import candidates
+from gatewayd_engine.tuning.candidates import CublasLt
+from gatewayd_engine.tuning.table import Machine, Table
+from gatewayd_engine.tuning.tuning import Tuning
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.core.test_heads import chats
 from tests.engine.core.test_speculation import speculating
+from tests.engine.device import conftest
 from tests.engine.device.recorded import RecordedWhole, beside
+from tests.engine.tuning.fake_products import Modules, Recording
 
 Make = Callable[..., Any]
-WIDTHS = drafted._WIDTHS
+WIDTHS = widths.WIDTHS
 pytestmark = pytest.mark.parametrize("make_device_engine", ["own"], indirect=True)
 
 
@@ -44,7 +53,7 @@ def few_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TorchKernels, "decode_attention", narrowed)
     for name in ("decode_attention", "slots"):
         beside(monkeypatch, TorchKernels, name)
-    monkeypatch.setattr(drafted, "_WIDTHS", (4,))
+    monkeypatch.setattr(widths, "WIDTHS", (4,))
 
 
 @pytest.mark.usefixtures("small_model")
@@ -89,6 +98,52 @@ def test_replays_of_a_small_model_go_on_from_their_own_guesses(
     assert kept[0] == kept[1] > 5
 
 
+class Shapes(Modules):
+    """Notes the matrix of each product, too.
+
+    Attributes:
+        shapes: by name, with the number of lines.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: list[tuple[str, int, tuple[int, ...]]] = []
+
+    def _multiply(self, name: str, x: Any, w: Any, bias: Any, out: Any) -> None:
+        self.shapes.append((name, len(x), tuple(w.shape)))
+        super()._multiply(name, x, w, bias, out)
+
+
+def test_replays_of_a_small_model_multiply_as_was_chosen(
+    make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    modules = Shapes()
+    beside(monkeypatch, Modules, "mm_bf16_cublaslt_run_with_algo")
+    monkeypatch.setattr(candidates, "_handle", lambda: 7)
+    tuning = Tuning(
+        Table(Machine("a chip", "9.0", {})),
+        Recording(modules, cublaslt_1=5.0),
+        lambda: [CublasLt(modules, torch.device("cpu"))],
+    )
+    monkeypatch.setattr(conftest, "DeviceBackend", partial(DeviceBackend, tuning=tuning))
+    engine = make_device_engine(
+        dtype="bfloat16",
+        max_running=2,
+        max_model_len=256,
+        drafter=StrategyChoice("draft_model", {"min_confidence": 0.0}),
+        spec_controller=StrategyChoice("fixed", {"drafts": 3}),
+    )
+    modules.shapes.clear()
+    capture.replays.clear()
+    engine.generate(chats()[0][-60:], max_tokens=24, ignore_eos=True)
+    assert engine.core.stats.draft_tokens > 5
+    assert len(capture.replays) > 5
+    # Of heads, and of gates; others lie in the file as they are, not aligned for the candidate.
+    for lines in (1, 2):
+        own = {(name, shape) for name, n, shape in modules.shapes if n == lines and 128 in shape}
+        assert own == {("cublaslt 1", (256, 128)), ("cublaslt 1", (768, 128))}
+
+
 @pytest.mark.parametrize("name", ["medusa", "eagle"])
 def test_replays_of_heads_guess_for_other_rows(
     make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch, name: str
@@ -127,7 +182,7 @@ def test_replays_verify_trees_of_32_drafts(
     make_device_engine: Make, capture: RecordedWhole, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The default of Medusa's trees; they are smaller where fewer tokens are wanted."""
-    monkeypatch.setattr(drafted, "_WIDTHS", WIDTHS[-1:])
+    monkeypatch.setattr(widths, "WIDTHS", WIDTHS[-1:])
     fields: dict[str, Any] = {"max_running": 1, "max_model_len": 256}
     prompt = chats()[0][-60:]
     wanted = make_device_engine(**fields).generate(prompt, max_tokens=40, ignore_eos=True)

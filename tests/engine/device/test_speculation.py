@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.device import drafted
+from gatewayd_engine.device import drafted, widths
 from gatewayd_engine.device.slots import MOST_SLOTS
 from gatewayd_engine.device.transfers import Letter
 from tests.engine.core.guessing import Always, Drawn, Guess, guess_with
@@ -26,7 +26,7 @@ captured = pytest.mark.parametrize("make_device_engine", ["captured"], indirect=
 @pytest.fixture(autouse=True)
 def few_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Widths that leave gaps, and one that is soon exceeded."""
-    monkeypatch.setattr(drafted, "_WIDTHS", (2, 4))
+    monkeypatch.setattr(widths, "WIDTHS", (2, 4))
 
 
 @pytest.fixture

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from itertools import cycle
 from typing import Any
 
+import numpy as np
 import pytest
-import torch
 
 from gatewayd_engine import backend
+from gatewayd_engine.attention import slots
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.device import warming
 from gatewayd_engine.device.graphs import LaunchEach, sizes
 from gatewayd_engine.device.pieces import token_counts
-from gatewayd_engine.device.warming import _first_batches
+from gatewayd_engine.device.warming import _drafted_batches, _first_batches, _lines_of_parts
 from gatewayd_engine.guides import processors
-from gatewayd_engine.kernels.twins import TorchKernels
+from gatewayd_engine.kernels.splits import num_splits
+from gatewayd_hooks.speculation import DraftBatch, Drafts
+from tests.engine.core.guessing import Guess, guess_with
 from tests.engine.core.guiding import LISTS, choice_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 from tests.engine.device import conftest
+from tests.engine.device.compiled import Noted
 
 pytestmark = pytest.mark.usefixtures("small_model")
 
@@ -88,6 +92,41 @@ def test_each_kind_of_step_is_made_once() -> None:
             assert all(len(counts) <= lines and sum(counts) <= tokens for counts in made)
 
 
+def test_each_width_that_fits_a_step_is_launched() -> None:
+    def widths(lines: int, tokens: int, max_len: int) -> list[int]:
+        batches = _drafted_batches(lines, tokens, max_len, 1)
+        return [max(batch.counts[: batch.num_decode]) for batch in batches]
+
+    # The first has a prompt beside it; the others the fewest slots that each width takes.
+    assert widths(8, 512, 2048) == [3, 2, 3, 4, 6, 10, 18, 34]
+    assert widths(8, 512, 10) == [3, 2, 3, 4, 6, 10]
+    assert widths(8, 5, 2048) == [3, 2, 3, 4]
+    assert widths(1, 512, 3) == [2, 3]
+    assert widths(1, 1, 2048) == []
+    for lines in (1, 2, 9, 70):
+        for tokens in (1, 2, 3, 4, 9, 40, 512):
+            for max_len in (1, 2, 9, 64):
+                for batch in _drafted_batches(lines, tokens, max_len, 132):
+                    assert len(batch) <= lines
+                    assert len(batch.ids) <= tokens
+                    assert batch.counts.max() <= max_len
+
+
+@pytest.mark.parametrize("multiprocessors", [1, 6, 58, 132, 148])
+@pytest.mark.parametrize("each", [1, 3, 8, 32])
+def test_contexts_are_split_in_all_ways(multiprocessors: int, each: int) -> None:
+    """Of steps whose lines have so many programs each."""
+
+    def parts(lines: int) -> int:
+        most = num_splits(lines * each, 1 << 17, multiprocessors)
+        return max(parts for parts in slots._SPLITS if parts <= most)
+
+    for most in (*range(1, 70), 256, 512):
+        assert {parts(n) for n in _lines_of_parts(most, multiprocessors)} == {
+            parts(n) for n in range(1, most + 1)
+        }
+
+
 @pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
 def test_progress_names_each_stage_and_ends_with_one(
     make_device_engine: Make, monkeypatch: pytest.MonkeyPatch
@@ -142,38 +181,6 @@ def test_launches_are_chosen_for_what_is_captured(
     assert chosen == [sorted(without if drafter is None else without | slots)]
 
 
-class Noted:
-    """Torch's kernels; notes for what Triton would compile one of its own.
-
-    Attributes:
-        kinds: which kernels ran, over what kinds of tensors.
-    """
-
-    def __init__(self) -> None:
-        self._kernels: Any = TorchKernels()
-        self.kinds: set[tuple[object, ...]] = set()
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        kernel = getattr(self._kernels, name)
-
-        def noted(*args: Any, **named: Any) -> Any:
-            given = (*args, *named.values())
-            self.kinds.add((name, *(kind for arg in given for kind in _kinds(arg))))
-            return kernel(*args, **named)
-
-        return noted
-
-
-def _kinds(argument: Any) -> list[object]:
-    """Types, alignment, and which strides are one or multiples of 16."""
-    if is_dataclass(argument):
-        return [kind for f in fields(argument) for kind in _kinds(getattr(argument, f.name))]
-    if isinstance(argument, torch.Tensor):
-        strides = [1 if stride == 1 else stride % 16 == 0 for stride in argument.stride()]
-        return [(argument.dtype, argument.data_ptr() % 16 == 0, *strides)]
-    return [argument is None]
-
-
 @pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_nothing_is_compiled_for_the_first_who_asks_for_it(
@@ -203,4 +210,53 @@ def test_nothing_is_compiled_for_the_first_who_asks_for_it(
             engine.run()
     names = {str(name) for name, *_ in kernels.kinds}
     assert names > {"sample", "logprobs", "penalise", "mask"}
+    assert kernels.kinds <= warmed
+
+
+class Widths(Guess):
+    """Guesses nothing right, as many tokens as each width takes, in turn."""
+
+    def __init__(self, shape: str) -> None:
+        super().__init__([], 0.0, shape)
+        self._most = cycle((1, 2, 4, 8, 16, 32, 63))
+
+    def propose(self, batch: DraftBatch) -> Drafts:
+        limits = np.minimum(batch.limits, next(self._most))
+        drafts = super().propose(batch._replace(limits=limits))
+        # Others have what chance gives them.
+        drafts.counts[0] = limits[0]
+        return drafts
+
+
+@pytest.mark.parametrize("make_device_engine", ["captured"], indirect=True)
+@pytest.mark.parametrize("shape", ["chain", "tree"])
+@pytest.mark.parametrize("capture_is", ["auto", "off"])
+def test_verification_of_each_width_is_compiled_before_it_is_needed(
+    make_device_engine: Make, monkeypatch: pytest.MonkeyPatch, shape: str, capture_is: str
+) -> None:
+    """Alone and beside prompts, of few lines whose contexts are split and of many."""
+    kernels = Noted()
+    monkeypatch.setattr(conftest, "TorchKernels", lambda: kernels)
+    for module in (slots, warming):
+        monkeypatch.setattr(module, "num_multiprocessors", lambda device: 32)
+    engine = make_device_engine(
+        max_running=12,
+        max_model_len=2048,
+        max_batch_tokens=256,
+        capture=capture_is,
+        drafter=StrategyChoice("ngram"),
+        spec_controller=StrategyChoice("fixed", {"drafts": 63}),
+    )
+    guess_with(engine, Widths(shape))
+    warmed = set(kernels.kinds)
+    kernels.kinds.clear()
+    for num in (1, 3, 12):
+        for i in range(num):
+            engine.submit(PROMPTS[i % 8] + [i], max_tokens=90, ignore_eos=True)
+        for _ in range(15):
+            engine.step()
+        engine.core.abort(list(engine.answers))
+        engine.run()
+    assert {width for width, _ in kernels.attended()} == {2, 3, 5, 9, 17, 33, 64}
+    assert {parts for _, parts in kernels.attended()} == {1, 4, 16}
     assert kernels.kinds <= warmed

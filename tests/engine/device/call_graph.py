@@ -1,16 +1,19 @@
-"""Which functions of the engine a captured step may reach, told from the source by their names.
+"""Which functions of the engine a captured step may reach, told from the source.
 
-Names are all that is looked at, so more is reached than runs: a call of something stored, such as
-``self._norm(x)``, reaches all ``__call__`` methods, lambdas, nested functions and kernels, and a
-call of a method all of its name, those of the same file first.
+More is reached than runs. A name is that of its own file, or what the file imports; ``self.name``
+is a method of the class, or of one that is derived from it or that it is derived from. What is
+stored, such as ``self._norm(x)``, may be any ``__call__`` method, lambda, nested function or
+kernel, and a method of something else any of its name.
 """
 
 from __future__ import annotations
 
 import ast
+import builtins
 from collections import defaultdict
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 
 import gatewayd_engine
@@ -37,6 +40,11 @@ class Function:
     node: ast.AST
     calls: frozenset[str] = field(default_factory=frozenset)
 
+    @property
+    def owner(self) -> str:
+        """Its class, if it is a method."""
+        return self.name.rpartition(".")[0].rpartition(".")[2]
+
     def __str__(self) -> str:
         return f"{self.file}:{self.name}"
 
@@ -49,39 +57,117 @@ def own_nodes(node: ast.AST) -> Iterator[ast.AST]:
             yield from own_nodes(child)
 
 
-def functions(excluded: frozenset[str]) -> dict[str, list[Function]]:
-    """All of the packages, by the last part of their names; files named are left out."""
-    index: dict[str, list[Function]] = defaultdict(list)
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            file = path.relative_to(ROOT).as_posix()
-            if file not in excluded:
-                _collect(ast.parse(path.read_text("utf-8")), "", file, index, is_inner=False)
-    return index
+class Source:
+    """The functions of the packages.
+
+    Attributes:
+        all: functions, by ``file:name``.
+        parts: names of each, and of the functions and classes that it is in.
+    """
+
+    def __init__(self) -> None:
+        self.all: dict[str, Function] = {}
+        self.parts: dict[str, frozenset[str]] = {}
+        self._by_name: dict[str, list[Function]] = defaultdict(list)
+        self._imports: dict[str, dict[str, str]] = defaultdict(dict)
+        self._bases: dict[str, set[str]] = defaultdict(set)
+        for package in PACKAGES:
+            for path in sorted((ROOT / package).rglob("*.py")):
+                file = path.relative_to(ROOT).as_posix()
+                self._collect(ast.parse(path.read_text("utf-8")), "", file, is_inner=False)
+
+    def reached(self, roots: Iterable[str], excluded: frozenset[str]) -> list[Function]:
+        """What may run when some functions do.
+
+        Args:
+            roots: their names, ``file:name``.
+            excluded: names of functions and classes that are left out with all in them.
+
+        Raises:
+            KeyError: there is no such root.
+        """
+        seen = {root: self.all[root] for root in roots}
+        rest = list(seen.values())
+        while rest:
+            function = rest.pop()
+            for name in function.calls:
+                for other in self._meant(name, function):
+                    if str(other) not in seen and not self.parts[str(other)] & excluded:
+                        seen[str(other)] = other
+                        rest.append(other)
+        return list(seen.values())
+
+    def _collect(self, node: ast.AST, prefix: str, file: str, *, is_inner: bool) -> None:
+        for child in ast.iter_child_nodes(node):
+            match child:
+                case ast.FunctionDef(name=name):
+                    found = Function(prefix + name, file, child, _called(child))
+                    names = [name]
+                    is_kernel = file.startswith("kernels/") and not prefix
+                    if is_kernel or (is_inner and not file.startswith("device/")):
+                        names.append(STORED)
+                    if name == "__init__":
+                        names.append(found.owner)  # calling a class makes one
+                    self._add(found, names)
+                    self._collect(child, f"{prefix}{name}.", file, is_inner=True)
+                case ast.Lambda():
+                    found = Function(f"{prefix}<lambda>", file, child, _called(child))
+                    self._add(found, [] if file.startswith("device/") else [STORED])
+                    self._collect(child, prefix, file, is_inner=True)
+                case ast.ClassDef(name=name, bases=bases):
+                    self._bases[name] |= {base.id for base in bases if isinstance(base, ast.Name)}
+                    self._collect(child, f"{prefix}{name}.", file, is_inner=False)
+                case ast.ImportFrom(module=str(module), names=aliases):
+                    whence = module.removeprefix("gatewayd_engine.").replace(".", "/") + ".py"
+                    names_here = {alias.asname or alias.name: whence for alias in aliases}
+                    self._imports[file].update(names_here)
+                    self._collect(child, prefix, file, is_inner=is_inner)
+                case _:
+                    self._collect(child, prefix, file, is_inner=is_inner)
+
+    def _add(self, function: Function, names: list[str]) -> None:
+        if str(function) in self.all:
+            # A second lambda, or the other half of a property.
+            function = replace(function, name=f"{function.name}:{len(self.all)}")
+        self.all[str(function)] = function
+        inner = accumulate(function.name.split("."), "{}.{}".format)
+        self.parts[str(function)] = frozenset({f"{function.file}:{name}" for name in inner})
+        for name in names:
+            self._by_name[name].append(function)
+
+    def _meant(self, name: str, caller: Function) -> list[Function]:
+        """What a name may stand for."""
+        bare = name.rpartition(".")[2]
+        found = self._by_name.get(bare, [])
+        near = [other for other in found if other.file == caller.file]
+        if name.startswith("self."):
+            kin = self._kin(caller.name.split(".")[0])
+            return [other for other in found if other.owner in kin] or self._by_name[STORED]
+        if name.startswith("."):
+            # A method that no class has is a tensor's.
+            return found
+        if near:
+            return near
+        if whence := self._imports[caller.file].get(bare):
+            return [other for other in found if other.file == whence]
+        return [] if hasattr(builtins, bare) else self._by_name[STORED]
+
+    def _kin(self, name: str) -> set[str]:
+        """A class, what it is derived from, and what is derived from it."""
+        derived: dict[str, set[str]] = defaultdict(set)
+        for other, bases in self._bases.items():
+            for base in bases:
+                derived[base].add(other)
+        return _closed(name, self._bases) | _closed(name, derived)
 
 
-def _collect(
-    node: ast.AST, prefix: str, file: str, index: dict[str, list[Function]], *, is_inner: bool
-) -> None:
-    for child in ast.iter_child_nodes(node):
-        match child:
-            case ast.FunctionDef(name=name):
-                found = Function(prefix + name, file, child, _called(child))
-                index[name].append(found)
-                is_kernel = file.startswith("kernels/") and not prefix
-                if is_kernel or (is_inner and not file.startswith("device/")):
-                    index[STORED].append(found)
-                if name == "__init__":
-                    # Calling a class makes one.
-                    index[prefix.rstrip(".").rpartition(".")[2]].append(found)
-                _collect(child, f"{prefix}{name}.", file, index, is_inner=True)
-            case ast.Lambda():
-                index[STORED].append(Function(f"{prefix}<lambda>", file, child, _called(child)))
-                _collect(child, prefix, file, index, is_inner=True)
-            case ast.ClassDef(name=name):
-                _collect(child, f"{prefix}{name}.", file, index, is_inner=False)
-            case _:
-                _collect(child, prefix, file, index, is_inner=is_inner)
+def _closed(name: str, further: Mapping[str, set[str]]) -> set[str]:
+    found, rest = {name}, [name]
+    while rest:
+        new = further.get(rest.pop(), set()) - found
+        found |= new
+        rest += new
+    return found
 
 
 def _called(function: ast.AST) -> frozenset[str]:
@@ -111,38 +197,3 @@ def _called(function: ast.AST) -> frozenset[str]:
             case _:
                 names.add(STORED)
     return frozenset(names)
-
-
-def reached(roots: list[str], excluded: frozenset[str]) -> list[Function]:
-    """What may run when functions of these names, ``file:name``, do.
-
-    Raises:
-        ValueError: there is no such root.
-    """
-    by_name = {
-        str(function): function for some in functions(frozenset()).values() for function in some
-    }
-    index = functions(excluded)
-    if missing := [root for root in roots if root not in by_name]:
-        raise ValueError(f"no such functions: {missing}")
-    seen = {root: by_name[root] for root in roots}
-    rest = list(seen.values())
-    while rest:
-        function = rest.pop()
-        for name in function.calls:
-            for other in _meant(name, function, index):
-                if str(other) not in seen:
-                    seen[str(other)] = other
-                    rest.append(other)
-    return list(seen.values())
-
-
-def _meant(name: str, caller: Function, index: dict[str, list[Function]]) -> list[Function]:
-    """What a name may stand for: what its file has of that name, or all that is called so."""
-    whose, _, bare = name.rpartition(".")
-    found = index.get(bare, [])
-    near = [other for other in found if other.file == caller.file]
-    if whose:
-        return [other for other in near if "." in other.name] or index[STORED]
-    # A method that no class has is a tensor's, and a name that no file has a variable.
-    return near or found or ([] if name.startswith(".") else index[STORED])

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_engine.kernels.activation import activation
 from gatewayd_engine.kernels.blocks import GROUP, Blocks, numbers
 from gatewayd_engine.kernels.experts import (
     ExpertMatrices,
@@ -16,7 +17,6 @@ from gatewayd_engine.kernels.experts import (
     one_of,
 )
 from gatewayd_engine.kernels.packing import unpack
-from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.experts import Form

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_engine.kernels.activation import activation
 from gatewayd_engine.kernels.blocks import GROUP, numbers
 from gatewayd_engine.kernels.decode_twin import decode_attention
 from gatewayd_engine.kernels.drawing import draw, pivots
@@ -14,7 +15,6 @@ from gatewayd_engine.kernels.expert_twins import TorchExperts
 from gatewayd_engine.kernels.packing import unpack
 from gatewayd_engine.kernels.products import Rounded
 from gatewayd_engine.kernels.verifying_twins import VerifyingTwins
-from gatewayd_engine.model.layers import activation
 
 if TYPE_CHECKING:
     from gatewayd_engine.kernels.base import SamplingColumns

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from typing import Protocol
 
 import torch
-from torch.nn import functional
 
+from gatewayd_engine.kernels.activation import activation
 from gatewayd_engine.model.steady import Unsteady, pieces
 
 _PADDING = 16
@@ -132,18 +132,6 @@ class RMSNorm:
             return x.div(length.hypot_(self._floor)).mul_(self._weight)
         length = torch.linalg.vector_norm(x, 2, -1, True, dtype=torch.float32)
         return x.div(length.hypot_(self._floor)).mul_(self._weight).to(x.dtype)
-
-
-def activation(name: str) -> Callable[[torch.Tensor], torch.Tensor]:
-    """The function of a gate, by the name that ``ModelSpec`` gives it."""
-    match name:
-        case "silu":
-            return functional.silu
-        case "gelu":
-            return functional.gelu
-        case "gelu_tanh":
-            return lambda x: functional.gelu(x, approximate="tanh")
-    raise ValueError(f"no activation is called {name!r}")
 
 
 class Gated(Unsteady):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
@@ -47,4 +48,31 @@ class Attend(Protocol):
 
         Returns:
             Shape ``[num_tokens, num_heads * head_dim]``.
+        """
+
+
+class RotatingAttend(ABC):
+    """Attention of one step that rotates as well.
+
+    A class and no Protocol, so that the decoder can tell it from an ``Attend``, which is given
+    what has been rotated.
+    """
+
+    __slots__ = ()
+
+    room: torch.Tensor | None = None
+    """Where the decoder has to write each layer's heads, if it may not choose, shape
+    ``[num_tokens, (num_heads + 2 * num_kv_heads) * head_dim]``."""
+
+    @abstractmethod
+    def __call__(self, layer: int, heads: torch.Tensor) -> torch.Tensor:
+        """Rotate, append this step's keys and values to the pool, then attend.
+
+        Args:
+            layer: which layer.
+            heads: queries, then keys, then values, contiguous, not rotated, shape
+                ``[num_tokens, num_heads + 2 * num_kv_heads, head_dim]``; written over.
+
+        Returns:
+            Shape ``[num_tokens, num_heads * head_dim]``, valid until the next layer attends.
         """

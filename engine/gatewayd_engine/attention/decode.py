@@ -13,13 +13,8 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import (
-    CapturedAttention,
-    CapturingAttention,
-    DeviceAttention,
-    RotatingAttend,
-)
+from gatewayd_engine.attention.base import AttentionShape, RotatingAttend
+from gatewayd_engine.attention.device import CapturedAttention, CapturingAttention, DeviceAttention
 from gatewayd_engine.attention.measuring import DecodeChoice, ForLengths
 from gatewayd_engine.device.inputs import HostPlan, StepInputs
 from gatewayd_engine.kernels.splits import (

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
+from gatewayd_engine.attention.base import AttentionShape, RotatingAttend
 from gatewayd_engine.attention.calls import Calls, Run
-from gatewayd_engine.attention.device import CapturedAttention, RotatingAttend
+from gatewayd_engine.attention.device import CapturedAttention
 from gatewayd_engine.attention.ragged import RaggedChunks
 from gatewayd_engine.attention.wrappers import Wrappers
 from gatewayd_engine.device.inputs import HostPlan, StepInputs

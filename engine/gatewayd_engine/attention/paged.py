@@ -14,8 +14,7 @@ import torch
 import torch.nn.functional as F
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import AttentionShape, RotatingAttend
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.kv.pool import KvPool
 

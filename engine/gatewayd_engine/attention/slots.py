@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from gatewayd_engine.attention.append import Append
-from gatewayd_engine.attention.base import AttentionShape
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import AttentionShape, RotatingAttend
 from gatewayd_engine.kernels.splits import (
     num_multiprocessors,
     num_splits,

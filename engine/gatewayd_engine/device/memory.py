@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gatewayd_engine.attention.base import RotatingAttend
 from gatewayd_engine.attention.decode import MOST_KINDS
-from gatewayd_engine.attention.device import RotatingAttend
 from gatewayd_engine.attention.workspaces import device_bytes
 from gatewayd_engine.device.drafted import drafted_bytes
 from gatewayd_engine.device.graphs import sizes

@@ -17,7 +17,7 @@ from functools import partial
 
 import torch
 
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import RotatingAttend
 from gatewayd_engine.device.graphs import Between, Broken, Capture, Graphs
 from gatewayd_engine.device.inputs import StepInputs
 from gatewayd_engine.model.decoder import Decoder

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 from torch.nn import functional
 
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import RotatingAttend
 from gatewayd_engine.model.heads import HeadBuffers
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.rotary import Rotary

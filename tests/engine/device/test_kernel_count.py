@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import RotatingAttend
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.assembly import assemble
 from gatewayd_engine.model.layout import layout

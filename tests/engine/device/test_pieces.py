@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_engine.attention.device import RotatingAttend
+from gatewayd_engine.attention.base import RotatingAttend
 from gatewayd_engine.device import warming
 from gatewayd_engine.device.launch_bound import launch_bound
 from gatewayd_engine.device.pieces import Pieces, token_counts

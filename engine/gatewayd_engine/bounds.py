@@ -9,12 +9,12 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.kv.quotas import NO_BOUNDS, Bounds
 from gatewayd_engine.messages import Amount, Submit, TenantQuota
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
-from gatewayd_engine.submission import Refused
 
 _log = logging.getLogger(__name__)
 _MOST_KEPT = 0.9

@@ -21,7 +21,7 @@ from gatewayd_engine.bounds import TenantBounds, has_begun
 from gatewayd_engine.browsing import Browsing
 from gatewayd_engine.check import Patience, check
 from gatewayd_engine.compaction import Compactor
-from gatewayd_engine.faults import blame
+from gatewayd_engine.faults import Refused, blame
 from gatewayd_engine.flight import Flight, InFlight, take_off
 from gatewayd_engine.fronts import only_pages
 from gatewayd_engine.inspection import Inspection
@@ -50,7 +50,7 @@ from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.speculation import Speculation
 from gatewayd_engine.spending import Ended, Spending
 from gatewayd_engine.strategies import Strategies
-from gatewayd_engine.submission import Refused, check_submission, make_sequences
+from gatewayd_engine.submission import check_submission, make_sequences
 from gatewayd_engine.swapping import Swaps
 from gatewayd_engine.tally import Tally
 from gatewayd_hooks.scheduling import Plan

@@ -17,6 +17,7 @@ __all__ = [
     "STRATEGY_ERROR",
     "Fault",
     "OutOfService",
+    "Refused",
     "RequestFault",
     "StrategyFault",
     "StrategyHang",
@@ -53,6 +54,14 @@ class RequestFault(Exception):
 
 class OutOfService(Exception):
     """A request asks for a processor that cannot serve it; the sentence is for its client."""
+
+
+class Refused(Exception):
+    """A submission that this engine cannot serve; the sentence says why, a code what kind."""
+
+    def __init__(self, sentence: str, code: str = "invalid_request") -> None:
+        super().__init__(sentence)
+        self.code = code
 
 
 class blame:

@@ -13,6 +13,7 @@ from functools import partial
 import numpy as np
 
 from gatewayd_engine.attribution import Attribution
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.flight import InFlight
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.lives import Lives
@@ -21,7 +22,6 @@ from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.sequence import Sequence
 from gatewayd_engine.strategies import Strategies
-from gatewayd_engine.submission import Refused
 from gatewayd_hooks.scheduling import Priority
 
 _MOST_EVICTED = 8192

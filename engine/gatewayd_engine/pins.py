@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gatewayd_engine.faults import blame
+from gatewayd_engine.faults import Refused, blame
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.prefixes import Prefixes
 from gatewayd_engine.strategies import Strategies
-from gatewayd_engine.submission import Refused
 from gatewayd_hooks.strategy import Kind
 
 _NO_PINS = "the eviction in use knows no pins; take another, such as retention"

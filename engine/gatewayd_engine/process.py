@@ -11,6 +11,7 @@ from gatewayd_engine.about import about
 from gatewayd_engine.assembly import Engine, assemble
 from gatewayd_engine.config import EngineConfig
 from gatewayd_engine.core import EngineCore
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.frames import EngineSocket
 from gatewayd_engine.messages import (
     ERROR,
@@ -37,7 +38,6 @@ from gatewayd_engine.messages import (
     Swap,
 )
 from gatewayd_engine.messages_look import Browse, Inspect
-from gatewayd_engine.submission import Refused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.marker import Marker

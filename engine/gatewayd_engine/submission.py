@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.messages import POOLINGS, SamplingParams, Submit
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.sequence import Sequence
@@ -21,14 +22,6 @@ from gatewayd_hooks.scheduling import Priority
 
 _MAX_LOGPROBS = 256
 """Alternatives per token; more would not fit a frame for a long prompt."""
-
-
-class Refused(Exception):
-    """A submission that this engine cannot serve; the sentence says why, a code what kind."""
-
-    def __init__(self, sentence: str, code: str = "invalid_request") -> None:
-        super().__init__(sentence)
-        self.code = code
 
 
 def check_submission(message: Submit, vocab_size: int, max_model_len: int) -> NDArray[np.int32]:

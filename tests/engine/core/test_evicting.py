@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.messages import Evict, Pin
-from gatewayd_engine.submission import Refused
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_hooks.caching import Match
 from tests.engine.core.conftest import Harness, MakeEngine

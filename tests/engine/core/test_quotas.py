@@ -12,8 +12,8 @@ import pytest
 
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_engine.faults import Refused
 from gatewayd_engine.messages import ERROR, Amount, TenantQuota
-from gatewayd_engine.submission import Refused
 
 pytestmark = pytest.mark.usefixtures("small_model")
 

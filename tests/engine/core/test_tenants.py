@@ -13,11 +13,10 @@ import pytest
 
 from gatewayd_engine.check import check
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_engine.faults import StrategyFault
+from gatewayd_engine.faults import Refused, StrategyFault
 from gatewayd_engine.messages import Amount, TenantQuota
 from gatewayd_engine.messages_look import Browse, Inspect
 from gatewayd_engine.runner import Runner
-from gatewayd_engine.submission import Refused
 from gatewayd_engine.tenants import Tenants
 from gatewayd_hooks.scheduling import Plan, Priority
 

@@ -182,7 +182,7 @@ class Admission:
         except (RequestRefused, OutOfService) as error:
             code = "invalid_request" if isinstance(error, RequestRefused) else STRATEGY_ERROR
             raise RequestFault(slot, code, str(error)) from error
-        if sequence.grammar is not None:
+        if isinstance(sequence.grammar, Compiled):
             self._follow(sequence, sequence.grammar, num_tokens)
         is_fork = bool(sequence.inherited)
         if is_fork:

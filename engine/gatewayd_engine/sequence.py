@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.about import NOBODY, Names
 from gatewayd_engine.fronts import Front
-from gatewayd_engine.guides.compiling import Compiled
 from gatewayd_engine.incoming import Incoming
 from gatewayd_engine.messages import SamplingParams
 from gatewayd_hooks.caching import NORMAL_PRIORITY
@@ -29,6 +28,18 @@ class Known(NamedTuple):
 
     whose: Any
     what: object
+
+
+class SequenceGrammar(Protocol):
+    """What a sequence's answer must follow, as far as scheduling looks at it.
+
+    Attributes:
+        is_settled: whether it is compiled, or refused, for good.
+        refusal: code and sentence for the client; None if it is not refused.
+    """
+
+    is_settled: bool
+    refusal: tuple[str, str] | None
 
 
 class Sequence:
@@ -151,7 +162,7 @@ class Sequence:
         self.inherited: list[int] = []
         self.keys: list[bytes] = []
         self.kept: Incoming | None = None
-        self.grammar: Compiled | None = None
+        self.grammar: SequenceGrammar | None = None
         self.preemptions = 0
         self.reported = 0
         self.exact_until = int(ALL_EXACT)

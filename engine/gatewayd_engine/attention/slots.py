@@ -18,7 +18,7 @@ from gatewayd_engine.kernels.splits import (
 from gatewayd_engine.kv.pool import KvPool
 
 if TYPE_CHECKING:
-    from gatewayd_engine.device.slots import SlotInputs
+    from gatewayd_engine.device.inputs import SlotInputs
     from gatewayd_engine.kernels.base import Kernels
 
 _SPLITS = (1, 4, 16)

@@ -25,8 +25,9 @@ from gatewayd_engine.attention.slots import Beside, SlotAttention
 from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.device.gathering import Gathering
 from gatewayd_engine.device.graphs import Capture, Graphs, Replay
+from gatewayd_engine.device.inputs import SlotInputs
 from gatewayd_engine.device.outcome import Asked
-from gatewayd_engine.device.slots import Lines, SlotInputs, Slots, flat_of
+from gatewayd_engine.device.slots import Lines, Slots, flat_of
 from gatewayd_engine.device.state import DeviceRows
 from gatewayd_engine.device.verify import Computed, Verifier
 from gatewayd_engine.device.widths import (

@@ -61,3 +61,27 @@ class StepInputs:
     last_page_len: torch.Tensor
     host: HostPlan
     shared_pages: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SlotInputs:
+    """Tensors of ``lines`` lines of ``width`` slots, which keep their addresses.
+
+    Attributes:
+        step: ids, positions, where keys and values go, and pages. Nothing is planned from its
+            host part.
+        rows, counts, starts: see ``Verifying.slots``, int32, shape ``[lines]``.
+        given, depths: see ``Verifying.slots``, int32, shape ``[lines * width]``.
+        ancestors: bit j is set where a slot sees slot j of its line, int64, shape
+            ``[lines * width]``.
+        width: slots of each line.
+    """
+
+    step: StepInputs
+    rows: torch.Tensor
+    counts: torch.Tensor
+    starts: torch.Tensor
+    given: torch.Tensor
+    depths: torch.Tensor
+    ancestors: torch.Tensor
+    width: int

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from gatewayd_engine.attention.append import Append
 from gatewayd_engine.attention.slots import SlotAttention
 from gatewayd_engine.device.graphs import Capture, Graphs, Replay
+from gatewayd_engine.device.inputs import SlotInputs
 from gatewayd_engine.device.prompt_reader import MOST_CHUNK_SLOTS, PromptReader, fewest_lines
-from gatewayd_engine.device.slots import MOST_SLOTS, Lines, SlotInputs, Slots
+from gatewayd_engine.device.slots import MOST_SLOTS, Lines, Slots
 from gatewayd_engine.device.transfers import Outbox, upload
 from gatewayd_engine.kernels.base import Kernels, SamplingColumns
 from gatewayd_engine.kv.pool import KvPool

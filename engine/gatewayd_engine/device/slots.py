@@ -7,7 +7,6 @@ those of the slot before it, whatever its depth in a tree.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -16,36 +15,12 @@ import torch
 from numpy.typing import NDArray
 
 from gatewayd_engine.batch import DraftLines, StepBatch
-from gatewayd_engine.device.inputs import HostPlan, StepInputs
+from gatewayd_engine.device.inputs import HostPlan, SlotInputs, StepInputs
 from gatewayd_engine.device.transfers import pinned
 from gatewayd_engine.kernels.base import Kernels
 
 MOST_SLOTS = 64
 """Of a line: an ancestor mask has so many bits."""
-
-
-@dataclass(frozen=True, slots=True)
-class SlotInputs:
-    """Tensors of ``lines`` lines of ``width`` slots, which keep their addresses.
-
-    Attributes:
-        step: ids, positions, where keys and values go, and pages. Nothing is planned from its
-            host part.
-        rows, counts, starts: see ``Verifying.slots``, int32, shape ``[lines]``.
-        given, depths: see ``Verifying.slots``, int32, shape ``[lines * width]``.
-        ancestors: bit j is set where a slot sees slot j of its line, int64, shape
-            ``[lines * width]``.
-        width: slots of each line.
-    """
-
-    step: StepInputs
-    rows: torch.Tensor
-    counts: torch.Tensor
-    starts: torch.Tensor
-    given: torch.Tensor
-    depths: torch.Tensor
-    ancestors: torch.Tensor
-    width: int
 
 
 class SlotRows(Protocol):

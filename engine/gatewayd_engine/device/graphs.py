@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 import torch
 
 from gatewayd_engine.attention.device import CapturedAttention
+from gatewayd_engine.kernels.graph_capture import end_failed
 from gatewayd_engine.tuning.table import Lost
 
 _log = logging.getLogger(__name__)
@@ -201,25 +201,6 @@ class _PiecesReplay:
         for index, piece in enumerate(self._others):
             between(index)
             piece()
-
-
-def end_failed(graph: torch.cuda.CUDAGraph, device: torch.device, pool: tuple[int, int]) -> None:
-    """End a capture in which something was raised, so that others can follow in other pools.
-
-    Errors of the ending itself are dropped: they would hide what went wrong.
-
-    Args:
-        graph: that is being captured.
-        device: whose.
-        pool: that it allocates from; not to be used again.
-    """
-    # Otherwise torch goes on capturing, and ends the process at its next synchronisation.
-    with suppress(Exception):
-        graph.capture_end()
-    # Where that failed, too, the allocator still records into the pool, and refuses to begin
-    # another capture there.
-    with suppress(Exception):
-        torch._C._cuda_endAllocateToPool(device.index or 0, pool)
 
 
 class LaunchEach:

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import torch
 
-from gatewayd_engine.device.graphs import end_failed
+from gatewayd_engine.kernels.graph_capture import end_failed
 from gatewayd_engine.tuning.table import Lost
 
 _REPLAYS = 5

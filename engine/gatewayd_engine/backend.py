@@ -21,7 +21,6 @@ from gatewayd_engine.device.row_model import DeviceRowModel
 from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.transfers import upload
 from gatewayd_engine.device.warming import warm
-from gatewayd_engine.drafting import RowModel
 from gatewayd_engine.guides.processors import GuidedProcessors
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.choose import choose, eight_bit_floats
@@ -29,6 +28,7 @@ from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.parts import FusedParts, Parts, PlainParts
 from gatewayd_engine.pace import Pace
+from gatewayd_engine.row_model import RowModel
 from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepRunner
 from gatewayd_engine.tuning.products import STAGE

@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from tokenizers import Tokenizer
 
-from gatewayd_engine.drafting import RowModel
 from gatewayd_engine.recipe.chats import START, chats
 from gatewayd_engine.recipe.symbols import SourceFile, Symbol, symbols
 from gatewayd_engine.recipe.tokenizer import END_ID, END_OF_TEXT_ID, PAD_ID
+from gatewayd_engine.row_model import RowModel
 
 LONGEST = 256
 """Tokens of a row, prompt included."""

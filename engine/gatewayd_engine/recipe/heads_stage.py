@@ -10,13 +10,14 @@ from rich.console import Console
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
-from gatewayd_engine.drafting import load_beside, row_model
+from gatewayd_engine.drafting import load_beside
 from gatewayd_engine.recipe.answers import LONGEST, Answers, prompts, write_answers
 from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_engine.recipe.heads_training import base_model, batches, train_heads
 from gatewayd_engine.recipe.progress import bar_on, told_by
 from gatewayd_engine.recipe.symbols import library_root, source_files
 from gatewayd_engine.recipe.training import Schedule
+from gatewayd_engine.row_model import row_model
 
 RATES = {"medusa": 2e-3, "eagle": 1.5e-3}
 SECONDS = 800.0

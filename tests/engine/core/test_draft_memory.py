@@ -13,8 +13,9 @@ import torch
 
 from gatewayd_engine import assembly, embedded
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_engine.drafting import RowModel, bytes_beside
+from gatewayd_engine.drafting import bytes_beside
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.row_model import RowModel
 from gatewayd_engine.swapping import SwapRefused
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.loading import PluginHost

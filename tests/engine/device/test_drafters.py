@@ -16,11 +16,12 @@ from gatewayd_engine.device import warming, widths
 from gatewayd_engine.device.graphs import LaunchEach
 from gatewayd_engine.device.offered import DrafterLaunches
 from gatewayd_engine.device.row_model import DeviceRowModel
-from gatewayd_engine.drafting import load_beside, row_model
+from gatewayd_engine.drafting import load_beside
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import FusedParts
 from gatewayd_engine.model.spec import read_spec
+from gatewayd_engine.row_model import row_model
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.test_heads import chats
 from tests.engine.device import conftest

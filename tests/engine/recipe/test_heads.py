@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 from tokenizers import Tokenizer
 
 from gatewayd_engine import embedded
-from gatewayd_engine.drafting import load_beside, row_model
+from gatewayd_engine.drafting import load_beside
 from gatewayd_engine.recipe import __main__ as recipe
 from gatewayd_engine.recipe.answers import (
     HELD_OUT,
@@ -30,6 +30,7 @@ from gatewayd_engine.recipe.heads_checkpoint import write_heads
 from gatewayd_engine.recipe.heads_training import RANKS, base_model, batches, train_heads
 from gatewayd_engine.recipe.symbols import SourceFile, symbols
 from gatewayd_engine.recipe.training import Schedule
+from gatewayd_engine.row_model import row_model
 
 torch.set_num_threads(1)
 NANO = embedded.folder("nano")

@@ -6,6 +6,12 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+NONE = "none"
+"""What stands for no strategy in a slot."""
+
+AUTO = "auto"
+"""What leaves the strategy of a slot to the checkpoint, or to the model's template."""
+
 
 class SlotTable(BaseModel):
     """A slot for strategies, and one sub-table of settings for each strategy by name."""

@@ -25,7 +25,7 @@ from gatewayd.changes import (
 )
 from gatewayd.config import Config
 from gatewayd.config_slo import SloTable
-from gatewayd.config_slots import SlotTable
+from gatewayd.config_slots import NONE, SlotTable
 from gatewayd.costs import costs_of
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.fleet import EngineFleet
@@ -235,7 +235,7 @@ class Control:
             )
         old: SlotTable = getattr(self.config, kind.value)
         detector = self.detector
-        chosen = [(name, settings) for name, settings in chosen_in(new) if name != launch.NONE]
+        chosen = [(name, settings) for name, settings in chosen_in(new) if name != NONE]
         try:
             for name, settings in chosen:
                 await self._aside(f"{kind}.{name}", self._check, kind, name, settings)

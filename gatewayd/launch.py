@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gatewayd import logs
 from gatewayd.config import Config
-from gatewayd.config_slots import QuantizerTable, SlotTable, StrategyTable
+from gatewayd.config_slots import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes
@@ -26,9 +26,6 @@ ENGINE_ENV = {
     "MALLOC_TRIM_THRESHOLD_": _KEEP,
     "PYTHONFAULTHANDLER": "1",
 }
-
-NONE = "none"
-AUTO = "auto"
 
 
 def model_folder(config: Config) -> Path:

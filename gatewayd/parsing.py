@@ -14,8 +14,7 @@ from itertools import chain
 from typing import Any, Generic, TypeVar
 
 from gatewayd.config import Config
-from gatewayd.config_slots import StrategyTable
-from gatewayd.launch import AUTO, NONE
+from gatewayd.config_slots import AUTO, NONE, StrategyTable
 from gatewayd.text.parts import Parsers
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.ledger import Ledger

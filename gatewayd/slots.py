@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from gatewayd.config import Config
-from gatewayd.config_slots import QuantizerTable, SlotTable, StrategyTable
-from gatewayd.launch import AUTO, NONE
+from gatewayd.config_slots import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
 from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.errors import PluginError
 from gatewayd_hooks.loading import PluginHost

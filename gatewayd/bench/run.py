@@ -18,7 +18,7 @@ from gatewayd.bench.limits import on_chip
 from gatewayd.bench.machine import computes_on, processor
 from gatewayd.bench.subject import Subject
 from gatewayd.bench.tables import Rows, comparison_rows, number
-from gatewayd.launch import AUTO, NONE
+from gatewayd.config_slots import AUTO, NONE
 
 Form = Literal["table", "json", "markdown"]
 

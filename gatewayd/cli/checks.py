@@ -14,8 +14,9 @@ from pathlib import Path
 from typing import Literal
 
 from gatewayd.config import Config
+from gatewayd.config_slots import NONE
 from gatewayd.cores import available_cores
-from gatewayd.launch import NONE, model_folder
+from gatewayd.launch import model_folder
 from gatewayd.sizes import sizes
 
 ARCHITECTURES = frozenset(

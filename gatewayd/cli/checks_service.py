@@ -12,7 +12,8 @@ from pathlib import Path
 
 from gatewayd.cli.checks import Finding
 from gatewayd.config import Config
-from gatewayd.launch import NONE, model_folder
+from gatewayd.config_slots import NONE
+from gatewayd.launch import model_folder
 from gatewayd_hooks import children
 
 MOST_EXPOSURE = 2.0

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from gatewayd.cli.checks import Finding, files_of_weights
 from gatewayd.config import Config
-from gatewayd.launch import AUTO, NONE, model_folder
+from gatewayd.config_slots import AUTO, NONE
+from gatewayd.launch import model_folder
 from gatewayd_engine.model.gguf.files import has_gguf
 from gatewayd_engine.model.headers import LoadError, read_header
 from gatewayd_engine.model.layout import layout

@@ -34,7 +34,8 @@ from gatewayd.cli.quality_report import (
 )
 from gatewayd.cli.quality_texts import samples
 from gatewayd.config import Config
-from gatewayd.launch import AUTO, NONE, checked_context_len, engine_config, model_folder
+from gatewayd.config_slots import AUTO, NONE
+from gatewayd.launch import checked_context_len, engine_config, model_folder
 from gatewayd_engine import embedded
 from gatewayd_engine.model.spec import ANNOUNCED
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from gatewayd.config import GuideTable
+from gatewayd.config_slots import NONE
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import InvalidRequest, StrategyUnavailable
 from gatewayd.fair_queue import FairQueue
 from gatewayd.guides.losses import SECONDS, CheckerLosses
 from gatewayd.guides.pool import CheckPool, Unusable
 from gatewayd.guides.process import CheckLost, NotConfined
-from gatewayd.launch import NONE
 from gatewayd.store.tables import DEFAULT_TENANT
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.guide_check import CheckConfig, encode

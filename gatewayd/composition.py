@@ -37,6 +37,7 @@ from gatewayd.metrics_service import ReloadCollector
 from gatewayd.metrics_store import StoreCollector
 from gatewayd.metrics_tenants import LedgerCollector
 from gatewayd.parts import Desk, Door, Options, Parts, StartError
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd.plugging import Plugged, check_strategies
 from gatewayd.reloading import Reloading
@@ -96,7 +97,7 @@ def _beside_store(
     plugged = Plugged.load(config, model=name, chat_template=template.source if template else "")
     fleet = _engines(config, options, plugged)
     control = Control(config, fleet, plugged, durable.overrides)
-    archive, live = durable.archive, Live()
+    archive, live = durable.archive, Live[Generation]()
     recent = Recent(keep=archive.add, keep_refused=archive.refuse)
     durable.tenancy.directory.watch_quotas(fleet.bound)
     metrics = Metrics(

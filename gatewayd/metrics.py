@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -76,7 +77,7 @@ class Metrics:
         control: ControlFigures | None = None,
         recent: Recent | None = None,
         slo: SloTable | None = None,
-        live: Live | None = None,
+        live: Live[Any] | None = None,
     ) -> None:
         """Register everything.
 

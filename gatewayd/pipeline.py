@@ -16,7 +16,7 @@ from functools import cached_property
 import msgspec
 
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import EngineRequest, Fleet, Handle, Room
+from gatewayd.engines.seam import Fleet, Handle, Room
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.explain.causes import ADMISSION
@@ -24,43 +24,17 @@ from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.metrics import Metrics
 from gatewayd.pipeline_account import account, first_token, ledger_of, reason
 from gatewayd.pipeline_charge import asked_of, lefts_of, owned, spent_of
-from gatewayd.pipeline_choice import Choice, ChoiceOptions
+from gatewayd.pipeline_choice import Choice
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers, guarded, nobody
 from gatewayd.pipeline_progress import Progress
 from gatewayd.pipeline_refused import CLIENT_GONE, mistake_behind, why_of
 from gatewayd.pipeline_settling import charged, when_taken, withdraw
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
-from gatewayd.tenants.principal import Principal
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
-
-
-class Work(msgspec.Struct, frozen=True, kw_only=True):
-    """What to generate.
-
-    Attributes:
-        request_id: the gateway's id.
-        endpoint: the route.
-        requests: one for each prompt.
-        num_choices: for each prompt.
-        options: of every choice.
-        arrival: when the request came, by the clock.
-        principal: who sends it.
-        model: its name.
-        queue_timeout: seconds from its arrival within which an engine must begin; None for ever.
-    """
-
-    request_id: str
-    endpoint: str
-    requests: Sequence[EngineRequest]
-    num_choices: int
-    options: ChoiceOptions
-    arrival: float
-    principal: Principal
-    model: str
-    queue_timeout: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +52,7 @@ class Pipeline:
     fleet: Fleet
     metrics: Metrics
     observers: Observers = field(default_factory=Observers)
-    live: Live = field(default_factory=Live)
+    live: Live[Generation] = field(default_factory=Live)
     clock: Callable[[], float] = time.monotonic
 
     @cached_property
@@ -101,7 +75,7 @@ class Pipeline:
         """
         principal, ticket = work.principal, None
         if (asks := trail.current()) is not None:
-            asks.asked, asks.is_sent = work, False
+            asks.asked, asks.is_sent = work.outline, False
         principal.check_use(work.model)
         if principal.account is not None:
             with trail.TimedSpan(ADMISSION):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.engines.timeline import Timeline
@@ -12,9 +11,7 @@ from gatewayd.explain.ledger import Ledger, Why
 from gatewayd.explain.trail import Trail
 from gatewayd.metrics_requests import Ended
 from gatewayd.pipeline_choice import Choice
-
-if TYPE_CHECKING:
-    from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 
 
 def account(

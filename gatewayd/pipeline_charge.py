@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from gatewayd.pipeline_account import first_token
 from gatewayd.pipeline_choice import Choice
 from gatewayd.pipeline_settling import AbortedPrompt
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.account import Account
 from gatewayd.tenants.costs import Asked, Spent
-
-if TYPE_CHECKING:
-    from gatewayd.pipeline import Work
 
 _SALT_BYTES = 16
 

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, Protocol, TypeVar
 
-if TYPE_CHECKING:
-    from gatewayd.pipeline import Generation
+from gatewayd.engines.seam import Handle
+from gatewayd.pipeline_choice import Choice
+from gatewayd.pipeline_work import Work
 
 _SECONDS = 60
+
+
+class LiveRequest(Protocol):
+    """What is asked of a request that is at the engines."""
+
+    @property
+    def work(self) -> Work:
+        """What was asked."""
+
+    @property
+    def choices(self) -> Sequence[Choice]:
+        """In the answer's order."""
+
+    @property
+    def handles(self) -> Sequence[Handle]:
+        """Of its prompts, in their order."""
+
+    @property
+    def answered_id(self) -> str:
+        """The ``x-request-id`` that its client is told."""
+
+    @property
+    def prompt_tokens(self) -> int:
+        """Of all prompts."""
+
+    @property
+    def completion_tokens(self) -> int:
+        """Of all choices."""
+
+
+RequestT = TypeVar("RequestT", bound=LiveRequest)
 
 
 class Minute:
@@ -47,7 +79,7 @@ class Minute:
         return now
 
 
-class Live:
+class Live(Generic[RequestT]):
     """In the order in which they were sent.
 
     Args:
@@ -56,26 +88,26 @@ class Live:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._all: dict[Generation, None] = {}
+        self._all: dict[RequestT, None] = {}
         self._minutes: dict[str, Minute] = {}
 
     def __len__(self) -> int:
         return len(self._all)
 
-    def __iter__(self) -> Iterator[Generation]:
+    def __iter__(self) -> Iterator[RequestT]:
         return iter(self._all)
 
-    def add(self, generation: Generation) -> None:
+    def add(self, generation: RequestT) -> None:
         """It was sent; its prompts count from now on."""
         self._all[generation] = None
         self._of(generation).add(1, generation.prompt_tokens)
 
-    def remove(self, generation: Generation) -> None:
+    def remove(self, generation: RequestT) -> None:
         """It is over; what it has generated counts from now on."""
         del self._all[generation]
         self._of(generation).add(0, generation.completion_tokens)
 
-    def find(self, request_id: str) -> Generation | None:
+    def find(self, request_id: str) -> RequestT | None:
         """By the gateway's own id, else by the one that the client was told: the latest of them."""
         told = None
         for generation in reversed(self._all):
@@ -105,7 +137,7 @@ class Live:
         minute = self._minutes.get(tenant)
         return (0, 0) if minute is None else minute.sums()
 
-    def _of(self, generation: Generation) -> Minute:
+    def _of(self, generation: RequestT) -> Minute:
         tenant = generation.work.principal.tenant
         minute = self._minutes.get(tenant)
         if minute is None:

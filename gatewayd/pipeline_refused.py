@@ -6,7 +6,7 @@ import time
 
 from gatewayd.errors import MISTAKE, ClientGone, GatewayError, InternalError
 from gatewayd.explain.ledger import Ledger, Why
-from gatewayd.explain.trail import Trail
+from gatewayd.explain.trail import RequestOutline, Trail
 from gatewayd_hooks.scheduling import Priority
 
 CLIENT_GONE = Why(499, "client_gone", "its client left, or it was cancelled, before its end")
@@ -40,20 +40,20 @@ def refused(trail: Trail, request_id: str, endpoint: str, tenant: str, why: Why)
         tenant: of its key.
         why: it goes no further.
     """
-    now, work = time.monotonic(), trail.asked
-    requests = () if work is None else work.requests
-    num_choices = 1 if work is None else work.num_choices
+    now, asked = time.monotonic(), trail.asked
+    if asked is None:
+        asked = RequestOutline(Priority.STANDARD, prompt_tokens=0, num_choices=1)
     return Ledger(
         request_id=request_id,
         answered_id=trail.answered_id,
         endpoint=endpoint,
         tenant=tenant,
-        priority=requests[0].priority if requests else Priority.STANDARD,
+        priority=asked.priority,
         outcome="abort" if why is CLIENT_GONE else "refused",
-        prompt_tokens=sum([len(one.prompt) for one in requests]),
+        prompt_tokens=asked.prompt_tokens,
         cached_tokens=0,
         completion_tokens=0,
-        num_choices=num_choices * max(1, len(requests)),
+        num_choices=asked.num_choices,
         num_preemptions=0,
         unix=time.time() - (now - trail.arrival),
         arrival=trail.arrival,

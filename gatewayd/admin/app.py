@@ -35,6 +35,7 @@ from gatewayd.http.asgi import (
     send_error,
 )
 from gatewayd.http.query import query_of
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
 
@@ -60,7 +61,7 @@ class Admin:
         pinning: Pinning,
         recent: Recent,
         record: Record,
-        live: Live,
+        live: Live[Generation],
         archive: Archive | None,
     ) -> None:
         self._control = control
@@ -180,11 +181,11 @@ def build_admin(
     recent: Recent,
     tenancy: Tenancy,
     more: Sequence[Route] = (),
-    live: Live | None = None,
+    live: Live[Generation] | None = None,
     archive: Archive | None = None,
 ) -> App:
     """Put the app together, with more routes than those of this file."""
-    lives = Live() if live is None else live
+    lives = Live[Generation]() if live is None else live
     admin = Admin(control, pinning, recent, Record(tenancy), lives, archive)
     routes = Router(
         [

@@ -48,7 +48,7 @@ class Operations:
 
     def __init__(
         self,
-        live: Live,
+        live: Live[Generation],
         fleet: EngineFleet,
         control: Control,
         model: str,

@@ -30,6 +30,7 @@ from gatewayd.engines.fleet import EngineFleet
 from gatewayd.engines.inspecting import PATIENCE_SECONDS
 from gatewayd.explain.recent import Recent
 from gatewayd.log_lines import LogLines
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.tenancy import Tenancy
 from gatewayd_engine.messages_look import Inspected
@@ -58,7 +59,7 @@ class Sources:
     control: Control
     registry: CollectorRegistry
     recent: Recent
-    live: Live
+    live: Live[Generation]
     tenancy: Tenancy
     lines: LogLines
     began: float = field(default_factory=time.monotonic)

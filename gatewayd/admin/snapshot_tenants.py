@@ -11,6 +11,7 @@ from typing import Any
 from gatewayd.admin.snapshot_requests import Rows
 from gatewayd.admin.wire_snapshot import MOST_ROWS, TenantView
 from gatewayd.admin.wire_tenants import Nothing
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd.tenants.actions import action_of
 from gatewayd.tenants.tenancy import Tenancy
@@ -28,7 +29,7 @@ class TenantRows:
         live: knows who has sent anything.
     """
 
-    def __init__(self, tenancy: Tenancy, live: Live) -> None:
+    def __init__(self, tenancy: Tenancy, live: Live[Generation]) -> None:
         self._tenancy = tenancy
         self._live = live
         self._num_tenants = 0
@@ -70,7 +71,9 @@ class TenantRows:
         self._read_at = time.monotonic()
 
 
-def _view(row: Mapping[str, Any], rows: Rows, live: Live, pages: Mapping[str, int]) -> TenantView:
+def _view(
+    row: Mapping[str, Any], rows: Rows, live: Live[Generation], pages: Mapping[str, int]
+) -> TenantView:
     name = row["tenant"]
     requests, tokens = live.minute(name)
     return TenantView(

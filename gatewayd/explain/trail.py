@@ -10,12 +10,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 
 import msgspec
-
-if TYPE_CHECKING:
-    from gatewayd.pipeline import Work
 
 
 class Span(msgspec.Struct, frozen=True, gc=False):
@@ -27,6 +24,20 @@ class Span(msgspec.Struct, frozen=True, gc=False):
     strategy: str = ""
 
 
+class RequestOutline(NamedTuple):
+    """What a trail keeps of a request: timers of its connection have it, and need no prompts.
+
+    Attributes:
+        priority: ``Priority`` as a number.
+        prompt_tokens: of all its prompts.
+        num_choices: of all its prompts together.
+    """
+
+    priority: int
+    prompt_tokens: int
+    num_choices: int
+
+
 class Trail:
     """One request, from its arrival.
 
@@ -35,7 +46,7 @@ class Trail:
         answered_id: the ``x-request-id`` of its answer.
         request_id: the gateway's own.
         spans: in the order of their ends.
-        asked: what it has come to, from when that is known until it is answered.
+        asked: what it has come to, once that is known.
         is_sent: whether that has come to the engines.
     """
 
@@ -46,7 +57,7 @@ class Trail:
         self.answered_id = answered_id
         self.request_id = request_id
         self.spans: list[Span] = []
-        self.asked: Work | None = None
+        self.asked: RequestOutline | None = None
         self.is_sent = False
 
 
@@ -56,12 +67,6 @@ _current: ContextVar[Trail | None] = ContextVar("trail", default=None)
 def begin(answered_id: str, request_id: str = "") -> None:
     """A request has come; this task works on it from now on."""
     _current.set(Trail(answered_id, request_id or answered_id))
-
-
-def end() -> None:
-    """The request is answered: timers of its connection have its trail, and need no prompts."""
-    if (trail := _current.get()) is not None:
-        trail.asked = None
 
 
 def current() -> Trail | None:

@@ -21,7 +21,8 @@ from gatewayd.http.asgi import Header
 from gatewayd.http.departure import Departure
 from gatewayd.http.prompts import answered, options_of
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Generation, Work
+from gatewayd.pipeline import Generation
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal
 from gatewayd_engine.messages import SamplingParams
 

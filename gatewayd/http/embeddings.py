@@ -10,7 +10,7 @@ from gatewayd.http.asgi import encode_json
 from gatewayd.http.pooling import Given, Vectors, unit
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.vectors import Answered, VectorRoute
-from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal
 
 

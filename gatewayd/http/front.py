@@ -121,7 +121,6 @@ class Front:
             status = scope.get(REFUSED) or exchange.status or _GONE
             self._metrics.answered(endpoint, method, status)
             logger.debug("%s %s was answered with %d", method, endpoint, status)
-            trail.end()
 
     def _note(self, scope: Scope, exchange: Exchange, why: Why) -> None:
         """Keep why a request went no further; of those whose key is good, and that wrote."""

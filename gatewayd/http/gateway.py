@@ -24,7 +24,7 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
 from gatewayd_hooks.tables import RequestTable

@@ -32,8 +32,8 @@ from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.services import Services
 from gatewayd.http.stream import Stream
 from gatewayd.http.wire import Identity, Wire
-from gatewayd.pipeline import Work
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.tables import RequestTable
 

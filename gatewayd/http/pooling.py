@@ -19,8 +19,8 @@ from gatewayd.http.prompts import answered, check_room, options_of
 from gatewayd.http.sampling import check_ids, priority_of, salt_of
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Work
 from gatewayd.pipeline_timing import Timing
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal
 from gatewayd.text.tokenizer import PER_TEXT
 from gatewayd_engine.messages import ModelInfo, SamplingParams

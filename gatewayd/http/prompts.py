@@ -9,8 +9,9 @@ from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import ClientGone, InvalidRequest
 from gatewayd.http.departure import Departure
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Generation, Work
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_choice import ChoiceOptions
+from gatewayd.pipeline_work import Work
 
 
 def check_room(services: Services, requests: Sequence[EngineRequest], param: str) -> None:

@@ -26,7 +26,7 @@ from gatewayd.guides.checks import GuideChecks
 from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
 from gatewayd.parsing import ModelParsers
-from gatewayd.pipeline import Pipeline
+from gatewayd.pipeline import Generation, Pipeline
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers
 from gatewayd.tenants.principal import current_principal
@@ -100,7 +100,7 @@ class Services:
     only_local_hosts: bool = False
     limits: Limits = Limits()
     observers: Observers = field(default_factory=Observers)
-    live: Live = field(default_factory=Live)
+    live: Live[Generation] = field(default_factory=Live)
     parsers: ModelParsers = field(default_factory=ModelParsers)
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
     durable: Durable | None = None

@@ -14,7 +14,7 @@ from gatewayd.http.large import apart
 from gatewayd.http.pooling import Given, Vectors, pooled, pooling_work
 from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal, principal_of
 from gatewayd_hooks.fields import MAX_INPUTS
 

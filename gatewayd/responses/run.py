@@ -17,7 +17,7 @@ from gatewayd.http.sampling import fit_max_tokens
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.services import Services
-from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 from gatewayd.responses.asked import Conversations, needs_store
 from gatewayd.responses.body import chat_body, ended, failed, in_our_words, input_body
 from gatewayd.responses.chain import Cut

@@ -14,9 +14,10 @@ from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import EngineLost, GatewayError, NumericalError, QueueFull
 from gatewayd.metrics import Metrics
 from gatewayd.metrics_requests import Ended
-from gatewayd.pipeline import Pipeline, Work
+from gatewayd.pipeline import Generation, Pipeline
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.pipeline_live import Live
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams
@@ -193,7 +194,7 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
             sink.finished("length", None)
         go[3].set()
 
-    fleet, live = FakeFleet(script), Live()
+    fleet, live = FakeFleet(script), Live[Generation]()
     made = Metrics(fleet, "m", version="1", max_model_len=100, live=live)
 
     async def look() -> None:

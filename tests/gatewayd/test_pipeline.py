@@ -12,9 +12,10 @@ from gatewayd.engines.seam import EngineRequest, TokenSink
 from gatewayd.errors import ClientGone, EngineLost, EngineUnavailable, QueueFull
 from gatewayd.explain.ledger import Ledger
 from gatewayd.metrics import Metrics
-from gatewayd.pipeline import Generation, Pipeline, Work
+from gatewayd.pipeline import Generation, Pipeline
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.pipeline_observers import Observers
+from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import OPERATOR
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import SamplingParams

@@ -17,6 +17,7 @@ from gatewayd.engines.job import Job
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.engines.timeline import NO_ENGINE, Pace
 from gatewayd.explain.causes import AT_ENGINE, CAUSES
+from gatewayd.pipeline import Generation
 from gatewayd.pipeline_live import Live
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.messages import SamplingParams
@@ -208,7 +209,7 @@ def tenant(name: str, used: int = 0) -> dict[str, Any]:
 async def test_the_busiest_tenants_are_shown_and_the_others_counted() -> None:
     names = [f"t{number:03}" for number in range(MOST_ROWS + 50)]
     store = Store([tenant(name, used=at) for at, name in enumerate(names)])
-    live = Live()
+    live = Live[Generation]()
     tenants = TenantRows(cast(Any, store), live)
     reading = tenants.look()
     assert reading is not None

@@ -8,7 +8,7 @@ from typing import Any
 
 from gatewayd.engines.seam import EngineRequest
 from gatewayd.errors import EngineUnavailable
-from gatewayd.pipeline import Work
+from gatewayd.pipeline_work import Work
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import running

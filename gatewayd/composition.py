@@ -108,7 +108,7 @@ def _beside_store(
         control=control,
         recent=recent,
         slo=config.slo,
-        live=live,
+        running=live.generated,
     )
     control.on_promise = metrics.slo.promise
     plugged.metrics(metrics.registry)

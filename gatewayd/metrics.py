@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -18,7 +17,6 @@ from gatewayd.metrics_causes import CauseCollector
 from gatewayd.metrics_fleet import ControlFigures, FleetCollector
 from gatewayd.metrics_requests import RequestCollector
 from gatewayd.metrics_slo import SloCollector
-from gatewayd.pipeline_live import Live
 
 
 class GatewayCollector(Collector):
@@ -77,7 +75,7 @@ class Metrics:
         control: ControlFigures | None = None,
         recent: Recent | None = None,
         slo: SloTable | None = None,
-        live: Live[Any] | None = None,
+        running: Callable[[], Mapping[int | None, int]] = dict,
     ) -> None:
         """Register everything.
 
@@ -89,15 +87,15 @@ class Metrics:
             control: knows what strategies cost.
             recent: keeps the ledgers of the last requests; None for one that nobody asks.
             slo: what classes are promised; None for the defaults.
-            live: the requests that have not ended; None where tokens count at the end.
+            running: tokens of the requests that have not ended, by engine; none where tokens
+                count at the end.
         """
         self.registry = CollectorRegistry()
         build = Gauge(
             "gatewayd_build_info", "Always 1; the version.", ["version"], registry=self.registry
         )
         build.labels(version).set(1)
-        running = {} if live is None else {"running": live.generated}
-        requests = RequestCollector(fleet, model_name, max_model_len, **running)
+        requests = RequestCollector(fleet, model_name, max_model_len, running)
         gateway = GatewayCollector(model_name)
         self.registry.register(FleetCollector(fleet, model_name, control))
         self.registry.register(requests)

@@ -195,7 +195,7 @@ async def test_tokens_count_while_requests_run_and_never_go_back(text: TextModel
         go[3].set()
 
     fleet, live = FakeFleet(script), Live[Generation]()
-    made = Metrics(fleet, "m", version="1", max_model_len=100, live=live)
+    made = Metrics(fleet, "m", version="1", max_model_len=100, running=live.generated)
 
     async def look() -> None:
         await asyncio.sleep(0.01)

@@ -206,14 +206,14 @@ class Generation:
             if waiter is not None and not waiter.done():
                 waiter.set_result(None)
 
-    def gap_observer(self, choice: Choice) -> Callable[[float], None]:
-        """Who is told the seconds between two chunks of a choice that has got its first."""
-        return self._pipeline.metrics.gap_observer(self._handles[choice.prompt_index].replica)
+    def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
+        """Who is told the seconds between chunks of a prompt's choice that has got its first."""
+        return self._pipeline.metrics.gap_observer(self._handles[prompt_index].replica)
 
-    def stop_choice(self, choice: Choice) -> None:
+    def stop_choice(self, index: int) -> None:
         """Give the pages of a choice back that its stop string ended."""
         n = self.work.num_choices
-        prompt, at = divmod(choice.index, n)
+        prompt, at = divmod(index, n)
         if prompt < len(self._handles):
             self._handles[prompt].cancel(at)
 

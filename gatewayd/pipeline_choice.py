@@ -53,6 +53,7 @@ class Choice:
 
     Attributes:
         index: within the answer.
+        prompt_index: of its prompt, within the request.
         is_done: whether it has ended.
         is_corrupted: whether it failed because the model's logits were not numbers.
         finish_reason: ``stop`` or ``length`` once it has; ``tool_calls`` instead of ``stop`` where
@@ -174,7 +175,7 @@ class Choice:
         now = self._clock()
         if self.last is None:
             self.first = now
-            self._observe_gap = self._owner.gap_observer(self)
+            self._observe_gap = self._owner.gap_observer(self.prompt_index)
         else:
             self._observe_gap(now - self.last)
         self.last = now
@@ -212,7 +213,7 @@ class Choice:
             if self._stop is None or self.completion_tokens <= self._options.min_tokens:
                 self._pending.append(text)
             elif self._feed_stop(text):
-                self._owner.stop_choice(self)
+                self._owner.stop_choice(self.index)
                 return
 
     def _feed_stop(self, text: str) -> bool:

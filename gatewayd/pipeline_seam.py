@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 from gatewayd.errors import GatewayError
+from gatewayd.pipeline_progress import Progress
 from gatewayd_engine.messages import TokenLogprobs
-
-if TYPE_CHECKING:
-    from gatewayd.pipeline_choice import Choice
-    from gatewayd.pipeline_progress import Progress
 
 
 class ScoredToken(NamedTuple):
@@ -35,11 +32,11 @@ class ChoiceOwner(Protocol):
     def wake(self) -> None:
         """There is something to take."""
 
-    def gap_observer(self, choice: Choice) -> Callable[[float], None]:
-        """Who is told the seconds between two chunks of a choice that has got its first."""
+    def gap_observer(self, prompt_index: int) -> Callable[[float], None]:
+        """Who is told the seconds between chunks of a prompt's choice that has got its first."""
 
-    def stop_choice(self, choice: Choice) -> None:
-        """A choice ended by itself; the engine may stop."""
+    def stop_choice(self, index: int) -> None:
+        """The choice with this index ended by itself; the engine may stop."""
 
     def fail(self, error: GatewayError) -> None:
         """A choice failed, and so the request."""

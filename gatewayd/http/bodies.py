@@ -6,18 +6,19 @@ are smaller.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping
+from typing import Any
 
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd.fair_queue import on_behalf_of
 from gatewayd.shared_capacity import SharedCapacity
 
-if TYPE_CHECKING:
-    from gatewayd.http.asgi import Scope
-
 FREE_BYTES = 64 * 1024
 _IN_SCOPE, _CLAIM = "gatewayd.bodies", "gatewayd.body"
 _RETRY_SECONDS = 1.0
+
+_Scope = MutableMapping[str, Any]
+"""As in ``asgi``, which reads bodies and is above this."""
 
 
 class Bodies:
@@ -88,12 +89,12 @@ class _Claim:
         self._num_bytes = 0
 
 
-def attach_body_budget(scope: Scope, bodies: Bodies) -> None:
+def attach_body_budget(scope: _Scope, bodies: Bodies) -> None:
     """Count the body of a scope's request against ``bodies``."""
     scope[_IN_SCOPE] = bodies
 
 
-def claim(scope: Scope, num_bytes: int) -> None:
+def claim(scope: _Scope, num_bytes: int) -> None:
     """Reserve so many bytes in total for a request's body, until it is answered.
 
     Raises:
@@ -108,7 +109,7 @@ def claim(scope: Scope, num_bytes: int) -> None:
     held.grow_to(num_bytes)
 
 
-def give_back(scope: Scope) -> None:
+def give_back(scope: _Scope) -> None:
     """Release a request's bytes; it was answered."""
     held: _Claim | None = scope.get(_CLAIM)
     if held is not None:

@@ -59,7 +59,7 @@ _TICK_SECONDS = 0.1
 class Replica:
     """See the module."""
 
-    def __init__(self, index: int, launch: Launch, owner: ReplicaOwner) -> None:
+    def __init__(self, index: int, launch: Launch, owner: ReplicaOwner[Replica]) -> None:
         self.index = index
         self.state = ReplicaState.STARTING
         self.detail = "not started"

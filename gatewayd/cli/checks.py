@@ -9,10 +9,10 @@ import json
 import os
 import resource
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
+from gatewayd.cli.checks_weights import expected_bytes, files_of_weights
+from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.config_slots import NONE
 from gatewayd.cores import available_cores
@@ -34,15 +34,6 @@ ARCHITECTURES = frozenset(
 _MIN_PYTHON = (3, 11)
 _GIB = 1 << 30
 _CPU_KV_BYTES = _GIB
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found: ``text`` says what is, and what to do where it is not well."""
-
-    subject: str
-    state: Literal["ok", "warning", "failure"]
-    text: str
 
 
 def python(config: Config) -> Finding:
@@ -72,8 +63,6 @@ def cpu(config: Config) -> Finding:
 
 def memory(config: Config) -> Finding:
     """Free memory against what the model and the KV cache take."""
-    from gatewayd.cli.checks_weights import expected_bytes
-
     available = _available_bytes()
     device = sizes(config.engine).device
     weights = expected_bytes(config, device)
@@ -178,11 +167,6 @@ def plugins(config: Config) -> Finding:
         if found:
             return Finding("plugins", state, "; ".join(found))
     return Finding("plugins", "ok", f"all {len(chosen)} that are chosen load")
-
-
-def files_of_weights(folder: Path) -> list[Path]:
-    """Files of weights: those of GGUF count where there are no others."""
-    return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
 
 
 def _cpu_features() -> set[str]:

@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-from gatewayd.cli.checks import Finding
+from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.sizes import sizes
 from gatewayd_hooks import children

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from gatewayd.cli.checks import Finding
+from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.config_slots import NONE
 from gatewayd.launch import model_folder

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gatewayd.cli.checks import Finding, files_of_weights
+from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.config_slots import AUTO, NONE
 from gatewayd.launch import model_folder
@@ -42,6 +43,11 @@ def weights(config: Config) -> Finding:
     count = "" if is_gguf else f", {sum(map(len, found))} tensors"
     text = f"{len(paths)} file(s), {size / _GIB:.1f} GiB{count}{_how(spec)}"
     return Finding("weights", "ok", text)
+
+
+def files_of_weights(folder: Path) -> list[Path]:
+    """Files of weights: those of GGUF count where there are no others."""
+    return list(folder.glob("*.safetensors")) or list(folder.glob("*.gguf"))
 
 
 def expected_bytes(config: Config, device: str) -> int:

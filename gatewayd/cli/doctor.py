@@ -10,9 +10,10 @@ from rich.console import Console
 
 from gatewayd.cli import checks, checks_gpu, checks_service, checks_weights
 from gatewayd.cli.common import FAILURE, AsJson, ConfigFile, load_config, print_json
+from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 
-CHECKS: tuple[Callable[[Config], checks.Finding], ...] = (
+CHECKS: tuple[Callable[[Config], Finding], ...] = (
     checks.python,
     checks.torch,
     checks.cpu,

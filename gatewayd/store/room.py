@@ -11,12 +11,11 @@ import os
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from sqlalchemy import Connection
 
 from gatewayd.errors import StoreFull
-from gatewayd.files.vault import Vault
 from gatewayd.store.database import Database
 from gatewayd.store.faults import raise_for_client
 from gatewayd.store.shares import (
@@ -32,6 +31,14 @@ from gatewayd.store.wal import size_of
 
 ACCEPTED = "gatewayd.accepted"
 """The extension of a scope whose request was taken on before, as a line of a batch."""
+
+
+class Contents(Protocol):
+    """Where contents of files are kept beside the database."""
+
+    @property
+    def bytes(self) -> int:
+        """Of all contents, those that are being written too."""
 
 
 class Used(NamedTuple):
@@ -91,13 +98,13 @@ class Room:
     Args:
         file: of the database.
         database: the same, open.
-        vault: with contents.
+        contents: of files.
         limit: bytes.
         floor: bytes.
     """
 
     def __init__(
-        self, file: Path, database: Database, vault: Vault, *, limit: int, floor: int
+        self, file: Path, database: Database, contents: Contents, *, limit: int, floor: int
     ) -> None:
         self.limit = limit
         self.floor = floor
@@ -107,7 +114,7 @@ class Room:
         self.refusals = Counter({"bytes": 0, "free_bytes": 0, "store_bytes": 0})
         self._file = file
         self._database = database
-        self._vault = vault
+        self._contents = contents
 
     async def look(self) -> Used:
         """Measure what is used, and by whom.
@@ -208,7 +215,7 @@ class Room:
             log, free = await asyncio.to_thread(self._look)
         except OSError as error:
             raise_for_client(error)
-        self.used = Used(self._vault.bytes, pages, log, free)
+        self.used = Used(self._contents.bytes, pages, log, free)
         return self.used
 
     def _look(self) -> tuple[int, int]:

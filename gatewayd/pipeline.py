@@ -16,7 +16,7 @@ from functools import cached_property
 import msgspec
 
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import Fleet, Handle, Room
+from gatewayd.engines.seam import Fleet, Handle
 from gatewayd.errors import GatewayError, QueueFull
 from gatewayd.explain import trail
 from gatewayd.explain.causes import ADMISSION
@@ -32,6 +32,7 @@ from gatewayd.pipeline_refused import CLIENT_GONE, mistake_behind, why_of
 from gatewayd.pipeline_settling import charged, when_taken, withdraw
 from gatewayd.pipeline_timing import Timing, queue_timeout, timing_of
 from gatewayd.pipeline_work import Work
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.tenants.account import Ticket
 from gatewayd.tenants.costs import Spent
 from gatewayd_hooks.events import RequestAdmitted, RequestFinished
@@ -243,7 +244,7 @@ class Generation:
 
     # For the answer.
 
-    def room(self, queue: Room) -> Room:
+    def room(self, queue: QueueCapacity) -> QueueCapacity:
         """What may come yet: of the tenant's limits, else of the queue."""
         return queue if self._ticket is None else self._ticket.room(queue)
 

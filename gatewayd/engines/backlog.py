@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gatewayd.engines.job import Job
-from gatewayd.engines.seam import Room
 from gatewayd.errors import QueueFull
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd_hooks.admission import Load
 from gatewayd_hooks.scheduling import Priority
 
@@ -67,10 +67,10 @@ class Backlog:
         raise QueueFull(f"{reason}; try again later", retry_after=wait, by_tokens=by_tokens)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> QueueCapacity:
         """See ``seam.Fleet``."""
         limits = self.limits
-        return Room(
+        return QueueCapacity(
             limits.max_waiting_requests,
             max(0, limits.max_waiting_requests - self.num_requests),
             limits.max_waiting_tokens,

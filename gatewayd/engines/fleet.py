@@ -22,7 +22,7 @@ from gatewayd.engines.pause import Pause
 from gatewayd.engines.pinning import EnginePins
 from gatewayd.engines.replica import Replica
 from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.seam import EngineRequest, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaStatus, TokenSink
 from gatewayd.engines.setup import Launch
 from gatewayd.engines.swapping import EngineSwaps
 from gatewayd.engines.trouble import trouble_of
@@ -33,6 +33,7 @@ from gatewayd.errors import (
 )
 from gatewayd.explain.causes import ADMISSION
 from gatewayd.explain.trail import TimedSpan
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd_engine.messages import (
     Evicted,
     ModelInfo,
@@ -244,7 +245,7 @@ class EngineFleet:
         return next((r.model for r in self._replicas if r.model is not None), None)
 
     @property
-    def room(self) -> Room:
+    def room(self) -> QueueCapacity:
         """See ``seam.Fleet``."""
         return self.backlog.room
 

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from gatewayd.engines.prompt_usage import PromptUsage
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import GatewayError
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd_engine.messages import (
     EngineStats,
     ModelInfo,
@@ -165,24 +166,6 @@ class ReplicaStatus:
     machine: MachineLook | None = None
 
 
-class Room(NamedTuple):
-    """What the queue can take before it refuses.
-
-    Attributes:
-        limit_requests: that may wait.
-        remaining_requests: of those, how many more.
-        limit_tokens: of their prompts.
-        remaining_tokens: of those, how many more.
-        reset_seconds: that the last admitted request has waited; 0 while nothing waits.
-    """
-
-    limit_requests: int
-    remaining_requests: int
-    limit_tokens: int
-    remaining_tokens: int
-    reset_seconds: float
-
-
 class Fleet(Protocol):
     """All engine replicas of the daemon."""
 
@@ -215,7 +198,7 @@ class Fleet(Protocol):
         """
 
     @property
-    def room(self) -> Room:
+    def room(self) -> QueueCapacity:
         """What may wait yet."""
 
     @property

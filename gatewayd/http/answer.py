@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 
-from gatewayd.engines.seam import Room
 from gatewayd.errors import ClientGone, EngineUnavailable, GatewayError, QueueFull
 from gatewayd.http.answer_headers import answer_headers
 from gatewayd.http.asgi import Header
@@ -16,6 +15,7 @@ from gatewayd.http.wire import Identity
 from gatewayd.pipeline import Generation
 from gatewayd.pipeline_choice import Choice
 from gatewayd.pipeline_seam import ScoredToken
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.text.tokenizer import Tokenizer
 from gatewayd_hooks.parsing import Part
 from gatewayd_hooks.protocols import Delta, Refusal, Timing, Usage
@@ -50,7 +50,7 @@ class Answer:
         generation: Generation,
         identity: Identity,
         tokenizer: Tokenizer,
-        room: Callable[[], Room],
+        room: Callable[[], QueueCapacity],
     ) -> None:
         """Read a generation.
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gatewayd.engines.seam import Room
 from gatewayd.http.asgi import Header
 from gatewayd.http.durations import go_duration
 from gatewayd.pipeline import Generation
+from gatewayd.queue_capacity import QueueCapacity
 
 
-def answer_headers(generation: Generation, room: Room) -> list[Header]:
+def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:
     """Headers as OpenAI's clients and browsers' tools know them.
 
     ``server-timing`` has milliseconds of what has begun: a stream's headers are sent with its

@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gatewayd.engines.seam import Room
 from gatewayd.errors import PermissionDenied
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.store.ids import new_id
 from gatewayd.tenants.costs import Asked, Entry, Spent
 from gatewayd.tenants.grants import Grant
@@ -158,7 +158,7 @@ class Ticket:
         if self._mark_slot is not None:
             self._ledger.marks.write(self._mark_slot, generated, prompt, cached)
 
-    def room(self, queue: Room) -> Room:
+    def room(self, queue: QueueCapacity) -> QueueCapacity:
         """What may come yet, for the answer's headers."""
         return self._gate.room(queue)
 

@@ -8,9 +8,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from typing import Any, NamedTuple
 
-from gatewayd.engines.seam import Room
 from gatewayd.errors import RateLimited
 from gatewayd.http.durations import go_duration
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.tenants.costs import Asked
 
 _MINUTE = 60.0
@@ -215,7 +215,7 @@ class Gate:
         if self._tokens is not None:
             self._tokens.take(used - taken)
 
-    def room(self, queue: Room) -> Room:
+    def room(self, queue: QueueCapacity) -> QueueCapacity:
         """What may come yet: of the limits that there are, else of the queue."""
         room, resets = queue, [0.0]
         if (bucket := self._work.bucket) is not None:

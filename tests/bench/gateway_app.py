@@ -25,11 +25,12 @@ from gatewayd import collector
 from gatewayd.config import Config
 from gatewayd.durable import Durable
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import Receive, Scope, Send
 from gatewayd.http.services import Services
 from gatewayd.metrics import Metrics
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.server import server_config
 from gatewayd.tenants.actions import action_of, body_of
 from gatewayd.text.model import TextModel
@@ -96,7 +97,7 @@ class FreeFleet:
     is_ready = True
     condition = "ready"
     num_pending = 0
-    room = Room(2048, 2048, 4_000_000, 4_000_000, 0.0)
+    room = QueueCapacity(2048, 2048, 4_000_000, 4_000_000, 0.0)
 
     def __init__(self) -> None:
         self._running: list[Running] = []

@@ -7,9 +7,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
 from gatewayd.engines.prompt_usage import PromptUsage
-from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, Room, TokenSink
+from gatewayd.engines.seam import EngineRequest, ReplicaState, ReplicaStatus, TokenSink
 from gatewayd.engines.timeline import Timeline
 from gatewayd.errors import EngineUnavailable, GatewayError
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd_engine.messages import EngineStats, ModelInfo, TokenLogprobs
 from gatewayd_engine.messages_look import MachineLook
 
@@ -187,7 +188,7 @@ class FakeFleet:
         self.model: ModelInfo | None = model or model_info()
         self.is_ready = True
         self.num_pending = 0
-        self.room = Room(10, 7, 1000, 900, 0.012)
+        self.room = QueueCapacity(10, 7, 1000, 900, 0.012)
 
     @property
     def condition(self) -> str:

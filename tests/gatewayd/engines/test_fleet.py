@@ -12,8 +12,8 @@ import pytest
 
 from gatewayd.engines.backlog import QueueLimits
 from gatewayd.engines.routing import FAULT_LIMIT
-from gatewayd.engines.seam import Room
 from gatewayd.errors import EngineUnavailable, NumericalError, QueueFull, ServerStopping
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
 
 Make = Callable[..., Awaitable[Any]]
@@ -120,7 +120,7 @@ async def test_the_cap_on_requests_refuses_with_a_hint(make_fleet: Make) -> None
 
 async def test_the_room_left_is_what_the_caps_leave(make_fleet: Make) -> None:
     setup = await make_fleet(FAKE_FAULTS="hold", limits=QueueLimits(3, 1000))
-    assert setup.fleet.room == Room(3, 3, 1000, 1000, 0.0)
+    assert setup.fleet.room == QueueCapacity(3, 3, 1000, 1000, 0.0)
     setup.generate([1, 2], 1)
     assert setup.fleet.room[:4] == (3, 2, 1000, 998)
 

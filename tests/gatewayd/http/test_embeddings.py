@@ -10,8 +10,8 @@ import numpy as np
 import openai
 import pytest
 
-from gatewayd.engines.seam import Room
 from gatewayd.errors import NumericalError
+from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import (
     CONTEXT,
@@ -336,7 +336,7 @@ async def test_a_chat_comes_between_very_many_prompts(text: TextModel) -> None:
             await (pools() if job.request.params.pooling else says([300, 301]))(job)
 
     fleet = FakeFleet(one_by_one)
-    fleet.room = Room(1000, 1000, 10**6, 10**6, 0.0)
+    fleet.room = QueueCapacity(1000, 1000, 10**6, 10**6, 0.0)
     wave = 4 * model_info().max_batch_tokens // len(prompts[0])
     async with running(text, fleet) as gateway:
         asking = asyncio.create_task(gateway.openai.embeddings.create(model="nano", input=prompts))
@@ -360,7 +360,7 @@ async def test_a_client_that_leaves_between_prompts_has_no_more_of_them(text: Te
         await (pools() if len(gateway.fleet.jobs) <= 4 else hangs)(job)
 
     fleet = FakeFleet(some)
-    fleet.room = Room(1000, 1000, 10**6, 10**6, 0.0)
+    fleet.room = QueueCapacity(1000, 1000, 10**6, 10**6, 0.0)
     async with running(text, fleet) as gateway:
         asking = asyncio.create_task(gateway.openai.embeddings.create(model="nano", input=prompts))
         await until(lambda: len(fleet.jobs) == 8)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from gatewayd.http.asgi import Header
-from gatewayd.http.durations import go_duration
 from gatewayd.pipeline import Generation
 from gatewayd.queue_capacity import QueueCapacity
+from gatewayd.tenants.limits import go_duration
 
 
 def answer_headers(generation: Generation, room: QueueCapacity) -> list[Header]:

@@ -9,7 +9,6 @@ from contextvars import ContextVar
 from typing import Any, NamedTuple
 
 from gatewayd.errors import RateLimited
-from gatewayd.http.durations import go_duration
 from gatewayd.queue_capacity import QueueCapacity
 from gatewayd.tenants.costs import Asked
 
@@ -256,3 +255,15 @@ class Gate:
         refusal = RateLimited(message, retry_after=seconds, headers=told)
         refusal.offers = [{"after_seconds": math.ceil(1000 * seconds) / 1000}]
         return refusal
+
+
+def go_duration(seconds: float) -> str:
+    """As OpenAI writes them, after Go's ``time.Duration``: ``12ms``, ``1.5s``, ``6m0s``."""
+    if seconds < 1:
+        return f"{round(1000 * seconds)}ms" if seconds > 0 else "0s"
+    minutes, rest = divmod(round(seconds, 3), 60)
+    hours, minutes = divmod(int(minutes), 60)
+    shown = f"{rest:.3f}".rstrip("0").rstrip(".") + "s"
+    if hours:
+        return f"{hours}h{minutes}m{shown}"
+    return f"{minutes}m{shown}" if minutes else shown

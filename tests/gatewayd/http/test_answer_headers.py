@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from gatewayd.errors import QueueFull
-from gatewayd.http.durations import go_duration
+from gatewayd.tenants.limits import go_duration
 from gatewayd.text.model import TextModel
 from tests.gatewayd.fake_fleet import FakeFleet, Job
 from tests.gatewayd.gateway import CHAT, COMPLETION, running

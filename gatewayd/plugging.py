@@ -15,8 +15,8 @@ from gatewayd import slots
 from gatewayd.authoring.health import unimportable
 from gatewayd.config import Config
 from gatewayd.engines.admitting import FencedAdmission
+from gatewayd.engines.guarded_executor import GuardedExecutor
 from gatewayd.engines.routing import FencedRouter
-from gatewayd.engines.starting import GuardedExecutor
 from gatewayd.observing import Told, observers_of
 from gatewayd.parsing import ModelParsers, load_parsers
 from gatewayd.pipeline_observers import Observers

@@ -12,14 +12,9 @@ from enum import Enum
 
 from gatewayd.engines.patience import Patience
 from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 _BACKOFF_SECONDS = (1.0, 2.0, 4.0)
-_START_SECONDS = 10.0
 _REAP_SECONDS = 10.0
 _CRASHES = frozenset((signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT))
 _CRASHES |= {signal.SIGINT}  # engines ignore it, but Python ends by it after a KeyboardInterrupt
@@ -80,40 +75,6 @@ class FencedProcess:
 
     def _warn(self, method: str, error: Exception) -> None:
         _log.error("%s of the executor's process %d failed: %r", method, self.pid, error)
-
-
-class GuardedExecutor:
-    """An executor whose calls are timed, and interrupted when they do not come back.
-
-    Args:
-        executor: opened and closed with this.
-        name: of the strategy.
-        ledger: keeps its account.
-        watchdog: interrupts it.
-    """
-
-    def __init__(
-        self, executor: ExecutorStrategy, name: str, ledger: Ledger, watchdog: Watchdog
-    ) -> None:
-        self._watched = ledger.watch(Kind.EXECUTOR, name, executor)
-        self._watchdog = watchdog
-
-    def open(self, resources: GatewayResources) -> None:
-        """See ``ExecutorStrategy``."""
-        self._watched.open(resources)
-
-    def close(self) -> None:
-        """See ``ExecutorStrategy``."""
-        self._watched.close()
-
-    def start(self, command: EngineCommand) -> EngineProcess:
-        """See ``ExecutorStrategy``."""
-        self._watchdog.arm(_START_SECONDS)
-        try:
-            process: EngineProcess = self._watched.start(command)
-            return process
-        finally:
-            self._watchdog.disarm()
 
 
 def start(executor: ExecutorStrategy, command: EngineCommand) -> FencedProcess:

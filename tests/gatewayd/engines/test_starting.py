@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from gatewayd.engines.guarded_executor import GuardedExecutor
 from gatewayd.engines.patience import Patience
-from gatewayd.engines.starting import Ending, FencedProcess, GuardedExecutor, bury, start
+from gatewayd.engines.starting import Ending, FencedProcess, bury, start
 from gatewayd_hooks.execution import EngineCommand
 from gatewayd_hooks.fence import StrategyHang
 from gatewayd_hooks.ledger import Ledger
@@ -58,7 +59,7 @@ def test_a_process_whose_methods_raise_raises_nothing(caplog: pytest.LogCaptureF
 
 
 def test_one_that_hangs_is_interrupted_and_charged(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gatewayd.engines.starting._START_SECONDS", 0.2)
+    monkeypatch.setattr("gatewayd.engines.guarded_executor._START_SECONDS", 0.2)
     ledger = Ledger(0.05)
     executor = GuardedExecutor(
         _starts(lambda: time.sleep(60)), "far", ledger, Watchdog(ledger, 5.0)

@@ -12,7 +12,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 
 from gatewayd import slots
-from gatewayd.authoring.health import unimportable
+from gatewayd.authoring.probe_process import unimportable
 from gatewayd.config import Config
 from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.engines.guarded_executor import GuardedExecutor

@@ -12,8 +12,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gatewayd.authoring.health import unimportable
 from gatewayd.authoring.kit import PLUGINS, RECORD, conformance_of
+from gatewayd.authoring.probe_process import unimportable
 from gatewayd_hooks import children
 from gatewayd_hooks.catalog import GROUP, Catalog, Entry
 from gatewayd_hooks.errors import PluginError, nearest

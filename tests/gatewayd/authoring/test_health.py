@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd.authoring import health
-from gatewayd.authoring.health import Checkup, Problem, check
+from gatewayd.authoring import health, probe_process
+from gatewayd.authoring.health import Checkup, check
+from gatewayd.authoring.probe_process import Problem
 from gatewayd_hooks.catalog import Catalog, Entry
 
 SOUND = """
@@ -164,7 +165,7 @@ def test_two_that_offer_one_name_are_both_named(found: dict[str, Checkup]) -> No
 def test_one_that_hangs_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "module_hangs.py").write_text("import time; time.sleep(600)\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(health, "_PROBE_SECONDS", 1)
+    monkeypatch.setattr(probe_process, "_PROBE_SECONDS", 1)
     (checkup,) = check(Catalog([entry("hangs")]), (), {})
     assert only(checkup).text == "does not load within 1 s"
 

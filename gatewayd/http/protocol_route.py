@@ -24,6 +24,7 @@ from gatewayd.http.asgi import (
 from gatewayd.http.departure import departure_of
 from gatewayd.http.gateway import Exchange, ServedGateway
 from gatewayd.http.pieces import Pieces
+from gatewayd.http.rights import ProtocolEndpoint
 from gatewayd.http.services import Services
 from gatewayd.tenants.principal import principal_of
 from gatewayd_hooks.protocols import (
@@ -82,7 +83,7 @@ class Leaving:
             self._task.cancel()
 
 
-class ProtocolRoute:
+class ProtocolRoute(ProtocolEndpoint):
     """All methods of one path.
 
     Attributes:

@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from starlette.routing import BaseRoute, Route
 
 from gatewayd.errors import NotFound, PermissionDenied
-from gatewayd.http.protocol_route import ProtocolRoute
 from gatewayd.tenants.principal import (
     BATCHES,
     EVERYTHING,
@@ -58,6 +57,10 @@ _OURS: Mapping[str, Iterable[str]] = {
 OURS = {path: right for right, paths in _OURS.items() for path in paths}
 
 
+class ProtocolEndpoint:
+    """What serves a path of a protocol: for whoever may use a model."""
+
+
 class Rights:
     """Of the paths of an app.
 
@@ -73,7 +76,7 @@ class Rights:
         for route in routes:
             if not isinstance(route, Route):
                 continue
-            is_protocol = isinstance(route.endpoint, ProtocolRoute)
+            is_protocol = isinstance(route.endpoint, ProtocolEndpoint)
             right = INFER if is_protocol else OURS.get(route.path, EVERYTHING)
             if route.param_convertors:
                 self._patterns.append((route, right))

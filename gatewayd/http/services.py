@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Protocol
+
+from starlette.routing import Route
 
 from gatewayd.engines.seam import Fleet
 from gatewayd.errors import (
@@ -21,8 +23,9 @@ from gatewayd.errors import (
 )
 from gatewayd.explain.causes import GRAMMAR, WAITED_ENGINE
 from gatewayd.explain.trail import TimedSpan
-from gatewayd.fair_queue import on_behalf_of
+from gatewayd.fair_queue import QueueStats, on_behalf_of
 from gatewayd.guides.checks import GuideChecks
+from gatewayd.http.asgi import App
 from gatewayd.http.structured import Wish
 from gatewayd.metrics import Metrics
 from gatewayd.parsing import ModelParsers
@@ -30,15 +33,12 @@ from gatewayd.pipeline import Generation, Pipeline
 from gatewayd.pipeline_live import Live
 from gatewayd.pipeline_observers import Observers
 from gatewayd.tenants.principal import current_principal
+from gatewayd.tenants.tenancy import Tenancy
 from gatewayd.text.model import TextModel
 from gatewayd_engine.messages import ModelInfo
 from gatewayd_hooks.detection import Detector
 from gatewayd_hooks.guiding import GuideSpec
 from gatewayd_hooks.protocols import ProtocolStrategy
-
-if TYPE_CHECKING:
-    from gatewayd.durable import Durable
-
 
 _FAULT_SECONDS = 5.0
 """That a refusal is looked into, to say which part it is about."""
@@ -63,6 +63,28 @@ class Limits:
     thread_bytes: int = 32 * 1024
     ping_seconds: float = 15.0
     load_seconds: float = 60.0
+
+
+class StoredResources(Protocol):
+    """What outlives the process, as far as the HTTP side serves it."""
+
+    @property
+    def tenancy(self) -> Tenancy:
+        """Who may come in, and what they may use."""
+
+    @property
+    def queues(self) -> Mapping[str, QueueStats]:
+        """How the queues for it stand."""
+
+    @property
+    def refusals(self) -> Mapping[str, int]:
+        """How many objects were too many of a tenant's, by their kind."""
+
+    def routes(self, services: Services) -> list[Route]:
+        """Every route of what is kept."""
+
+    def answer_with(self, app: App) -> None:
+        """Take what answers requests that the daemon itself makes: no key is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +125,7 @@ class Services:
     live: Live[Generation] = field(default_factory=Live)
     parsers: ModelParsers = field(default_factory=ModelParsers)
     protocols: Sequence[tuple[str, ProtocolStrategy]] = ()
-    durable: Durable | None = None
+    durable: StoredResources | None = None
     detector: Callable[[], Detector | None] = lambda: None
     guides: GuideChecks | None = None
     clock: Callable[[], float] = time.monotonic

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest
@@ -36,6 +36,57 @@ def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dic
             call["id"] = parsers.call_id(call["id"])
         shown.append(one)
     return shown
+
+
+def chat_messages(
+    instructions: str | None, items: Iterable[dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Items of a conversation, as responses keep them, as chat messages.
+
+    What an assistant thinks, says and calls is one message.
+    """
+    turns: list[dict[str, Any]] = []
+    if instructions is not None:
+        turns.append({"role": "system", "content": instructions})
+    for item in items:
+        match item["type"]:
+            case "message" if item["role"] != "assistant":
+                turns.append({"role": item["role"], "content": _text(item["content"])})
+            case "message":
+                turn = _assistant(turns, "content", "tool_calls")
+                turn["content"] = _text(item["content"])
+            case "function_call":
+                function = {"name": item["name"], "arguments": item["arguments"]}
+                call = {"id": item["call_id"], "type": "function", "function": function}
+                _assistant(turns).setdefault("tool_calls", []).append(call)
+            case "function_call_output":
+                output = item["output"]
+                text = output if isinstance(output, str) else _text(output)
+                turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
+            case _:
+                thought = _text(item.get("content") or item["summary"])
+                if thought:
+                    _assistant(turns, "reasoning", "content", "tool_calls")["reasoning"] = thought
+    return [_complete(turn) for turn in turns]
+
+
+def _assistant(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
+    """The assistant's turn that goes on; another one where it has any of these."""
+    is_over = not turns or turns[-1]["role"] != "assistant"
+    if is_over or any(name in turns[-1] for name in unless):
+        turns.append({"role": "assistant"})
+    return turns[-1]
+
+
+def _complete(turn: dict[str, Any]) -> dict[str, Any]:
+    """Reasoning that nothing followed is a turn without words."""
+    if turn["role"] == "assistant" and "content" not in turn and "tool_calls" not in turn:
+        return {**turn, "content": ""}
+    return turn
+
+
+def _text(parts: Sequence[dict[str, Any]]) -> str:
+    return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
 def _check_arguments(messages: Sequence[Message]) -> None:

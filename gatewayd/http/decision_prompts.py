@@ -8,7 +8,7 @@ from string import ascii_uppercase
 from typing import Any, NamedTuple
 
 from gatewayd.errors import InvalidRequest
-from gatewayd.http.conversation import for_template
+from gatewayd.http.conversation import chat_messages, for_template
 from gatewayd.http.schema.decisions import (
     ChoiceQuestion,
     DecisionItem,
@@ -18,7 +18,6 @@ from gatewayd.http.schema.decisions import (
 )
 from gatewayd.http.schema.messages import Message
 from gatewayd.parsing import ModelParsers
-from gatewayd.responses.items import messages as chat_messages
 
 _MAX_JSON_BYTES = 256 * 1024
 _MAX_JSON_LEVELS = 32

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gatewayd.errors import GatewayError, InvalidRequest
+from gatewayd.http.conversation import chat_messages
 from gatewayd.http.sampling import tier_of
 from gatewayd.http.schema.responses import (
     LOGPROBS,
@@ -16,7 +17,6 @@ from gatewayd.http.schema.responses import (
     NamedChoice,
     ResponseRequest,
 )
-from gatewayd.responses.items import messages
 from gatewayd_hooks.protocols import Usage
 
 _NAMES = (
@@ -63,7 +63,7 @@ def input_body(request: InputTable, items: Iterable[dict[str, Any]]) -> dict[str
         InvalidRequest: they do not fit together.
     """
     body: dict[str, Any] = {
-        "messages": messages(request.instructions, items),
+        "messages": chat_messages(request.instructions, items),
         "reasoning_effort": None if request.reasoning is None else request.reasoning.effort,
     }
     if request.tools:

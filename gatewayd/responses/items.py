@@ -1,8 +1,8 @@
-"""Items of a conversation: as requests bring them, as they are kept, as chat messages."""
+"""Items of a conversation: as requests bring them, and as they are kept."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -77,52 +77,6 @@ def kept(
         found.append(_kept(item, item_id) if named is None else _again(named, item_id))
         ids.add(found[-1]["id"])
     return found
-
-
-def messages(instructions: str | None, items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A conversation as chat knows it: what an assistant thinks, says and calls is one message."""
-    turns: list[dict[str, Any]] = []
-    if instructions is not None:
-        turns.append({"role": "system", "content": instructions})
-    for item in items:
-        match item["type"]:
-            case "message" if item["role"] != "assistant":
-                turns.append({"role": item["role"], "content": _text(item["content"])})
-            case "message":
-                turn = _assistant(turns, "content", "tool_calls")
-                turn["content"] = _text(item["content"])
-            case "function_call":
-                function = {"name": item["name"], "arguments": item["arguments"]}
-                call = {"id": item["call_id"], "type": "function", "function": function}
-                _assistant(turns).setdefault("tool_calls", []).append(call)
-            case "function_call_output":
-                output = item["output"]
-                text = output if isinstance(output, str) else _text(output)
-                turns.append({"role": "tool", "tool_call_id": item["call_id"], "content": text})
-            case _:
-                thought = _text(item.get("content") or item["summary"])
-                if thought:
-                    _assistant(turns, "reasoning", "content", "tool_calls")["reasoning"] = thought
-    return [_complete(turn) for turn in turns]
-
-
-def _assistant(turns: list[dict[str, Any]], *unless: str) -> dict[str, Any]:
-    """The assistant's turn that goes on; another one where it has any of these."""
-    is_over = not turns or turns[-1]["role"] != "assistant"
-    if is_over or any(name in turns[-1] for name in unless):
-        turns.append({"role": "assistant"})
-    return turns[-1]
-
-
-def _complete(turn: dict[str, Any]) -> dict[str, Any]:
-    """Reasoning that nothing followed is a turn without words."""
-    if turn["role"] == "assistant" and "content" not in turn and "tool_calls" not in turn:
-        return {**turn, "content": ""}
-    return turn
-
-
-def _text(parts: Sequence[dict[str, Any]]) -> str:
-    return "".join(part.get("text") or part.get("refusal") or "" for part in parts)
 
 
 def _kept(item: InputItem, item_id: str | None) -> dict[str, Any]:

@@ -11,8 +11,9 @@ import pytest
 from openai.types.responses import ResponseStreamEvent
 from pydantic import TypeAdapter
 
+from gatewayd.http.conversation import chat_messages
 from gatewayd.http.schema.responses import InputItem
-from gatewayd.responses.items import kept, messages
+from gatewayd.responses.items import kept
 from gatewayd.responses.output import Output
 from gatewayd_hooks.parsing import Arguments, Part, Reasoning, Text, ToolCall
 
@@ -45,7 +46,7 @@ def test_what_an_assistant_thinks_says_and_calls_is_one_message() -> None:
         ]
     ]
     function = {"name": "f", "arguments": "{}"}
-    assert messages("s", kept(given)) == [
+    assert chat_messages("s", kept(given)) == [
         {"role": "system", "content": "s"},
         {"role": "user", "content": "q"},
         {
@@ -69,7 +70,7 @@ def test_what_an_assistant_refused_is_what_it_said() -> None:
     item = InputItem.model_validate({"role": "assistant", "content": parts})
     (shown,) = kept([item])
     assert shown["content"] == parts
-    assert messages(None, [shown]) == [{"role": "assistant", "content": "I will not."}]
+    assert chat_messages(None, [shown]) == [{"role": "assistant", "content": "I will not."}]
 
 
 def told(parts: list[Part], status: str = "completed") -> tuple[list[dict[str, Any]], Output]:

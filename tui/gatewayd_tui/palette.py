@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterator
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from textual.binding import Binding
 from textual.command import DiscoveryHit, Hit, Hits, Provider
 
-from gatewayd_tui.screens.base import ConsoleScreen
-
-if TYPE_CHECKING:
-    from gatewayd_tui.app import Console
+from gatewayd_tui.screens.base import ConsoleApp, ConsoleScreen
 
 
 class Command(NamedTuple):
@@ -68,8 +65,8 @@ class Commands(Provider):
         return partial(self._console.do, command.screen, command.action)
 
     @property
-    def _console(self) -> Console:
-        return cast("Console", self.app)
+    def _console(self) -> ConsoleApp:
+        return cast("ConsoleApp", self.app)
 
 
 def own_bindings(screen: type[ConsoleScreen]) -> list[Binding]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, cast
+from typing import Any, ClassVar, Protocol, cast
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -14,14 +14,56 @@ from textual.screen import Screen
 from textual.widgets import Footer, Input
 
 from gatewayd_tui.changes import Change
-from gatewayd_tui.client import Lost, Refused
+from gatewayd_tui.client import Lost, Refused, Source
+from gatewayd_tui.plugged import Added
 from gatewayd_tui.state import State
 from gatewayd_tui.widgets.confirm import Confirm
 from gatewayd_tui.widgets.frame import Banner, ScreenLine, StatusLine
 from gatewayd_tui.widgets.table import LiveTable
 
-if TYPE_CHECKING:
-    from gatewayd_tui.app import Console
+
+class ConsoleApp(Protocol):
+    """What screens and the palette use of the application.
+
+    Attributes:
+        source: a daemon or a recording.
+        added: by plugins.
+        pages: every screen, those of plugins last.
+    """
+
+    source: Source
+    added: Added
+    pages: tuple[type[ConsoleScreen], ...]
+
+    @property
+    def shown(self) -> State:
+        """What screens show."""
+
+    @property
+    def can_change(self) -> bool:
+        """Whether changes are offered and made."""
+
+    @property
+    def why_not(self) -> str:
+        """Why nothing can be changed."""
+
+    def marks(self) -> list[str]:
+        """How the console itself stands, for the first line."""
+
+    def titles(self) -> list[tuple[str, str]]:
+        """Keys and titles of the screens that have a key."""
+
+    def page(self) -> ConsoleScreen | None:
+        """The screen that is open, below dialogs."""
+
+    async def do(self, name: str, action: str | None) -> None:
+        """Open a screen and run one of its actions."""
+
+    def place_of(self, request: str) -> str:
+        """The screen that a request is on now."""
+
+    def visit(self, name: str, request: str) -> object:
+        """Open a screen at a request."""
 
 
 class ConsoleScreen(Screen[None]):
@@ -44,9 +86,9 @@ class ConsoleScreen(Screen[None]):
     ]
 
     @property
-    def console(self) -> Console:
+    def console(self) -> ConsoleApp:
         """The application."""
-        return cast("Console", self.app)
+        return cast("ConsoleApp", self.app)
 
     @abstractmethod
     def body(self) -> ComposeResult:

@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Generic, Protocol, TypeVar
 
 from gatewayd_lang.pieces import Expression
 
-if TYPE_CHECKING:
-    from gatewayd_lang.state import State
+
+class Branch(Protocol):
+    """What is read of a branch; every ``State`` has it."""
+
+    def __getitem__(self, name: str) -> str:
+        """A variable; waits for it."""
+        ...
+
+    @property
+    def branch_text(self) -> str:
+        """What it has appended since it was forked; waits for it."""
+        ...
+
+
+BranchT = TypeVar("BranchT", bound=Branch)
 
 
 @dataclass(frozen=True)
-class Joined(Expression):
+class Joined(Expression, Generic[BranchT]):
     """What branches have said since they were forked. Appending it appends their texts.
 
     Attributes:
@@ -21,7 +34,7 @@ class Joined(Expression):
         separator: between their texts.
     """
 
-    forks: tuple[State, ...]
+    forks: tuple[BranchT, ...]
     separator: str
 
     def __getitem__(self, name: str) -> list[str]:
@@ -38,7 +51,7 @@ class Joined(Expression):
         return [fork.branch_text for fork in self.forks]
 
 
-def join(forks: Sequence[State], separator: str = "\n") -> Joined:
+def join(forks: Sequence[BranchT], separator: str = "\n") -> Joined[BranchT]:
     """Bring branches together, to read their variables and to append what they have said.
 
     Args:

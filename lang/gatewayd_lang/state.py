@@ -254,7 +254,7 @@ class State:
             fork._transcript = self._transcript.copy()
             fork._forked_at = len(self._transcript.text)
 
-    def _append_joined(self, joined: Joined) -> None:
+    def _append_joined(self, joined: Joined[State]) -> None:
         self._flush()
         for fork in joined.forks:
             fork._flush()

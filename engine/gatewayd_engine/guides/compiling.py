@@ -164,7 +164,7 @@ class Compiler:
             limits.cached, limits.cached_bytes, lambda one: one.num_bytes
         )
         self._alive: WeakValueDictionary[_Key, Compiled] = WeakValueDictionary()
-        self._queue = CompileQueue(_AT_ONCE)
+        self._queue: CompileQueue[Compiled] = CompileQueue(_AT_ONCE)
         self._working: list[Compiled] = []
 
     @property

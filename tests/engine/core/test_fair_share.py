@@ -32,7 +32,7 @@ class Bench:
 
     def __init__(self, threads: int) -> None:
         self.clock = Clock()
-        self.turns = CompileQueue(threads, self.clock)
+        self.turns: CompileQueue[Compiled] = CompileQueue(threads, self.clock)
         self.wanted: list[Any] = []
 
     def add(self, tenant: str) -> None:

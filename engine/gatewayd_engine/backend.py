@@ -33,8 +33,7 @@ from gatewayd_engine.rows import Rows
 from gatewayd_engine.runner import Runner, StepRunner
 from gatewayd_engine.tuning.products import STAGE
 from gatewayd_engine.tuning.tuning import Tuning, tuning_of
-from gatewayd_hooks.logits import Penalise, PenaltyColumns
-from gatewayd_hooks.speculation import CaptureLaunches, DraftModel
+from gatewayd_hooks.resources import CaptureLaunches, DraftModel, Penalise, PenaltyColumns
 
 Progress = Callable[[str, float], None]
 _CPU_KV_BYTES = 1 << 30

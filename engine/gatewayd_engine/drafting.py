@@ -17,7 +17,7 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import load
 from gatewayd_engine.model.parts import Parts
 from gatewayd_engine.model.spec import read_spec
-from gatewayd_hooks.speculation import DraftModel
+from gatewayd_hooks.resources import DraftModel
 
 _log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 
 from gatewayd_engine.drafting import Target
-from gatewayd_hooks.speculation import Heads
+from gatewayd_hooks.resources import Heads
 
 PREDICTOR = "predictor"
 """The kind that foresees attention; the others are for drafters."""

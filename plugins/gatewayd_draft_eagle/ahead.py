@@ -12,7 +12,7 @@ from gatewayd_draft_eagle.layer import Entered, Layer
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from gatewayd_hooks.speculation import CaptureLaunches, TargetModel
+    from gatewayd_hooks.resources import CaptureLaunches, TargetModel
 
 
 class Pairs(NamedTuple):

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gatewayd_draft_eagle.config import EagleConfig
-    from gatewayd_hooks.resources import EngineResources
-    from gatewayd_hooks.speculation import TargetModel
+    from gatewayd_hooks.resources import EngineResources, TargetModel
 
 _NOTHING = -2  # is never before a sequence's last token
 

@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gatewayd_draft_medusa.config import MedusaConfig
-    from gatewayd_hooks.resources import EngineResources
-    from gatewayd_hooks.speculation import RunPadded, TargetModel
+    from gatewayd_hooks.resources import EngineResources, RunPadded, TargetModel
 
 _NOTHING = -2  # is never before a sequence's last token
 

@@ -14,7 +14,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gatewayd_hooks.speculation import DraftBatch, DraftModel, Drafts, GuessingModel
+from gatewayd_hooks.resources import DraftModel
+from gatewayd_hooks.speculation import DraftBatch, Drafts, GuessingModel
 
 if TYPE_CHECKING:
     from gatewayd_draft_model.config import DraftModelConfig

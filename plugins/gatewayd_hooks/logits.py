@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+# Penalties are in the resources; plugins import them from here, too.
+from gatewayd_hooks.resources import Penalise as Penalise
+from gatewayd_hooks.resources import PenaltyColumns as PenaltyColumns
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
@@ -62,50 +64,6 @@ class SamplingView(Protocol):
     @property
     def extra(self) -> dict[str, Any]:
         """Parameters for plugins, from the request's ``extra_args``."""
-
-
-@dataclass(frozen=True, slots=True)
-class PenaltyColumns:
-    """What rows have seen, and how much they mind.
-
-    Attributes:
-        seen: tokens of prompt and output, bool, shape ``[seen lines, vocab]``.
-        seen_line: int64, shape ``[rows]``: each row's line of ``seen``, -1 for none.
-        counts: how often a token was put out, int32, shape ``[count lines, vocab]``.
-        count_line: int64, shape ``[rows]``: each row's line of ``counts``, -1 for none.
-        repetition: divides positive logits of seen tokens and multiplies others, float32
-            ``[rows]``.
-        frequency: subtracted for each occurrence, float32 ``[rows]``.
-        presence: subtracted once, float32 ``[rows]``.
-    """
-
-    seen: torch.Tensor
-    seen_line: torch.Tensor
-    counts: torch.Tensor
-    count_line: torch.Tensor
-    repetition: torch.Tensor
-    frequency: torch.Tensor
-    presence: torch.Tensor
-
-
-class Penalise(Protocol):
-    """Penalises tokens that have been seen in one pass of a device; see ``EngineResources``."""
-
-    def __call__(
-        self,
-        logits: torch.Tensor,
-        index: torch.Tensor,
-        rows: torch.Tensor,
-        columns: PenaltyColumns,
-    ) -> None:
-        """First repetition, then frequency and presence, in place.
-
-        Args:
-            logits: as ``LogitsProcessor.apply`` is given them.
-            index: which lines of ``logits`` to change, int64, shape ``[n]``; on the CPU.
-            rows: the row of each of those lines, int64, shape ``[n]``; on the CPU.
-            columns: what the rows have seen, on the device.
-        """
 
 
 class LogitsProcessor(Strategy, Protocol):

@@ -8,81 +8,22 @@ time, never quality.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
+# Models are in the resources; plugins import them from here, too.
+from gatewayd_hooks.resources import CaptureLaunches as CaptureLaunches
+from gatewayd_hooks.resources import DraftModel as DraftModel
+from gatewayd_hooks.resources import Heads as Heads
+from gatewayd_hooks.resources import RunPadded as RunPadded
+from gatewayd_hooks.resources import TargetModel as TargetModel
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     import numpy as np
     import torch
     from numpy.typing import NDArray
 
     from gatewayd_hooks.resources import EngineResources
-
-
-class TargetModel(Protocol):
-    """What a drafter may use of the model it guesses for, once that is loaded.
-
-    Attributes:
-        hidden_size: of its hidden states.
-        dtype: of its hidden states.
-    """
-
-    hidden_size: int
-    dtype: torch.dtype
-
-    def embed(self, ids: torch.Tensor) -> torch.Tensor:
-        """Input embeddings ``[n, hidden_size]`` of token ids ``[n]``."""
-
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Scores of the vocabulary, float32 ``[n, vocab_size]``, of ``[n, hidden_size]``."""
-
-
-class Heads(NamedTuple):
-    """Small networks that were trained on the hidden states of a model.
-
-    Attributes:
-        tensors: their weights by name, in the model's type of numbers.
-        facts: what ``heads.json`` says of them.
-    """
-
-    tensors: dict[str, torch.Tensor]
-    facts: dict[str, Any]
-
-
-class DraftModel(Protocol):
-    """Another, smaller model, with a place for each row's keys and values.
-
-    Attributes:
-        vocab_size: of its logits.
-        max_model_len: tokens that a row can have; fewer than the engine's where memory is short.
-    """
-
-    vocab_size: int
-    max_model_len: int
-
-    def extend(
-        self,
-        rows: NDArray[np.int64],
-        starts: NDArray[np.int64],
-        counts: NDArray[np.int64],
-        tokens: NDArray[np.int32],
-    ) -> torch.Tensor:
-        """Compute tokens of some rows behind those that they computed before.
-
-        Args:
-            rows: shape ``[n]``.
-            starts: tokens that each has computed and keeps; later ones are forgotten,
-                shape ``[n]``.
-            counts: tokens to compute, at least 1, shape ``[n]``.
-            tokens: their ids, of each row the first ``counts``, shape ``[n, most]`` with
-                ``most`` at least the largest count.
-
-        Returns:
-            Logits after the last token of each row, float32, shape ``[n, vocab_size]``.
-        """
 
 
 @runtime_checkable
@@ -115,51 +56,6 @@ class GuessingModel(Protocol):
         Returns:
             The guesses, shape ``[n, steps]``, and the probability that the model gives to each
             behind those before it, shape ``[n, steps]``.
-        """
-
-
-class RunPadded(Protocol):
-    """Launches over the tensors of some lines; see ``CaptureLaunches``."""
-
-    def __call__(self, num_lines: int, /) -> None:
-        """Launch for the first lines of the tensors.
-
-        Where they are captured the next larger size is replayed, which also computes lines
-        behind those; where they are not, exactly so many are launched, kernel by kernel.
-
-        Args:
-            num_lines: from 1 to ``max_running``.
-        """
-
-
-class CaptureLaunches(Protocol):
-    """Captures what a drafter launches on a GPU, so that guesses take one launch.
-
-    It is to be called in ``open``. The engine captures when the model is loaded, while nothing
-    runs: in a drafter that is swapped in later, and for sizes whose capture failed, each kernel is
-    launched by itself.
-    """
-
-    def __call__(
-        self, launches: Callable[[int], None], name: str, logits_per_line: int
-    ) -> RunPadded:
-        """Have launches captured for some numbers of lines: 1, 2, 4, 8, ...
-
-        Args:
-            launches: launches what computes so many lines, and may use ``resources.target``. It
-                reads and writes tensors that were made in ``open`` and stay, the first lines of
-                each; what it makes itself may be overwritten once it has returned. Shapes follow
-                from the number alone, and the host reads no tensor. It is called under
-                ``torch.inference_mode`` with the tensors as ``open`` left them, and in a replay
-                lines behind those that are asked for have whatever was there before: both must
-                be harmless.
-            name: of what is captured, for the log.
-            logits_per_line: rows of ``resources.target.logits`` that a line has at a time, at
-                least 1. Sizes with more than 256 of them are not captured: they take longer to
-                compute than to launch, and their memory was not counted.
-
-        Returns:
-            What launches them, from the first ``admit`` on.
         """
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import conv1d, pad
 
-from gatewayd_hooks.speculation import Heads
+from gatewayd_hooks.resources import Heads
 
 RATES = (0.4, 0.15, 0.05)
 """How far the means of attention move with each token that is seen: they forget at three paces."""

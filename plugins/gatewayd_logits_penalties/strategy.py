@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from gatewayd_hooks.logits import PenaltyColumns
+from gatewayd_hooks.resources import PenaltyColumns
 from gatewayd_logits_penalties.table import RowTable
 
 if TYPE_CHECKING:

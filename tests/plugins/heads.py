@@ -13,8 +13,8 @@ import torch
 from gatewayd_engine.drafting import Target
 from gatewayd_engine.heads import read_heads
 from gatewayd_engine.recipe import heads as recipe
-from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.speculation import DraftBatch, Drafts, Features, Heads
+from gatewayd_hooks.resources import EngineResources, Heads
+from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.speculation import DrafterConformance
 

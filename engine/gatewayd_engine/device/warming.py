@@ -20,7 +20,7 @@ from gatewayd_engine.device.runner import DeviceRunner
 from gatewayd_engine.device.widths import captured_slots, most_lines, steps_of_widths
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.kernels.splits import PROGRAMS_EACH, num_multiprocessors
-from gatewayd_hooks.logits import PenaltyColumns
+from gatewayd_hooks.resources import PenaltyColumns
 
 _CHUNK = 32
 

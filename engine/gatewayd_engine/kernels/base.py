@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import torch
 
     from gatewayd_engine.kernels.splits import SharedPages
-    from gatewayd_hooks.logits import PenaltyColumns
+    from gatewayd_hooks.resources import PenaltyColumns
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import triton
 import triton.language as tl
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.logits import PenaltyColumns
+    from gatewayd_hooks.resources import PenaltyColumns
 
 _BLOCK = 2048
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gatewayd_engine.kernels.packing import Packed
     from gatewayd_engine.kernels.products import Activation
     from gatewayd_engine.kernels.room import Room
-    from gatewayd_hooks.logits import PenaltyColumns
+    from gatewayd_hooks.resources import PenaltyColumns
 
 
 class TorchKernels(TorchExperts, VerifyingTwins):

@@ -10,8 +10,8 @@ from gatewayd_engine.kernels.products import Activation, Rounded
 from gatewayd_engine.kernels.room import Room
 from gatewayd_engine.kernels.twins import TorchKernels
 from gatewayd_engine.model.weights import placed
-from gatewayd_hooks.logits import PenaltyColumns
 from gatewayd_hooks.quantization import GroupedWeight
+from gatewayd_hooks.resources import PenaltyColumns
 from tests.engine.kernels.edges import Filters, may_differ
 from tests.engine.kernels.weights import grouped
 

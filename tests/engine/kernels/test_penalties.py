@@ -8,7 +8,7 @@ import torch
 
 from gatewayd_engine.kernels.base import Kernels
 from gatewayd_engine.messages import SamplingParams
-from gatewayd_hooks.logits import PenaltyColumns
+from gatewayd_hooks.resources import PenaltyColumns
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_logits_penalties.strategy import Penalties
 from tests.engine.kernels import checks

@@ -1,4 +1,60 @@
 """The plugin contract: hooks, the Protocols of every kind, the loader and the conformance kit.
 
 Import from its modules. Nothing here imports torch, numpy or the web at its top.
+
+Modules that have moved are found under their old names, too, as the same modules, until the major
+version of the contract rises: plugins of before import them so.
 """
+
+import sys
+from collections.abc import Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+
+_MOVED = {
+    "helpers": "bounded calling children formats grammars handover lineage marks quantized rounding"
+    " schemas shortage spelling waiting",
+    "requests": "answers checking fields gateway http nesting num_values refusal strict_json tables"
+    " unserved",
+    "testing.samples": "guide_texts states tokens",
+    "testing.simulation": "decoding drafting fake_pages fake_sequence queue_columns queue_events"
+    " resources",
+    "testing.weights": "few_bits quantized_writing",
+}
+"""Packages, and the modules in each that were one package above."""
+_NEW_NAMES = {
+    f"{above}.{module}": f"{above}.{folder}.{module}"
+    for package, modules in _MOVED.items()
+    for above, _, folder in [f"{__name__}.{package}".rpartition(".")]
+    for module in modules.split()
+}
+
+
+class _Alias(Loader):
+    """Loads a module that has moved: hands out the one of the new name."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = import_module(self._name)
+        self._spec = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec  # importlib has put that of the old name there
+
+
+class _OldNames(MetaPathFinder):
+    """Finds modules that have moved; asked last, for what is nowhere else."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        name = _NEW_NAMES.get(fullname)
+        return None if name is None else ModuleSpec(fullname, _Alias(name))
+
+
+sys.meta_path.append(_OldNames())

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 from typing import TypeVar, TypeVarTuple
 
-from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.host.errors import PluginError
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")

@@ -47,7 +47,7 @@ from gatewayd.service.manager import Manager
 from gatewayd.service.watchdog import Progress
 from gatewayd.store.faults import StoreError
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.loading import PluginError
+from gatewayd_hooks.host.loading import PluginError
 
 _log = logging.getLogger("gatewayd.daemon")
 

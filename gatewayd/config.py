@@ -44,7 +44,7 @@ from gatewayd.config_slots import (
     StrategyTable,
     ToolParserTable,
 )
-from gatewayd_hooks.children import is_private
+from gatewayd_hooks.helpers.children import is_private
 
 ENV_PREFIX = "GATEWAYD_"
 ENV_DELIMITER = "__"

@@ -36,9 +36,9 @@ from gatewayd.sizes import sizes
 from gatewayd.slots import chosen_in, configured, names_in, shown_slots
 from gatewayd_engine.config import FIXED_KINDS, StrategyChoice
 from gatewayd_engine.messages import SetLimits, StrategyRow
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.loading import PluginRow
-from gatewayd_hooks.settings import needing_restart
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.loading import PluginRow
+from gatewayd_hooks.host.settings import needing_restart
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
 __all__ = ["LIMITS", "SWAPPABLE", "Control", "Refused"]

@@ -8,7 +8,7 @@ from typing import Any
 from gatewayd.engines.fenced import Fenced
 from gatewayd.engines.seam import Fleet
 from gatewayd_engine.messages import StrategyRow
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
 
 
 def costs_of(

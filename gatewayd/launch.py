@@ -14,7 +14,7 @@ from gatewayd.engines.patience import Patience
 from gatewayd.sizes import sizes
 from gatewayd_engine import embedded
 from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 ENGINE_COMMAND = children.python("-m", "gatewayd_engine", "--fd", "{fd}")
 

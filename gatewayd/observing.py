@@ -10,11 +10,11 @@ from gatewayd.config import Config
 from gatewayd.explain.causes import PLUGIN
 from gatewayd.explain.trail import TimedSpan
 from gatewayd.pipeline_observers import Observers
-from gatewayd_hooks.fence import Fence, StrategyFault
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.fence import Fence, StrategyFault
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from typing import Any, Generic, TypeVar
 from gatewayd.config import Config
 from gatewayd.config_slots import AUTO, NONE, StrategyTable
 from gatewayd.text.parts import Parsers
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.parsing import (
     Bounds,
@@ -30,7 +31,6 @@ from gatewayd_hooks.parsing import (
 )
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind, Strategy
-from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 

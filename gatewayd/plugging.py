@@ -20,19 +20,19 @@ from gatewayd.engines.routing import FencedRouter
 from gatewayd.observing import Told, observers_of
 from gatewayd.parsing import ModelParsers, load_parsers
 from gatewayd.pipeline_observers import Observers
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.detection import Detector
-from gatewayd_hooks.errors import told
 from gatewayd_hooks.events import DaemonInfo
 from gatewayd_hooks.execution import ExecutorStrategy
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginError, PluginHost, PluginRow
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginError, PluginHost, PluginRow
+from gatewayd_hooks.host.settings import decode
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.protocols import ProtocolStrategy
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.settings import decode
 from gatewayd_hooks.strategy import Kind, StrategyInfo
-from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 

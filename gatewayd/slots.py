@@ -7,10 +7,10 @@ from typing import Any
 
 from gatewayd.config import Config
 from gatewayd.config_slots import AUTO, NONE, QuantizerTable, SlotTable, StrategyTable
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.settings import is_secret
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.settings import is_secret
 from gatewayd_hooks.strategy import Kind
 
 _NOBODY = {

@@ -33,9 +33,9 @@ from gatewayd_engine.quantizing import Quantizer, open_quantizer
 from gatewayd_engine.sampling.random import fork_seed
 from gatewayd_engine.strategies import Strategies
 from gatewayd_engine.threads import choose
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.speculation import ModelDrafter
 from gatewayd_hooks.strategy import Kind

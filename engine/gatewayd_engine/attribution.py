@@ -12,7 +12,7 @@ from gatewayd_engine.batch import StepBatch
 from gatewayd_engine.causes import Cause
 from gatewayd_engine.held import Held
 from gatewayd_engine.queue import Queue
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
 
 
 class Told(NamedTuple):

@@ -7,9 +7,9 @@ from contextlib import ExitStack
 
 from gatewayd_engine.config import ConfigError, EngineConfig
 from gatewayd_engine.model.linears.brought import Bringer, Bringers
-from gatewayd_hooks.errors import told
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.multiplying import Multiplies
 from gatewayd_hooks.quantization import QuantizerResources
 from gatewayd_hooks.strategy import Kind

@@ -8,8 +8,8 @@ from typing import Any
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.processing import Processors
-from gatewayd_hooks.fence import Fence
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.fence import Fence
+from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 
 _KIND = Kind.LOGITS_PROCESSOR

@@ -8,9 +8,9 @@ import traceback
 from collections.abc import Mapping
 from types import TracebackType
 
-from gatewayd_hooks.errors import told
-from gatewayd_hooks.fence import StrategyFault, StrategyHang
-from gatewayd_hooks.ledger import Account
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.fence import StrategyFault, StrategyHang
+from gatewayd_hooks.host.ledger import Account
 from gatewayd_hooks.strategy import Kind
 
 __all__ = [

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 
 from gatewayd_engine.config import EngineConfig, StrategyChoice
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.settings import decode
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.settings import decode
 from gatewayd_hooks.strategy import Kind
 
 _FORM = b"kv/1"

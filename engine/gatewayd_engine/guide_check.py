@@ -22,8 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import told
 from gatewayd_hooks.guiding import (
     Grammar,
     GrammarRefused,
@@ -31,7 +29,9 @@ from gatewayd_hooks.guiding import (
     GuideSpec,
     GuideStrategy,
 )
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 

@@ -14,8 +14,8 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 

@@ -38,10 +38,10 @@ from gatewayd_engine.messages import (
     Swap,
 )
 from gatewayd_engine.messages_look import Browse, Inspect
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.marker import Marker
-from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.marker import Marker
+from gatewayd_hooks.host.watchdog import Watchdog
 
 _HEARTBEAT_SECONDS = 0.5
 """An idle engine says that it lives at least this often."""

@@ -12,8 +12,8 @@ from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.model.headers import LoadError, shown
 from gatewayd_engine.model.spec import ModelSpec, SpecError
 from gatewayd_engine.model.weights import checked
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import (
     Matrix,
     QuantizerResources,

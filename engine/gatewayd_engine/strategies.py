@@ -18,14 +18,14 @@ from gatewayd_engine.messages import StrategyRow
 from gatewayd_engine.model.linears.brought import Bringer
 from gatewayd_engine.opening import Opener, close
 from gatewayd_engine.tiers import TierChain
-from gatewayd_hooks.budgets import Overrun
 from gatewayd_hooks.caching import PrefixCacheStrategy
-from gatewayd_hooks.fence import Fence
+from gatewayd_hooks.host.budgets import Overrun
+from gatewayd_hooks.host.fence import Fence
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plan import StepPlan, bind
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
 from gatewayd_hooks.kv_compression import Compacts
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.plan import StepPlan, bind
 from gatewayd_hooks.preemption import PreemptionStrategy
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import SchedulerStrategy

@@ -13,7 +13,7 @@ from gatewayd_engine.placement import Placement
 from gatewayd_engine.queue import Queue
 from gatewayd_engine.recovery import Recovery
 from gatewayd_engine.strategies import DEFAULTS, Strategies
-from gatewayd_hooks.handover import hand_over
+from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.strategy import Kind
 
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.tier import Located, Tier
-from gatewayd_hooks.fence import StrategyFault
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.fence import StrategyFault
+from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 
 T = TypeVar("T")

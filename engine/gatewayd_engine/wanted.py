@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from gatewayd_engine.faults import STRATEGY_ERROR, Fault, OutOfService, failure
 from gatewayd_engine.logs import Rarely
 from gatewayd_engine.messages import SamplingParams
-from gatewayd_hooks.errors import told
+from gatewayd_hooks.host.errors import told
 from gatewayd_hooks.logits import LogitsProcessor, RequestRefused
 
 _log = logging.getLogger(__name__)

@@ -18,9 +18,9 @@ from gatewayd.control import SWAPPABLE, Control
 from gatewayd.errors import InvalidRequest, NotFound
 from gatewayd.http.asgi import Receive, Scope, Send, send_json
 from gatewayd.http.methods import route
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.kinds import KINDS
-from gatewayd_hooks.settings import is_secret
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.settings import is_secret
 from gatewayd_hooks.strategy import Kind
 
 _BOUNDS = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}

@@ -9,8 +9,8 @@ from typing import Any
 
 from gatewayd.authoring.probe_process import Problem, faults, probe
 from gatewayd.cores import available_cores
-from gatewayd_hooks.catalog import Catalog, Entry
-from gatewayd_hooks.errors import nearest
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.errors import nearest
 from gatewayd_hooks.strategy import Kind
 
 SLOW_IMPORT_MS = 500

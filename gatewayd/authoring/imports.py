@@ -7,7 +7,7 @@ import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
 
 CONTRACT = "gatewayd_hooks"
 _INTERNALS = frozenset({"gatewayd", "gatewayd_engine"})

@@ -11,7 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
 
 KIT = "gatewayd_hooks.testing"

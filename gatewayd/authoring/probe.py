@@ -15,10 +15,10 @@ import traceback
 from typing import Any
 
 from gatewayd.authoring.imports import strange_imports
-from gatewayd_hooks.catalog import Catalog, Entry
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.kinds import KINDS
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
 HEAVY = ("torch", "numpy", "transformers")

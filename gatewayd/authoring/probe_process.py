@@ -9,8 +9,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gatewayd_hooks import children
-from gatewayd_hooks.catalog import Entry
+from gatewayd_hooks.helpers import children
+from gatewayd_hooks.host.catalog import Entry
 
 _PROBE_SECONDS = 60
 _NO_MODULE = "ModuleNotFoundError"

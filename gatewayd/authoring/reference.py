@@ -14,24 +14,11 @@ from types import ModuleType
 
 from gatewayd.authoring.docstrings import fields_of, markdown, plain
 from gatewayd.authoring.kit import conformance_of
-from gatewayd_hooks import (
-    answers,
-    checking,
-    console,
-    events,
-    gateway,
-    hookspecs,
-    http,
-    multiplying,
-    refusal,
-    resources,
-    shortage,
-    strategy,
-    tables,
-    waiting,
-)
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks import console, events, hookspecs, multiplying, resources, strategy
+from gatewayd_hooks.helpers import shortage, waiting
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.requests import answers, checking, gateway, http, refusal, tables
 from gatewayd_hooks.strategy import Kind
 
 _SHARED = (strategy, resources, events, waiting, shortage, console)

@@ -12,9 +12,9 @@ from string import Template
 
 from gatewayd.authoring.kinds import BEGINNINGS, Beginning
 from gatewayd.authoring.kit import conformance_of
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import nearest
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import nearest
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
 

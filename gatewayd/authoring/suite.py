@@ -18,9 +18,9 @@ import pytest
 
 from gatewayd.authoring.imports import strange_imports
 from gatewayd.authoring.kit import PLUGINS, conformance_of
-from gatewayd_hooks.catalog import Catalog, Entry
-from gatewayd_hooks.kinds import KINDS
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 

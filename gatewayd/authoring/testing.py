@@ -14,9 +14,9 @@ from typing import Any
 
 from gatewayd.authoring.kit import PLUGINS, RECORD, conformance_of
 from gatewayd.authoring.probe_process import unimportable
-from gatewayd_hooks import children
-from gatewayd_hooks.catalog import GROUP, Catalog, Entry
-from gatewayd_hooks.errors import PluginError, nearest
+from gatewayd_hooks.helpers import children
+from gatewayd_hooks.host.catalog import GROUP, Catalog, Entry
+from gatewayd_hooks.host.errors import PluginError, nearest
 from gatewayd_hooks.strategy import Kind
 
 # Not imported here: they need pytest.

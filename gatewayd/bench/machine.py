@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from gatewayd.cores import available_cores
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 _SECONDS = 20.0
 

@@ -13,8 +13,8 @@ import typer
 from gatewayd.bench.subject import Subject, subject
 from gatewayd.config_load import ConfigError
 from gatewayd.slots import configured
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginError, PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginError, PluginHost
 
 
 class Dtype(StrEnum):

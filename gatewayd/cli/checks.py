@@ -152,7 +152,7 @@ def plugins(config: Config) -> Finding:
     """What is chosen loads and takes its settings, each in a process of its own."""
     from gatewayd.authoring.health import check
     from gatewayd.slots import enabled, settings_of
-    from gatewayd_hooks.catalog import Catalog
+    from gatewayd_hooks.host.catalog import Catalog
 
     chosen = enabled(config)
     settings = {plugin: settings_of(config, plugin) for plugin in chosen}

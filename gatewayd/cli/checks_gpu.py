@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.sizes import sizes
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 _QUERY = ["nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader"]

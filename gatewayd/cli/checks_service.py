@@ -14,7 +14,7 @@ from gatewayd.cli.finding import Finding
 from gatewayd.config import Config
 from gatewayd.config_slots import NONE
 from gatewayd.launch import model_folder
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 MOST_EXPOSURE = 2.0
 _UNIT = Path("/etc/systemd/system/gatewayd.service")

@@ -15,7 +15,7 @@ from gatewayd_engine.model.headers import LoadError, read_header
 from gatewayd_engine.model.layout import layout
 from gatewayd_engine.model.shards import weight_files
 from gatewayd_engine.model.spec import ModelSpec, SpecError, read_spec
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
 if TYPE_CHECKING:

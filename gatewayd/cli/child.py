@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from gatewayd.launch import ENGINE_ENV
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 
 class ChildFailed(Exception):

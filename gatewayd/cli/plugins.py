@@ -150,8 +150,8 @@ def doctor(
     """Load every installed plugin on its own; exit status 1 if one is broken."""
     from gatewayd.authoring.health import check
     from gatewayd.slots import enabled, settings_of
-    from gatewayd_hooks.catalog import Catalog
-    from gatewayd_hooks.errors import NotInstalled
+    from gatewayd_hooks.host.catalog import Catalog
+    from gatewayd_hooks.host.errors import NotInstalled
     from gatewayd_hooks.version import SPEC_VERSION
 
     loaded = load_config(config).config

@@ -39,7 +39,7 @@ from gatewayd.launch import checked_context_len, engine_config, model_folder
 from gatewayd_engine import embedded
 from gatewayd_engine.model.spec import ANNOUNCED
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Scheme, Unusable
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.strategy import Kind
 
 _STORED = "as stored"

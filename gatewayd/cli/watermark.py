@@ -37,7 +37,7 @@ def detect(
     from gatewayd.launch import model_folder
     from gatewayd.plugging import load_detector
     from gatewayd.text.tokenizer import Tokenizer
-    from gatewayd_hooks.loading import PluginError
+    from gatewayd_hooks.host.loading import PluginError
 
     settings = load_config(config, needs_secrets=True).config
     try:

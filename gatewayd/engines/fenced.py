@@ -7,11 +7,11 @@ import time
 from collections.abc import Callable
 from typing import Any, ClassVar, Generic, TypeVar
 
-from gatewayd_hooks.fence import Fence, StrategyHang
-from gatewayd_hooks.handover import hand_over
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.helpers.handover import hand_over
+from gatewayd_hooks.host.fence import Fence, StrategyHang
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind, Strategy
-from gatewayd_hooks.watchdog import Watchdog
 
 _log = logging.getLogger(__name__)
 

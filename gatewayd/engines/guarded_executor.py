@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from gatewayd_hooks.execution import EngineCommand, EngineProcess, ExecutorStrategy
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 
 _START_SECONDS = 10.0
 

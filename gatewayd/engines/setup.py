@@ -11,7 +11,7 @@ from gatewayd.engines.patience import Patience
 from gatewayd_engine.config import ENGINE_KINDS, EngineConfig
 from gatewayd_engine.messages import Command, SetLimits, SetQuotas, Swap, TenantQuota
 from gatewayd_hooks.execution import ExecutorStrategy
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.marker import Marker
 
 _log = logging.getLogger(__name__)
 

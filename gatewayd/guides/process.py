@@ -12,8 +12,8 @@ from collections.abc import Sequence
 import msgspec
 
 from gatewayd_engine.guide_check import LENGTH, CheckConfig, Verdict, encode
-from gatewayd_hooks import children
 from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.helpers import children
 
 COMMAND = children.python("-m", "gatewayd_engine.guide_check")
 CONFINED = children.python("-m", "gatewayd_engine.guide_confined")

@@ -10,7 +10,7 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.messages import Message
 from gatewayd.parsing import ModelParsers
 from gatewayd.text.template import RESERVED, ChatTemplate
-from gatewayd_hooks.num_values import MOST_VALUES, num_values
+from gatewayd_hooks.requests.num_values import MOST_VALUES, num_values
 
 
 def for_template(messages: Sequence[Message], parsers: ModelParsers) -> list[dict[str, Any]]:

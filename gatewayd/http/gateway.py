@@ -27,7 +27,7 @@ from gatewayd.http.services import Services
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal, current_principal
 from gatewayd_hooks.protocols import Embeddings, HttpRequest, ServedModel, Timing, Usage
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.tables import RequestTable
 
 T = TypeVar("T")
 TableT = TypeVar("TableT", bound=RequestTable)

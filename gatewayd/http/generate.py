@@ -35,7 +35,7 @@ from gatewayd.http.wire import Identity, Wire
 from gatewayd.pipeline_choice import ChoiceOptions
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import principal_of
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.tables import RequestTable
 
 BODY_BYTES = "gatewayd.body_bytes"
 """Of a scope whose body has been received: how long it was."""

@@ -14,8 +14,8 @@ from gatewayd.errors import PermissionDenied
 from gatewayd.http.sampling import A_DAY, TIER_NAMES, priority_of
 from gatewayd.tenants.grants import Grant
 from gatewayd.tenants.principal import Principal
+from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.scheduling import Priority
-from gatewayd_hooks.tables import RequestTable
 
 TableT = TypeVar("TableT", bound=RequestTable)
 

@@ -6,10 +6,10 @@ from typing import Any, TypeVar
 
 from gatewayd.errors import InvalidRequest
 from gatewayd.http import collecting
-from gatewayd_hooks import checking
-from gatewayd_hooks.refusal import Refusal
-from gatewayd_hooks.strict_json import decode_object
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests import checking
+from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.strict_json import decode_object
+from gatewayd_hooks.requests.tables import RequestTable
 
 TableT = TypeVar("TableT", bound=RequestTable)
 

@@ -14,11 +14,11 @@ from gatewayd.http.gateway import ServedGateway
 from gatewayd.http.protocol_route import Mount, ProtocolRoute, response_headers
 from gatewayd.http.schema.openapi import Operation
 from gatewayd.http.services import Services
-from gatewayd_hooks.errors import LoadFailed, PluginError, told
+from gatewayd_hooks.host.errors import LoadFailed, PluginError, told
 from gatewayd_hooks.protocols import Handler
 from gatewayd_hooks.protocols import Route as OneMethod
+from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.tables import RequestTable
 
 _log = logging.getLogger("gatewayd.http")
 

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from gatewayd.errors import InvalidRequest
-from gatewayd_hooks.formats import TYPES
 from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.helpers.formats import TYPES
 
 MAX_DEPTH = 16
 """Formats within formats."""

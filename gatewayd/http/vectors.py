@@ -16,7 +16,7 @@ from gatewayd.http.schema.embeddings import PoolingTable
 from gatewayd.http.services import Services
 from gatewayd.pipeline_work import Work
 from gatewayd.tenants.principal import Principal, principal_of
-from gatewayd_hooks.fields import MAX_INPUTS
+from gatewayd_hooks.requests.fields import MAX_INPUTS
 
 RequestT = TypeVar("RequestT", bound=PoolingTable)
 

@@ -14,7 +14,7 @@ from sqlalchemy import Column, ColumnElement, Connection, Text, func, select, ty
 
 from gatewayd.errors import ContextLengthExceeded, InvalidRequest, NotFound
 from gatewayd.store.tables import responses
-from gatewayd_hooks.fields import MAX_MESSAGES
+from gatewayd_hooks.requests.fields import MAX_MESSAGES
 
 Item = dict[str, Any]
 

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from gatewayd.errors import ContextLengthExceeded
-from gatewayd_hooks.fields import MAX_MESSAGES
+from gatewayd_hooks.requests.fields import MAX_MESSAGES
 
 Item = dict[str, Any]
 Made = TypeVar("Made")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gatewayd.service.units import MARK, UnitFile
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 _RUNNING = Path("/run/systemd/system")
 

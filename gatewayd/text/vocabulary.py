@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from tokenizers import Tokenizer as Backend
 
 from gatewayd.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
-from gatewayd_hooks.spelling import Spelling, byte_of, has_byte_tokens, spelling_of
+from gatewayd_hooks.helpers.spelling import Spelling, byte_of, has_byte_tokens, spelling_of
 
 
 class Vocabulary(Protocol):

@@ -13,8 +13,8 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.handover import State
-from gatewayd_hooks.lineage import Lineage
+from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.lineage import Lineage
 
 if TYPE_CHECKING:
     from gatewayd_evict_cost.config import CostConfig

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gatewayd_hooks.caching import NORMAL_PRIORITY, PageOrigin
-from gatewayd_hooks.handover import State
-from gatewayd_hooks.lineage import Lineage
+from gatewayd_hooks.helpers.handover import State
+from gatewayd_hooks.helpers.lineage import Lineage
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import EngineResources

@@ -13,8 +13,8 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks import children
 from gatewayd_hooks.execution import EngineCommand
+from gatewayd_hooks.helpers import children
 
 if TYPE_CHECKING:
     from gatewayd_hooks.resources import GatewayResources

@@ -12,17 +12,22 @@ from gatewayd_guide_llguidance import ebnf, ebnf_lark
 from gatewayd_guide_llguidance.expressions import portable
 from gatewayd_guide_llguidance.forcing import NOTHING, header, strings_in
 from gatewayd_guide_llguidance.tags import Writer
-from gatewayd_hooks.formats import read_format, tags_of
-from gatewayd_hooks.grammars import check_size, read_choices, read_schema, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused
-from gatewayd_hooks.schemas import STANDARD, check_schema, without_remarks
+from gatewayd_hooks.helpers.formats import read_format, tags_of
+from gatewayd_hooks.helpers.grammars import (
+    check_size,
+    read_choices,
+    read_schema,
+    read_structural_tag,
+)
+from gatewayd_hooks.helpers.schemas import STANDARD, check_schema, without_remarks
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from gatewayd_guide_llguidance.config import LlguidanceConfig
-    from gatewayd_hooks.formats import Format
     from gatewayd_hooks.guiding import GuideSpec
+    from gatewayd_hooks.helpers.formats import Format
 
 FORMATS = frozenset(
     {

@@ -18,8 +18,8 @@ from gatewayd_guide_llguidance.forms import Forms
 from gatewayd_guide_llguidance.lexers import Lexer
 from gatewayd_guide_llguidance.matching import LlGrammar, LlMatcher, told
 from gatewayd_guide_llguidance.vocabulary import Vocabulary
-from gatewayd_hooks.bounded import Bounded
 from gatewayd_hooks.guiding import GrammarRefused
+from gatewayd_hooks.helpers.bounded import Bounded
 
 if TYPE_CHECKING:
     import numpy as np

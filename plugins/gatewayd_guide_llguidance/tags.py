@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 
-from gatewayd_hooks.formats import AnyText, Either, Form, Format, Sequence, Tag, Tags
-from gatewayd_hooks.grammars import StructuralTag, head_of, read_choices, shortest
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
+from gatewayd_hooks.helpers.formats import AnyText, Either, Form, Format, Sequence, Tag, Tags
+from gatewayd_hooks.helpers.grammars import StructuralTag, head_of, read_choices, shortest
 
 _OTHER = r"[^a-zA-Z0-9 _=<>:;,]"
 _ANY = "/(?s:.*)/"

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
-from gatewayd_hooks import formats
-from gatewayd_hooks.formats import AnyText, Either, Form, Format, Tag, Tags
-from gatewayd_hooks.grammars import read_choices, shortest
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
+from gatewayd_hooks.helpers import formats
+from gatewayd_hooks.helpers.formats import AnyText, Either, Form, Format, Tag, Tags
+from gatewayd_hooks.helpers.grammars import read_choices, shortest
 
 Schema = Callable[[str], dict[str, Any]]
 """Writes a JSON Schema, of which XGrammar keeps all."""

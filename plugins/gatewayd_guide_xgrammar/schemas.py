@@ -7,7 +7,7 @@ from typing import Any
 
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
 from gatewayd_hooks.guiding import GrammarRefused
-from gatewayd_hooks.schemas import STANDARD, check_schema, subschemas, without_remarks
+from gatewayd_hooks.helpers.schemas import STANDARD, check_schema, subschemas, without_remarks
 
 KNOWS = frozenset(
     {

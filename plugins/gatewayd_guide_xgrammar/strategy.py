@@ -18,10 +18,15 @@ from gatewayd_guide_xgrammar.formats import marked_texts, write
 from gatewayd_guide_xgrammar.matching import XgGrammar, XgMatcher
 from gatewayd_guide_xgrammar.schemas import kept
 from gatewayd_guide_xgrammar.vocabulary import Vocabulary
-from gatewayd_hooks.bounded import Bounded
-from gatewayd_hooks.formats import read_format, tags_of
-from gatewayd_hooks.grammars import check_size, read_choices, read_schema, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused
+from gatewayd_hooks.helpers.bounded import Bounded
+from gatewayd_hooks.helpers.formats import read_format, tags_of
+from gatewayd_hooks.helpers.grammars import (
+    check_size,
+    read_choices,
+    read_schema,
+    read_structural_tag,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,8 +34,8 @@ if TYPE_CHECKING:
     from xgrammar import CompiledGrammar
 
     from gatewayd_guide_xgrammar.config import XgrammarConfig
-    from gatewayd_hooks.formats import Format
     from gatewayd_hooks.guiding import Grammar, GuideSpec, Matcher
+    from gatewayd_hooks.helpers.formats import Format
     from gatewayd_hooks.resources import EngineResources
 
 _PLAIN: frozenset[str] = frozenset()

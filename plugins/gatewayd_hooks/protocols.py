@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from gatewayd_hooks.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
-from gatewayd_hooks.gateway import Gateway, ServedModel
-from gatewayd_hooks.http import HttpRequest, HttpResponse
-from gatewayd_hooks.refusal import Refusal
+from gatewayd_hooks.requests.answers import ChatAnswer, Delta, Embeddings, Timing, Usage
+from gatewayd_hooks.requests.gateway import Gateway, ServedModel
+from gatewayd_hooks.requests.http import HttpRequest, HttpResponse
+from gatewayd_hooks.requests.refusal import Refusal
 from gatewayd_hooks.strategy import Strategy
 
 if TYPE_CHECKING:
+    from gatewayd_hooks.requests.tables import RequestTable
     from gatewayd_hooks.resources import GatewayResources
-    from gatewayd_hooks.tables import RequestTable
 
 __all__ = [
     "ChatAnswer",

@@ -37,8 +37,8 @@ class Plan(NamedTuple):
     within ``token_budget``, only running or waiting slots, at most ``max_running`` running.
     A waiting sequence that finds no free pages stays waiting, and so do all waiting ones
     behind it: while somebody runs, grant no two steps in a row to such ones alone, or nobody ever
-    gives pages back (``gatewayd_hooks.shortage``). A grant to one that is held, or that the engine
-    finds had better be, is ignored and holds up nobody.
+    gives pages back (``gatewayd_hooks.helpers.shortage``). A grant to one that is held, or that the
+    engine finds had better be, is ignored and holds up nobody.
     """
 
     slots: NDArray[np.int32]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

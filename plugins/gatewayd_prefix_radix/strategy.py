@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gatewayd_hooks.caching import Match
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 from gatewayd_prefix_radix.tree import HOLE, Node, common_length
 
 if TYPE_CHECKING:

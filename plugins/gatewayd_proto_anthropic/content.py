@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_MESSAGES,
     MAX_PARTS,
     CallId,
     CallName,
     few_entries,
 )
-from gatewayd_hooks.tables import ByType, Ignored, Noted, RequestTable
+from gatewayd_hooks.requests.tables import ByType, Ignored, Noted, RequestTable
 
 _NO_TEXT = "which this model cannot read: send text"
 

@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from gatewayd_hooks.refusal import Refusal
+from gatewayd_hooks.requests.refusal import Refusal
 from gatewayd_proto_anthropic.content import (
     AssistantMessage,
     DocumentBlock,

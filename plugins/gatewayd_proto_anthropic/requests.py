@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from gatewayd_hooks.checking import check
+from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_anthropic.messages import messages_of
 from gatewayd_proto_anthropic.places import Places
 from gatewayd_proto_anthropic.tables import (

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field
 from pydantic_core import PydanticCustomError
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_TOOLS,
     Effort,
     EndUser,
@@ -20,7 +20,7 @@ from gatewayd_hooks.fields import (
     ToolName,
     TopK,
 )
-from gatewayd_hooks.tables import ByType, Costs, Ignored, Noted, RequestTable, Unsupported
+from gatewayd_hooks.requests.tables import ByType, Costs, Ignored, Noted, RequestTable, Unsupported
 from gatewayd_proto_anthropic.content import Hint, Messages, Texts
 
 _GRAMMAR = Costs("a grammar to compile, and a mask of the vocabulary for each token")

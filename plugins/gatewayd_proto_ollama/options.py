@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_INT,
     Model,
     NumLogprobs,
@@ -20,7 +20,7 @@ from gatewayd_hooks.fields import (
     Temperature,
     TopK,
 )
-from gatewayd_hooks.tables import Costs, Ignored, RequestTable
+from gatewayd_hooks.requests.tables import Costs, Ignored, RequestTable
 
 
 def _whole(value: object) -> object:

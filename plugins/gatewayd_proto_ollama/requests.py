@@ -6,7 +6,7 @@ import json
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gatewayd_hooks.checking import check
+from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama.options import AnswerTable, Options
 from gatewayd_proto_ollama.tables import ChatRequest, GenerateRequest, Message, ToolCall
 

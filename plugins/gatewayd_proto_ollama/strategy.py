@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from gatewayd_hooks.checking import check
 from gatewayd_hooks.parsing import Part
 from gatewayd_hooks.protocols import (
     ChatAnswer,
@@ -20,6 +19,7 @@ from gatewayd_hooks.protocols import (
     Refusal,
     Route,
 )
+from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.answers import Lines, Reader
 from gatewayd_proto_ollama.config import OllamaConfig

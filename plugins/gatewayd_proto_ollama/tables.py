@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_CALLS,
     MAX_INPUTS,
     MAX_INT,
@@ -18,7 +18,7 @@ from gatewayd_hooks.fields import (
     ToolName,
     few_entries,
 )
-from gatewayd_hooks.tables import Costs, Ignored, Noted, OrNull, RequestTable, Unsupported
+from gatewayd_hooks.requests.tables import Costs, Ignored, Noted, OrNull, RequestTable, Unsupported
 from gatewayd_proto_ollama.options import AnswerTable, Idle, OrEmpty, Whole
 
 Images = Annotated[Any, Unsupported("this model cannot read images", (None, []))]

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_hooks.checking import check
 from gatewayd_hooks.protocols import Embeddings, Gateway, Handler, HttpRequest, HttpResponse
+from gatewayd_hooks.requests.checking import check
 from gatewayd_proto_ollama import models
 from gatewayd_proto_ollama.places import renamed, told
 from gatewayd_proto_ollama.tables import EmbeddingsRequest, EmbedRequest

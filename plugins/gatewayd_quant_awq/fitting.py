@@ -11,8 +11,8 @@ from collections.abc import Sequence
 
 import torch
 
+from gatewayd_hooks.helpers.rounding import Grid, grouped, nearest, rounded, spanning
 from gatewayd_hooks.quantization import Fit, GroupedWeight, Site
-from gatewayd_hooks.rounding import Grid, grouped, nearest, rounded, spanning
 
 BITS = 4
 _STEPS = 20

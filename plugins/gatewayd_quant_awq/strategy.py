@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import Fields, divisible, finite
+from gatewayd_hooks.helpers.rounding import nearest, zeros_of
 from gatewayd_hooks.quantization import Fit, GroupedWeight, Stored
-from gatewayd_hooks.quantized import Fields, divisible, finite
-from gatewayd_hooks.rounding import nearest, zeros_of
 from gatewayd_quant_awq import fitting
 from gatewayd_quant_awq.config import AwqConfig
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import finite
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
-from gatewayd_hooks.quantized import finite
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix, Weight

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import divisible, finite
 from gatewayd_hooks.quantization import GroupedWeight, Stored
-from gatewayd_hooks.quantized import divisible, finite
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix

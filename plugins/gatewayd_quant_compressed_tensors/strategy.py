@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from gatewayd_hooks.quantized import Fields
+from gatewayd_hooks.helpers.quantized import Fields
 from gatewayd_quant_compressed_tensors.form import FLOAT, INT, PACKED, Form
 from gatewayd_quant_compressed_tensors.nvfp4 import GROUP, NVFP4, Nvfp4
 from gatewayd_quant_compressed_tensors.scheme import CompressedScheme

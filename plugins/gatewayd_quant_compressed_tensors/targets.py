@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from gatewayd_hooks.quantized import Fields
+from gatewayd_hooks.helpers.quantized import Fields
 
 _PATTERN = "re:"
 _EVERY = "Linear"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import Fields, finite
 from gatewayd_hooks.quantization import GroupedWeight, StaticWeight, Stored
-from gatewayd_hooks.quantized import Fields, finite
 from gatewayd_quant_fp8 import writing
 from gatewayd_quant_fp8.config import Fp8Config
 

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from gatewayd_hooks.helpers.rounding import Grid, made, spanning
 from gatewayd_hooks.quantization import GroupedWeight
-from gatewayd_hooks.rounding import Grid, made, spanning
 
 _log = logging.getLogger(__name__)
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import divisible, finite
+from gatewayd_hooks.helpers.rounding import zeros_of
 from gatewayd_hooks.quantization import GroupedWeight, Stored
-from gatewayd_hooks.quantized import divisible, finite
-from gatewayd_hooks.rounding import zeros_of
 
 if TYPE_CHECKING:
     from gatewayd_hooks.quantization import Matrix

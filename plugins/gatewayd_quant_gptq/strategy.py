@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from gatewayd_hooks.helpers.quantized import Fields, divisible
+from gatewayd_hooks.helpers.rounding import nearest
 from gatewayd_hooks.quantization import Fit, GroupedWeight
-from gatewayd_hooks.quantized import Fields, divisible
-from gatewayd_hooks.rounding import nearest
 from gatewayd_quant_gptq.config import GptqConfig
 from gatewayd_quant_gptq.fitting import Rounding
 from gatewayd_quant_gptq.scheme import GptqScheme, packed_tensors

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.marks import MarkFinder
+from gatewayd_hooks.helpers.marks import MarkFinder
 from gatewayd_hooks.parsing import Bounds, OutputParser, Part, Reasoning, Text
 
 if TYPE_CHECKING:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gatewayd_hooks.helpers.shortage import Shortage
+from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, QueueView
-from gatewayd_hooks.shortage import Shortage
-from gatewayd_hooks.waiting import WaitingLine
 from gatewayd_sched_fair.accounts import Accounts, Crowd
 from gatewayd_sched_fair.config import FairConfig
 from gatewayd_sched_fair.division import Division

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Plan, QueueView
-from gatewayd_hooks.waiting import WaitingLine
 from gatewayd_sched_fcfs.config import FcfsConfig
 
 if TYPE_CHECKING:

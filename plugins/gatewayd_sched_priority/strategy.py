@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gatewayd_hooks.helpers.shortage import Shortage
+from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
-from gatewayd_hooks.shortage import Shortage
-from gatewayd_hooks.waiting import WaitingLine
 from gatewayd_sched_priority.config import PriorityConfig
 from gatewayd_sched_priority.running import Grants, wants
 from gatewayd_sched_priority.shares import Shares

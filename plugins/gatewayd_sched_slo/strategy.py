@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from gatewayd_hooks.helpers.shortage import Shortage
 from gatewayd_hooks.preemption import MAX_PREEMPTIONS
 from gatewayd_hooks.scheduling import Plan, Priority, QueueView
-from gatewayd_hooks.shortage import Shortage
 from gatewayd_sched_slo.config import SloConfig
 from gatewayd_sched_slo.pace import Pace
 from gatewayd_sched_slo.slots import Slots

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 from gatewayd_spec_adaptive.cost import Cost
 
 if TYPE_CHECKING:

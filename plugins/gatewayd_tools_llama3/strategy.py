@@ -10,9 +10,9 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gatewayd_hooks.calling import CallObject
 from gatewayd_hooks.guiding import GuideSpec
-from gatewayd_hooks.marks import MarkFinder
+from gatewayd_hooks.helpers.calling import CallObject
+from gatewayd_hooks.helpers.marks import MarkFinder
 from gatewayd_hooks.parsing import OutputParser, Part, Text, Tool
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from gatewayd_hooks.calling import CallObject, JsonSpan
-from gatewayd_hooks.marks import MarkFinder
+from gatewayd_hooks.helpers.calling import CallObject, JsonSpan
+from gatewayd_hooks.helpers.marks import MarkFinder
 from gatewayd_hooks.parsing import Arguments, Part, Text, ToolCall
 
 BEGIN, ARGS, ID = "[TOOL_CALLS]", "[ARGS]", "[CALL_ID]"

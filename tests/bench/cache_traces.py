@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from gatewayd_engine.kv.pages import Pages
 from gatewayd_hooks.caching import Match, PageOrigin
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
-from gatewayd_hooks.plan import bind
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.plan import bind
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.fakes import engine_resources
 from tests.bench import report

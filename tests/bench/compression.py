@@ -27,11 +27,11 @@ from gatewayd_engine.quality.opened import Opened
 from gatewayd_engine.quality.scores import Scores
 from gatewayd_engine.quality.texts import bundled
 from gatewayd_engine.recipe.traces import Seen, open_decoder, trace
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import KvShape
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.resources import engine_resources
+from gatewayd_hooks.testing.simulation.resources import engine_resources
 
 NANO = embedded.folder("nano")
 LENGTHS, DECODED = (1024, 2048), 256

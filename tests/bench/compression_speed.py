@@ -21,8 +21,8 @@ import torch
 from gatewayd_engine import embedded
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.quality.opened import Opened
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 
 NANO = embedded.folder("nano")
 EVERY, WARM = 16, 48

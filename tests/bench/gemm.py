@@ -25,8 +25,8 @@ from gatewayd_engine.kernels.choose import choose
 from gatewayd_engine.model.layers import LinearOp
 from gatewayd_engine.model.linears.brought import Bringer, Bringers
 from gatewayd_engine.model.linears.device import DeviceLinears
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, QuantizerResources, SparseWeight, Weight
 from gatewayd_hooks.strategy import Kind
 

@@ -16,9 +16,9 @@ from pathlib import Path
 import numpy as np
 
 from gatewayd_engine import embedded
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.guiding import GuideSpec, GuideStrategy, Matcher
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.fakes import engine_resources
 from tests.plugins.guides import SCHEMAS, Tokens, schema_spec

@@ -24,8 +24,8 @@ settle(None)
 
 from gatewayd_engine.assembly import assemble  # noqa: E402 - imports torch
 from gatewayd_engine.core import EngineCore  # noqa: E402 - imports torch
-from gatewayd_hooks.catalog import Catalog  # noqa: E402 - beside the line below
-from gatewayd_hooks.loading import PluginHost  # noqa: E402 - beside the line above
+from gatewayd_hooks.host.catalog import Catalog  # noqa: E402 - beside the line below
+from gatewayd_hooks.host.loading import PluginHost  # noqa: E402 - beside the line above
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.fakes import engine_resources
 from tests.bench import report

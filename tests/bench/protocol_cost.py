@@ -21,8 +21,8 @@ from gatewayd.config_slots import ProtocolTable
 from gatewayd.http.app import build_app
 from gatewayd.http.asgi import App, Message
 from gatewayd.http.departure import EXTENSION, ToldDeparture
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.bench import report
 from tests.bench.gateway_app import services

@@ -50,8 +50,8 @@ def answers(mark: Mapping[str, float] | None) -> dict[str, list[Answered]]:
     """Answers by sampler setting."""
     from gatewayd_engine.assembly import assemble
     from gatewayd_engine.config import EngineConfig
-    from gatewayd_hooks.catalog import Catalog
-    from gatewayd_hooks.loading import PluginHost
+    from gatewayd_hooks.host.catalog import Catalog
+    from gatewayd_hooks.host.loading import PluginHost
 
     chain = [StrategyChoice(name) for name in ("penalties", "bias", "min_tokens")]
     if mark is not None:

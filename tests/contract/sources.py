@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost, PluginRow
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost, PluginRow
 
 SCHEDULER = """
 from gatewayd_hooks.markers import hookimpl

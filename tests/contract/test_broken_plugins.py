@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from gatewayd_hooks.errors import BadSettings, LoadFailed
+from gatewayd_hooks.host.errors import BadSettings, LoadFailed
 from gatewayd_hooks.strategy import Kind
 from tests.contract.sources import OFFER, SCHEDULER, SOUND, host, row_of
 

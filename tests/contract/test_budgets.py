@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from gatewayd_hooks.budgets import PATIENCE
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.budgets import PATIENCE
+from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.strategy import Kind
 from tests.clock import Clock
 
@@ -17,7 +17,7 @@ BUDGET = 0.050
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("gatewayd_hooks.ledger.time", clock)
+    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", clock)
     return clock
 
 

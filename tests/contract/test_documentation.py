@@ -12,9 +12,9 @@ import pytest
 from gatewayd.authoring.kit import conformance_of
 from gatewayd.authoring.reference import rewrite
 from gatewayd_hooks import hookspecs
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.kinds import KINDS
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyConfig
 
 ROOT = Path(__file__).parents[2]

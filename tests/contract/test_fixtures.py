@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources, GatewayResources
 from gatewayd_hooks.strategy import Kind
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from gatewayd.authoring.testing import Result, find, run
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import BadSettings
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import BadSettings
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.inner_pytest import QUICKLY
 

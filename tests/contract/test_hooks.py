@@ -10,7 +10,7 @@ import pytest
 
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT, hookimpl
 from gatewayd_hooks.strategy import Kind
 

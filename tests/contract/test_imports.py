@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import pytest
 
 import gatewayd_hooks
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
 
 HEAVY = ("torch", "numpy", "hypothesis", "starlette", "sqlalchemy", "transformers", "safetensors")
 CONTRACT = [
@@ -54,7 +54,7 @@ def test_no_built_in_imports_anything_heavy_at_its_top() -> None:
 @pytest.mark.parametrize("kind", ["scheduler", "router"])
 def test_listing_what_is_installed_imports_no_plugin(kind: str) -> None:
     code = (
-        "import sys; from gatewayd_hooks.catalog import Catalog\n"
+        "import sys; from gatewayd_hooks.host.catalog import Catalog\n"
         f"modules = [e.module for e in Catalog.installed().entries if e.kind == {kind!r}]\n"
         "assert len(modules) >= 2\n"
         "print(*(m for m in modules if m in sys.modules))"

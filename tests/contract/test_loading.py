@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks import loading
-from gatewayd_hooks.catalog import Entry
-from gatewayd_hooks.errors import BadSettings, Conflict, LoadFailed, NotInstalled, SpecMismatch
-from gatewayd_hooks.loading import PluginRow
+from gatewayd_hooks.host import loading
+from gatewayd_hooks.host.catalog import Entry
+from gatewayd_hooks.host.errors import BadSettings, Conflict, LoadFailed, NotInstalled, SpecMismatch
+from gatewayd_hooks.host.loading import PluginRow
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.version import SPEC_VERSION
 from tests.contract.sources import OFFER, SCHEDULER, SOUND, host, row_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.marker import Marker
 
 CHILD = """
 import os, sys
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.marker import Marker
 marker = Marker.attached(sys.argv[1])
 marker.number("eviction.lru")
 marker.bytes[0] = marker.number("scheduler.fcfs")
@@ -31,7 +31,7 @@ def test_a_process_that_ends_while_it_loads_has_said_what() -> None:
     marker = Marker.shared()
     assert marker.loaded() is None
     program = (
-        "import os, sys; from gatewayd_hooks.marker import Marker\n"
+        "import os, sys; from gatewayd_hooks.host.marker import Marker\n"
         "marker = Marker.attached(sys.argv[1])\n"
         "marker.loading('drafter.sound'); marker.loading('')\n"
         "marker.loading('scheduler.' + 'x' * 60); os._exit(9)"

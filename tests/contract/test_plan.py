@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from gatewayd_hooks.caching import Drops, KnowsOrigins, Pins, TellsPins
-from gatewayd_hooks.fence import Fence
-from gatewayd_hooks.kinds import KINDS
-from gatewayd_hooks.plan import StepPlan, bind
+from gatewayd_hooks.host.fence import Fence
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.plan import StepPlan, bind
 from gatewayd_hooks.preemption import LearnsCosts
 from gatewayd_hooks.strategy import Kind
 

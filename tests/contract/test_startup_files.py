@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import LoadFailed
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import LoadFailed
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.contract.conftest import Install
 

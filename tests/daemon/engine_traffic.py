@@ -27,8 +27,8 @@ from gatewayd_engine.messages import (
     Swapped,
 )
 from gatewayd_exec_local.strategy import Local, LocalProcess
-from gatewayd_hooks.children import environment
 from gatewayd_hooks.execution import EngineCommand
+from gatewayd_hooks.helpers.children import environment
 from tests.daemon.engine_asking import Asking, Request
 
 OUTSTANDING = 160

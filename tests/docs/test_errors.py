@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd import errors
 from gatewayd.errors import GatewayError
-from gatewayd_hooks import checking, strict_json
+from gatewayd_hooks.requests import checking, strict_json
 from tests.docs.project import ROOT, document, modules
 
 ROW = re.compile(r"^\| (\d{3}) \| (`\w+`(?:, `\w+`)*) \|", re.MULTILINE)

@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.host.catalog import Catalog, Entry
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.multiplying import Form
 from gatewayd_hooks.quantization import GroupedWeight, QuantizerResources
 from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo, setting
-from gatewayd_hooks.testing.few_bits import dense
+from gatewayd_hooks.testing.weights.few_bits import dense
 from tests.engine import nibbles
 
 NAMES = ("plain", "broken")

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.host.catalog import Catalog, Entry
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.quantization import Announcement, GroupedWeight, Matrix, Stored
 from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo

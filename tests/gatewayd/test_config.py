@@ -14,7 +14,7 @@ from pydantic import Field
 from gatewayd.config import Config
 from gatewayd.config_load import ConfigError, load
 from gatewayd.launch import engine_config
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import StrategyConfig
 
 MANUAL = Path(__file__).parents[2] / "etc" / "gatewayd.toml"

@@ -15,7 +15,7 @@ from gatewayd.control import Control, Refused
 from gatewayd.engines.fleet import EngineFleet
 from gatewayd.overrides.kept import Overrides
 from gatewayd.plugging import Plugged
-from gatewayd_hooks.fence import StrategyHang
+from gatewayd_hooks.host.fence import StrategyHang
 from gatewayd_route_least_loaded.config import LeastLoadedConfig
 from gatewayd_route_least_loaded.strategy import LeastLoaded
 from gatewayd_route_prefix.strategy import Prefix

@@ -9,8 +9,8 @@ import pytest
 
 from gatewayd.explain import trail
 from gatewayd.observing import Told
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from tests.gatewayd.explain.test_ledger import ledger
 
 

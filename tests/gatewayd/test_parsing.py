@@ -12,14 +12,14 @@ from gatewayd.config import Config
 from gatewayd.parsing import ModelParsers, Seat, load_parsers
 from gatewayd.text.model import TextModel
 from gatewayd.text.parts import Parsers
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import Part, Text
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 
 
 def chosen(template: str, **tables: str) -> ModelParsers:

@@ -14,10 +14,10 @@ from gatewayd.config_load import load
 from gatewayd.observing import FAULT_LIMIT
 from gatewayd.plugging import Plugged, check_strategies
 from gatewayd.slots import enabled
-from gatewayd_hooks.budgets import PATIENCE
-from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.events import RequestAdmitted
-from gatewayd_hooks.loading import PluginError
+from gatewayd_hooks.host.budgets import PATIENCE
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.loading import PluginError
 from gatewayd_hooks.markers import hookimpl
 from gatewayd_hooks.strategy import StrategyConfig, StrategyInfo
 from tests.clock import Clock
@@ -211,7 +211,7 @@ def test_an_observer_that_hangs_is_interrupted_and_told_no_more(
 def test_an_observer_that_is_slow_itself_is_told_no_more(
     built: dict[str, _Strategy], monkeypatch: pytest.MonkeyPatch, name: str, is_told: bool
 ) -> None:
-    monkeypatch.setattr("gatewayd_hooks.ledger.time", CLOCK)
+    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", CLOCK)
     monkeypatch.setattr("gatewayd.observing.time", CLOCK)
     observers = Plugged.load(_config(name), model="m").observers
     for _ in range(100):

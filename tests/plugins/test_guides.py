@@ -4,8 +4,8 @@ from gatewayd_guide_llguidance.config import LlguidanceConfig
 from gatewayd_guide_llguidance.strategy import Llguidance
 from gatewayd_guide_xgrammar.config import XgrammarConfig
 from gatewayd_guide_xgrammar.strategy import Xgrammar
-from gatewayd_hooks.testing.guide_texts import SAMPLES
 from gatewayd_hooks.testing.guiding import GuideConformance
+from gatewayd_hooks.testing.samples.guide_texts import SAMPLES
 
 
 class TestLlguidance(GuideConformance):

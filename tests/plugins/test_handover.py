@@ -15,7 +15,7 @@ from gatewayd_evict_lfu.strategy import Lfu
 from gatewayd_evict_lru.strategy import Lru
 from gatewayd_evict_retention.strategy import Retention
 from gatewayd_hooks.caching import PageOrigin
-from gatewayd_hooks.handover import hand_over
+from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.speculation import SpecReport, SpecView
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_prefix_hash.strategy import HashChain

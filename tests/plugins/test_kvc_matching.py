@@ -11,9 +11,9 @@ import torch
 
 from gatewayd_hooks.kv_compression import KvCompressionStrategy
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.testing.decoding import SHAPE
 from gatewayd_hooks.testing.kv_compression import KvCompressionConformance
-from gatewayd_hooks.testing.resources import engine_resources
+from gatewayd_hooks.testing.simulation.decoding import SHAPE
+from gatewayd_hooks.testing.simulation.resources import engine_resources
 from gatewayd_kvc_matching.config import MatchingConfig
 from gatewayd_kvc_matching.fitting import Few, fit, fit_bias
 from gatewayd_kvc_matching.masses import bounded_least_squares

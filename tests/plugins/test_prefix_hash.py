@@ -5,8 +5,8 @@ import time
 
 import numpy as np
 
-from gatewayd_hooks.testing.fake_pages import FakePages
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.simulation.fake_pages import FakePages
 from gatewayd_prefix_hash.strategy import HashChain
 
 EVENTS = ("arrive", "place", "place", "compute", "compute", "compute", "end", "evict", "forget")

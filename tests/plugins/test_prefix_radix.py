@@ -11,8 +11,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from gatewayd_hooks.testing.fake_pages import FakePages
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.simulation.fake_pages import FakePages
 from gatewayd_prefix_radix.strategy import Radix
 from gatewayd_prefix_radix.tree import HOLE
 

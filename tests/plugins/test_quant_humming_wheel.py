@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from gatewayd_hooks.testing import multiplying
-from gatewayd_hooks.testing.few_bits import dense
+from gatewayd_hooks.testing.weights.few_bits import dense
 from gatewayd_quant_humming.packing import pack, packed
 from tests.plugins import humming as stand_in
 from tests.plugins.humming import unpacked

@@ -13,7 +13,7 @@ from anthropic.types.beta import message_create_params as beta_create
 from pydantic import BaseModel
 from typing_extensions import is_typeddict
 
-from gatewayd_hooks.tables import RequestTable, support_name
+from gatewayd_hooks.requests.tables import RequestTable, support_name
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 from gatewayd_proto_ollama import tables
 

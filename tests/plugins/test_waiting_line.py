@@ -2,7 +2,7 @@
 
 import random
 
-from gatewayd_hooks.waiting import WaitingLine
+from gatewayd_hooks.helpers.waiting import WaitingLine
 
 
 def test_slots_come_out_in_order_of_arrival_with_the_returned_first() -> None:

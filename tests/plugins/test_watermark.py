@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from gatewayd_hooks.errors import BadSettings
+from gatewayd_hooks.host.errors import BadSettings
+from gatewayd_hooks.host.settings import decode
 from gatewayd_hooks.logits import RequestRefused
-from gatewayd_hooks.settings import decode
 from gatewayd_hooks.testing.fakes import engine_resources
 from gatewayd_hooks.testing.logits import LogitsProcessorConformance, Sampling
 from gatewayd_logits_watermark.config import WatermarkConfig

@@ -22,7 +22,7 @@ import pytest
 
 from gatewayd.config import Config
 from gatewayd_engine import embedded
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 from gatewayd_tui.serve import BrowserConsole
 from tests.daemon.conftest import Running
 from tests.engine.test_confinement import has_landlock

@@ -30,9 +30,9 @@ from gatewayd_guide_llguidance.expressions import portable
 from gatewayd_guide_llguidance.forcing import header
 from gatewayd_guide_llguidance.forms import Forms
 from gatewayd_guide_xgrammar.expressions import check_counts, whole
-from gatewayd_hooks.grammars import read_choices, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
-from gatewayd_hooks.nesting import field_too_deep
+from gatewayd_hooks.helpers.grammars import read_choices, read_structural_tag
+from gatewayd_hooks.requests.nesting import field_too_deep
 
 ROOT = Path(__file__).parents[2]
 ROOMS = ("gatewayd", "engine/gatewayd_engine", "plugins")
@@ -46,7 +46,7 @@ OPERATORS = (
     "gatewayd/store/shape.py",
     "gatewayd/tenants/actions.py",
     "gatewayd/tenants/records.py",
-    "plugins/gatewayd_hooks/children.py",
+    "plugins/gatewayd_hooks/helpers/children.py",
     "plugins/gatewayd_hooks/console.py",
     "plugins/gatewayd_hooks/testing/",
 )
@@ -55,7 +55,7 @@ CHECKPOINTS = (
     "engine/gatewayd_engine/model/",
     "engine/gatewayd_engine/quantize/",
     "engine/gatewayd_engine/recipe/",
-    "plugins/gatewayd_hooks/spelling.py",
+    "plugins/gatewayd_hooks/helpers/spelling.py",
     "plugins/gatewayd_proto_ollama/models.py",
     "plugins/gatewayd_quant_compressed_tensors/",
 )
@@ -82,10 +82,10 @@ CLIENTS = (
     "plugins/gatewayd_guide_llguidance/tags.py",
     "plugins/gatewayd_guide_xgrammar/expressions.py",
     "plugins/gatewayd_guide_xgrammar/strategy.py",
-    "plugins/gatewayd_hooks/calling.py",
-    "plugins/gatewayd_hooks/grammars.py",
-    "plugins/gatewayd_hooks/nesting.py",
-    "plugins/gatewayd_hooks/num_values.py",
+    "plugins/gatewayd_hooks/helpers/calling.py",
+    "plugins/gatewayd_hooks/helpers/grammars.py",
+    "plugins/gatewayd_hooks/requests/nesting.py",
+    "plugins/gatewayd_hooks/requests/num_values.py",
     "plugins/gatewayd_proto_anthropic/places.py",
     "plugins/gatewayd_proto_ollama/places.py",
     "plugins/gatewayd_tools_mistral/reading.py",

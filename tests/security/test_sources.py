@@ -170,16 +170,16 @@ STARTS = {
 """Calls that start a process; also all of ``os.exec``, ``os.spawn`` and ``os.posix_spawn``."""
 HOOKS = "plugins/gatewayd_hooks"
 ALLOWED = {
-    (f"{HOOKS}/children.py", "subprocess.run"),
-    (f"{HOOKS}/children.py", "subprocess.Popen"),
-    (f"{HOOKS}/children.py", "asyncio.create_subprocess_exec"),
+    (f"{HOOKS}/helpers/children.py", "subprocess.run"),
+    (f"{HOOKS}/helpers/children.py", "subprocess.Popen"),
+    (f"{HOOKS}/helpers/children.py", "asyncio.create_subprocess_exec"),
     # Becomes an engine; is started by the former.
     ("plugins/gatewayd_exec_local/orphan.py", "os.execv"),
     # A daemon that is killed, in the conformance kit.
     (f"{HOOKS}/testing/execution.py", "os.fork"),
 }
 NAMED = {
-    f"{HOOKS}/children.py": "",
+    f"{HOOKS}/helpers/children.py": "",
     f"{HOOKS}/testing/execution.py": "the kit's engines, started by the executor under test",
     "gatewayd/service/units.py": "looks for the program beside it",
     "tui/gatewayd_tui/serve.py": "a line for textual-serve, which starts it",

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.console import Action, Panel, Rows
 from gatewayd_hooks.console import Refused as NotDone
-from gatewayd_hooks.errors import PluginError, told
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.errors import PluginError, told
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from gatewayd_tui.client import Lost, Refused, Source
 

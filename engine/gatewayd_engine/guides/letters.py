@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_hooks.spelling import spelling_of
+from gatewayd_hooks.helpers.spelling import spelling_of
 
 
 class _Model(msgspec.Struct):

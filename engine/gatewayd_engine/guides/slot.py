@@ -12,7 +12,7 @@ from gatewayd_engine.guides.following import Filler
 from gatewayd_engine.guides.letters import Letters
 from gatewayd_engine.opening import close
 from gatewayd_hooks.guiding import GuideSpec
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
 from gatewayd_hooks.parsing import Bounds
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind

@@ -9,8 +9,8 @@ import torch
 
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.faults import StrategyFault, blame
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
 

@@ -17,7 +17,7 @@ from gatewayd_engine.faults import blame
 from gatewayd_engine.kv.quotas import NOBODY, Bounds, Quotas
 from gatewayd_engine.kv.standing import NOTHING, Standing
 from gatewayd_hooks.caching import PageOrigin
-from gatewayd_hooks.plan import StepPlan
+from gatewayd_hooks.host.plan import StepPlan
 from gatewayd_hooks.strategy import Kind
 
 

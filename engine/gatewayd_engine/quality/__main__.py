@@ -28,8 +28,8 @@ def main() -> int:
     import torch
 
     from gatewayd_engine.quality.measuring import measure
-    from gatewayd_hooks.catalog import Catalog
-    from gatewayd_hooks.loading import PluginHost
+    from gatewayd_hooks.host.catalog import Catalog
+    from gatewayd_hooks.host.loading import PluginHost
 
     torch.set_num_threads(threads)
     torch.set_grad_enabled(False)

@@ -21,8 +21,8 @@ from gatewayd_engine.kv.biases import bias_pages, write_front
 from gatewayd_engine.kv.pool import KvPool
 from gatewayd_engine.model.spec import ModelSpec
 from gatewayd_engine.sequence import ALL_EXACT, Known
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted, Compacts, Selects
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources, KvShape
 from gatewayd_hooks.strategy import Kind
 

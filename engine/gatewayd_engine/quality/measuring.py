@@ -13,7 +13,7 @@ from gatewayd_engine.config import ConfigError
 from gatewayd_engine.quality.job import Advanced, Event, Failed, Job, Measured, Sample, Unusable
 from gatewayd_engine.quality.opened import PROMPT, Opened
 from gatewayd_engine.quality.scores import Scores
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 
 _log = logging.getLogger(__name__)
 

@@ -29,9 +29,9 @@ from gatewayd_engine.pace import Pace
 from gatewayd_engine.quality.compressed import Compressed, open_compression
 from gatewayd_engine.quantizing import open_quantizer
 from gatewayd_engine.threads import choose
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_codecs import KvCodecStrategy
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.strategy import Kind
 

@@ -33,8 +33,8 @@ from gatewayd_engine.quantize.origin import origin_of
 from gatewayd_engine.quantize.places import places
 from gatewayd_engine.quantize.strategy import Writer
 from gatewayd_engine.quantize.work import Work, check_out
-from gatewayd_hooks.errors import PluginError
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.errors import PluginError
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 
 Tell = Callable[[Event], None]

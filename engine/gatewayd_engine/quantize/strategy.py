@@ -16,7 +16,7 @@ from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.model.weights import dense
 from gatewayd_engine.quantize.places import is_router, layer_matrices
 from gatewayd_engine.quantize.pruning import Packer, Pruner, Pruning
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import (
     Announcement,
     Calibrates,

@@ -14,7 +14,7 @@ from gatewayd.bench.offline.workloads import ON_REQUEST, WORKLOADS
 from gatewayd.bench.run import Form, Run, progress_line
 from gatewayd.bench.stages import Stages
 from gatewayd.cli.common import fail
-from gatewayd_hooks.loading import PluginError
+from gatewayd_hooks.host.loading import PluginError
 
 _START = "start"
 _SAID = ("output_tokens_per_second", "input_tokens_per_second", "seconds")

@@ -31,9 +31,9 @@ from gatewayd_engine.messages import (
     StepOutput,
     Submit,
 )
-from gatewayd_hooks.catalog import Catalog
 from gatewayd_hooks.execution import EngineCommand
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.strategy import Kind
 

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import msgspec
 
-from gatewayd_hooks import children
+from gatewayd_hooks.helpers import children
 
 _LOOK_SECONDS = 0.1
 _DRAIN_SECONDS = 2

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import MAX_METADATA
-from gatewayd_hooks.tables import RequestTable, at_most
+from gatewayd_hooks.requests.fields import MAX_METADATA
+from gatewayd_hooks.requests.tables import RequestTable, at_most
 
 
 class OutputExpiry(RequestTable):

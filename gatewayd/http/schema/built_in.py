@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.markers import PROJECT
+from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.tables import RequestTable
 from gatewayd_hooks.testing.fake_gateway import FakeGateway
 
 

@@ -10,8 +10,15 @@ from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.messages import Messages
 from gatewayd.http.schema.structured import StructuredTable
 from gatewayd.http.schema.tools import FunctionChoice, FunctionSpec, ToolChoice, ToolSpec
-from gatewayd_hooks.fields import MAX_METADATA, MAX_TOOLS, Effort, Finite, MaxTokens, NumLogprobs
-from gatewayd_hooks.tables import Costs, Ignored, Noted, Unsupported, at_most
+from gatewayd_hooks.requests.fields import (
+    MAX_METADATA,
+    MAX_TOOLS,
+    Effort,
+    Finite,
+    MaxTokens,
+    NumLogprobs,
+)
+from gatewayd_hooks.requests.tables import Costs, Ignored, Noted, Unsupported, at_most
 
 _TEXT_ONLY = "answers are text"
 MAX_ARGUMENTS = 16

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from gatewayd.http.schema.openapi import OPERATIONS, Operation
-from gatewayd_hooks.tables import (
+from gatewayd_hooks.requests.tables import (
     RequestTable,
     Unsupported,
     cost_of,

@@ -9,8 +9,8 @@ from pydantic import Field
 from gatewayd.http.schema.generation import GenerationTable
 from gatewayd.http.schema.prompts import Ids, OneOrSeveral
 from gatewayd.http.schema.structured import StructuredTable
-from gatewayd_hooks.fields import MAX_CHOICES, MAX_PROMPTS, NumLogprobs
-from gatewayd_hooks.tables import Costs, OrNull, Unsupported
+from gatewayd_hooks.requests.fields import MAX_CHOICES, MAX_PROMPTS, NumLogprobs
+from gatewayd_hooks.requests.tables import Costs, OrNull, Unsupported
 
 DEFAULT_MAX_TOKENS = 16
 

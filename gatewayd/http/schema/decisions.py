@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, Tag
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_ID,
     MAX_MESSAGES,
     CacheSalt,
@@ -15,7 +15,7 @@ from gatewayd_hooks.fields import (
     PriorityNumber,
     ServiceTier,
 )
-from gatewayd_hooks.tables import Noted, OrNull, RequestTable
+from gatewayd_hooks.requests.tables import Noted, OrNull, RequestTable
 
 MAX_QUESTIONS = 400
 MAX_LABELS = 255

@@ -12,7 +12,7 @@ from typing import Any
 
 from gatewayd.http.schema.built_in import built_in_tables
 from gatewayd.http.schema.openapi import TABLES
-from gatewayd_hooks.tables import (
+from gatewayd_hooks.requests.tables import (
     RequestTable,
     Unsupported,
     cost_of,

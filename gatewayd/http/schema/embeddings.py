@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gatewayd.http.schema.prompts import Ids, OneOrSeveral
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_INPUTS,
     MAX_INT,
     CacheSalt,
@@ -16,7 +16,7 @@ from gatewayd_hooks.fields import (
     PriorityNumber,
     ServiceTier,
 )
-from gatewayd_hooks.tables import Costs, Noted, OrNull, RequestTable, Unsupported
+from gatewayd_hooks.requests.tables import Costs, Noted, OrNull, RequestTable, Unsupported
 
 InputText = Annotated[str, Field(min_length=1)]
 Texts = Annotated[list[InputText], Field(fail_fast=True, min_length=1, max_length=MAX_INPUTS)]

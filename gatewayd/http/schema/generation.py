@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_BIASES,
     MAX_EXTRA_ARGS,
     MAX_STOPS,
@@ -32,7 +32,7 @@ from gatewayd_hooks.fields import (
     TokenId,
     TopK,
 )
-from gatewayd_hooks.tables import Costs, Noted, OrNull, RequestTable, Unsupported, at_most
+from gatewayd_hooks.requests.tables import Costs, Noted, OrNull, RequestTable, Unsupported, at_most
 
 
 class StreamOptions(RequestTable):

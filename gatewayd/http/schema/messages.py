@@ -7,8 +7,15 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import MAX_CALLS, MAX_MESSAGES, MAX_PARTS, CallId, CallName, few_entries
-from gatewayd_hooks.tables import OrNull, RequestTable
+from gatewayd_hooks.requests.fields import (
+    MAX_CALLS,
+    MAX_MESSAGES,
+    MAX_PARTS,
+    CallId,
+    CallName,
+    few_entries,
+)
+from gatewayd_hooks.requests.tables import OrNull, RequestTable
 
 
 class TextPart(RequestTable):

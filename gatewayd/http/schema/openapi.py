@@ -17,7 +17,7 @@ from gatewayd.http.schema.rerank import RerankRequest, ScoreRequest
 from gatewayd.http.schema.responses import InputTokensRequest, ResponseRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.http.schema.watermark import DetectRequest
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.tables import RequestTable
 
 
 class Operation(NamedTuple):

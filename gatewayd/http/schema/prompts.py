@@ -6,7 +6,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import Discriminator, Field, Tag
 
-from gatewayd_hooks.fields import TokenIds
+from gatewayd_hooks.requests.fields import TokenIds
 
 TextT = TypeVar("TextT")
 TextsT = TypeVar("TextsT")

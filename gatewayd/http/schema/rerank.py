@@ -7,8 +7,8 @@ from typing import Annotated
 from pydantic import Discriminator, Field, Tag
 
 from gatewayd.http.schema.embeddings import InputText, PoolingTable, Texts
-from gatewayd_hooks.fields import MAX_INPUTS, MAX_INT
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.fields import MAX_INPUTS, MAX_INT
+from gatewayd_hooks.requests.tables import RequestTable
 
 
 class DocumentText(RequestTable):

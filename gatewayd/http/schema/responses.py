@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from gatewayd.http.schema.batches import Metadata
-from gatewayd_hooks.fields import (
+from gatewayd_hooks.requests.fields import (
     MAX_LOGPROBS,
     MAX_MESSAGES,
     MAX_METADATA,
@@ -21,7 +21,15 @@ from gatewayd_hooks.fields import (
     ServiceTier,
     ToolName,
 )
-from gatewayd_hooks.tables import Acts, Ignored, Noted, OrNull, RequestTable, Unsupported, at_most
+from gatewayd_hooks.requests.tables import (
+    Acts,
+    Ignored,
+    Noted,
+    OrNull,
+    RequestTable,
+    Unsupported,
+    at_most,
+)
 
 LOGPROBS = "message.output_text.logprobs"
 """What an answer may include."""

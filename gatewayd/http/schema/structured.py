@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import Schema
-from gatewayd_hooks.tables import Costs, Ignored, OrNull, RequestTable, Unsupported
+from gatewayd_hooks.requests.fields import Schema
+from gatewayd_hooks.requests.tables import Costs, Ignored, OrNull, RequestTable, Unsupported
 
 MAX_CHOICE_STRINGS = 4096
 MAX_GRAMMAR_CHARS = 1 << 20

@@ -9,8 +9,8 @@ from pydantic import Field
 from gatewayd.http.schema.chat import TemplateArguments, Tools
 from gatewayd.http.schema.messages import Messages
 from gatewayd.http.schema.tools import ToolChoice
-from gatewayd_hooks.fields import Effort, Model, TokenIds
-from gatewayd_hooks.tables import OrNull, RequestTable, Unsupported
+from gatewayd_hooks.requests.fields import Effort, Model, TokenIds
+from gatewayd_hooks.requests.tables import OrNull, RequestTable, Unsupported
 
 
 class TokenizeRequest(RequestTable):

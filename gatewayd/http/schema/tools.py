@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gatewayd_hooks.fields import MAX_TOOLS, ToolName
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.fields import MAX_TOOLS, ToolName
+from gatewayd_hooks.requests.tables import RequestTable
 
 
 class FunctionSpec(RequestTable):

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from gatewayd_hooks.fields import Model, TokenIds
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.fields import Model, TokenIds
+from gatewayd_hooks.requests.tables import RequestTable
 
 MAX_MARK_TOKENS = 2**16
 """A tenth of a second of a thread."""

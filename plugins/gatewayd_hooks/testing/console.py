@@ -13,7 +13,7 @@ import pytest
 
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.console import Action, Look, Panel, Refused, Rows
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
 from gatewayd_hooks.testing.looks import busy_look, idle_look
 

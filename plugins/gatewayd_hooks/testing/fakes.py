@@ -8,9 +8,9 @@ import numpy as np
 
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import Plan, SchedulerStrategy
-from gatewayd_hooks.testing.fake_sequence import FakeSequence
-from gatewayd_hooks.testing.queue_columns import grow, read_only, view_of
-from gatewayd_hooks.testing.resources import FIRST_SLOTS, engine_resources
+from gatewayd_hooks.testing.simulation.fake_sequence import FakeSequence
+from gatewayd_hooks.testing.simulation.queue_columns import grow, read_only, view_of
+from gatewayd_hooks.testing.simulation.resources import FIRST_SLOTS, engine_resources
 
 __all__ = ["FakeQueue", "FakeSequence", "engine_resources"]
 

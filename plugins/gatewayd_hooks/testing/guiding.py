@@ -18,8 +18,8 @@ from gatewayd_hooks.guiding import Grammar, GrammarRefused, GuideStrategy, Match
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fakes import engine_resources
-from gatewayd_hooks.testing.guide_texts import SAMPLES, WRONG, Sample
-from gatewayd_hooks.testing.tokens import END, VOCAB_SIZE, write_tokenizer
+from gatewayd_hooks.testing.samples.guide_texts import SAMPLES, WRONG, Sample
+from gatewayd_hooks.testing.samples.tokens import END, VOCAB_SIZE, write_tokenizer
 
 _LONGEST = 200
 _CHOICES = st.lists(st.integers(0, 2**31), min_size=1, max_size=40)
@@ -43,7 +43,7 @@ class GuideConformance:
 
     @contextmanager
     def opened(self, **changes: Any) -> Iterator[GuideStrategy]:  # noqa: ANN401 - any resource
-        """A guide in use, over the tokens of ``gatewayd_hooks.testing.tokens``."""
+        """A guide in use, over the tokens of ``gatewayd_hooks.testing.samples.tokens``."""
         guide = self.make()
         with tempfile.TemporaryDirectory() as folder:
             self.spelled = write_tokenizer(Path(folder))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 
 from gatewayd_hooks.kv_codecs import KvCodecStrategy, PlainRecords
-from gatewayd_hooks.testing.resources import engine_resources
+from gatewayd_hooks.testing.simulation.resources import engine_resources
 
 _TOKENS, _HEADS, _DIM = 24, 3, 64
 _DTYPES = (torch.float32, torch.bfloat16)

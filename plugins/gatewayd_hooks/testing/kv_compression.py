@@ -12,8 +12,8 @@ import torch
 
 from gatewayd_hooks.kv_compression import Compacts, KvCompressionStrategy, Moves, Selects
 from gatewayd_hooks.resources import EngineResources
-from gatewayd_hooks.testing.decoding import SHAPE, Decoding
-from gatewayd_hooks.testing.resources import engine_resources
+from gatewayd_hooks.testing.simulation.decoding import SHAPE, Decoding
+from gatewayd_hooks.testing.simulation.resources import engine_resources
 
 _STEPS = 40
 _FAILS_AT = 27, 39

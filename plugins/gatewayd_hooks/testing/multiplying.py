@@ -9,7 +9,7 @@ import torch
 
 from gatewayd_hooks.multiplying import Form, Multiplies, Product
 from gatewayd_hooks.quantization import GroupedWeight
-from gatewayd_hooks.testing.few_bits import dense, equal, normal
+from gatewayd_hooks.testing.weights.few_bits import dense, equal, normal
 
 ERRORS = {torch.float32: 2e-3, torch.bfloat16: 1e-2}
 """Of what comes out, relative to its length: products of floats of 16 bits stay below the second,

@@ -11,7 +11,7 @@ import pytest
 
 from gatewayd_hooks import hookspecs
 from gatewayd_hooks.events import DaemonInfo, RequestAdmitted, RequestFinished
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.markers import PROJECT
 
 _ADMITTED = RequestAdmitted("req-1", "tenant", "/v1/completions", 12, 1)

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 import pytest
 
 if TYPE_CHECKING:
-    from gatewayd_hooks.loading import PluginHost
+    from gatewayd_hooks.host.loading import PluginHost
     from gatewayd_hooks.resources import EngineResources, GatewayResources
 
 
 @pytest.fixture
 def gatewayd_host() -> PluginHost:
     """The loader over what is installed, as a daemon has it."""
-    from gatewayd_hooks.catalog import Catalog
-    from gatewayd_hooks.loading import PluginHost
+    from gatewayd_hooks.host.catalog import Catalog
+    from gatewayd_hooks.host.loading import PluginHost
 
     return PluginHost(Catalog.installed())
 

@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_hooks.checking import check
 from gatewayd_hooks.protocols import (
     HttpRequest,
     HttpResponse,
@@ -20,8 +19,9 @@ from gatewayd_hooks.protocols import (
     Refusal,
     Route,
 )
+from gatewayd_hooks.requests.checking import check
+from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_hooks.resources import GatewayResources
-from gatewayd_hooks.tables import RequestTable
 from gatewayd_hooks.testing.campaign import campaign
 from gatewayd_hooks.testing.fake_gateway import FakeGateway, request
 

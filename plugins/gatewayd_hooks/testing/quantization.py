@@ -26,7 +26,7 @@ from gatewayd_hooks.quantization import (
     Stored,
 )
 from gatewayd_hooks.testing import multiplying
-from gatewayd_hooks.testing.few_bits import (
+from gatewayd_hooks.testing.weights.few_bits import (
     EIGHT_BITS,
     FLOAT_ERROR,
     FLOATS,
@@ -41,7 +41,7 @@ from gatewayd_hooks.testing.few_bits import (
     random,
     spread,
 )
-from gatewayd_hooks.testing.quantized_writing import (
+from gatewayd_hooks.testing.weights.quantized_writing import (
     Writer,
     check_announcement,
     check_pruned,

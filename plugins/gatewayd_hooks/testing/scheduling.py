@@ -11,7 +11,7 @@ from hypothesis import example, given
 from gatewayd_hooks.scheduling import SchedulerStrategy
 from gatewayd_hooks.testing.campaign import campaign, storms
 from gatewayd_hooks.testing.fakes import FakeQueue, engine_resources
-from gatewayd_hooks.testing.queue_events import (
+from gatewayd_hooks.testing.simulation.queue_events import (
     EVENTS,
     SIZES,
     STORMS,

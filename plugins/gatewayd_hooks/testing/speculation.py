@@ -10,7 +10,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatewayd_hooks.handover import hand_over
+from gatewayd_hooks.helpers.handover import hand_over
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import (
     DraftBatch,
@@ -21,9 +21,9 @@ from gatewayd_hooks.speculation import (
     SpecView,
 )
 from gatewayd_hooks.testing.campaign import campaign
-from gatewayd_hooks.testing.drafting import ROWS, Rows, check_drafts
 from gatewayd_hooks.testing.fakes import engine_resources
-from gatewayd_hooks.testing.states import refuses_strange_states
+from gatewayd_hooks.testing.samples.states import refuses_strange_states
+from gatewayd_hooks.testing.simulation.drafting import ROWS, Rows, check_drafts
 
 _CONTEXT = 96
 _EVENTS = st.lists(

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from hypothesis import Phase, settings
 
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 
 

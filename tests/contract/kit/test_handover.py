@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 from gatewayd_hooks.strategy import Kind
 from gatewayd_hooks.testing.eviction import EvictionConformance
 from gatewayd_hooks.testing.prefix_caching import PrefixCacheConformance

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 import pytest
 
 from gatewayd_hooks.protocols import HttpRequest, HttpResponse, Refusal
+from gatewayd_hooks.requests.tables import RequestTable, Unsupported
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.tables import RequestTable, Unsupported
 from gatewayd_hooks.testing.fake_gateway import request
 from gatewayd_hooks.testing.protocols import ProtocolConformance
 

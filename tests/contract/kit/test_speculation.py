@@ -12,8 +12,8 @@ import torch
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.speculation import DraftBatch, Drafts, Features
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.testing.drafting import check_drafts
 from gatewayd_hooks.testing.fakes import engine_resources
+from gatewayd_hooks.testing.simulation.drafting import check_drafts
 from gatewayd_hooks.testing.speculation import (
     DrafterConformance,
     SpecControllerConformance,

@@ -35,8 +35,8 @@ from gatewayd_engine.model.decoder import Decoder
 from gatewayd_engine.model.loader import read
 from gatewayd_engine.model.parts import BringingParts
 from gatewayd_engine.runner import Runner
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.prompts import answers
 from tests.engine.core.small import small
 

@@ -12,7 +12,7 @@ import pytest
 from gatewayd_engine.config import ConfigError, StrategyChoice
 from gatewayd_engine.faults import StrategyFault
 from gatewayd_engine.model.headers import LoadError
-from gatewayd_hooks.errors import NotInstalled
+from gatewayd_hooks.host.errors import NotInstalled
 from tests.engine.core.conftest import Harness, build
 from tests.engine.core.theirs import theirs
 from tests.engine.multiplier import Plain, catalog

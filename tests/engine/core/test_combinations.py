@@ -23,7 +23,7 @@ from gatewayd_engine.flight import InFlight
 from gatewayd_engine.kv import arrivals
 from gatewayd_engine.messages import Swap
 from gatewayd_engine.runner import Runner
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
 from gatewayd_hooks.preemption import PreemptionMode, Victim
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.conftest import build

@@ -27,9 +27,9 @@ from numpy.typing import NDArray
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.catalog import Catalog
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Moves, Selects
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.quantization import Quantizes
 from gatewayd_hooks.strategy import Kind

@@ -17,8 +17,8 @@ from gatewayd_engine.drafting import bytes_beside
 from gatewayd_engine.model.spec import read_spec
 from gatewayd_engine.row_model import RowModel
 from gatewayd_engine.swapping import SwapRefused
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap

@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.quantization import GroupedWeight, Matrix, SparseWeight
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.conftest import CATALOG, build, mixed_prompts

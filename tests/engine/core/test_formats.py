@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
-from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import build
 from tests.engine.core.small import small
 from tests.plugins.quantized.writers import WRITERS, Writer

@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.fingerprint import fingerprint
 from gatewayd_engine.model.spec import SpecError
-from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.host.catalog import Catalog, Entry
 from tests.engine.core.conftest import CATALOG, build
 from tests.engine.core.small import small
 from tests.engine.core.theirs import theirs

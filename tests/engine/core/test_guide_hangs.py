@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_hooks.host.watchdog import Watchdog
 from tests.engine.core.guiding import LISTS, Listed, ListedMatcher, choice_of, text_of, with_guide
 from tests.engine.core.prompts import PROMPTS
 

@@ -11,9 +11,9 @@ import pytest
 
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.swapping import SwapRefused
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.marker import Marker
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 from tests.engine.core.guessing import Guess, seat
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap

@@ -11,8 +11,8 @@ import pytest
 
 from gatewayd_engine import held
 from gatewayd_engine.config import StrategyChoice
+from gatewayd_hooks.helpers.waiting import WaitingLine
 from gatewayd_hooks.scheduling import Priority
-from gatewayd_hooks.waiting import WaitingLine
 from tests.engine.core.tiering import disk, evict_all, flush, slow_reads
 
 Make = Callable[..., Any]

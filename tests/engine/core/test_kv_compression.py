@@ -14,7 +14,7 @@ from gatewayd_engine import embedded
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.messages import LENGTH, Swap
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.preemption import PreemptionMode
 from gatewayd_hooks.strategy import Kind
 from gatewayd_kvc_heavy.strategy import Heavy

@@ -15,7 +15,7 @@ from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.messages import Swap, Swapped
 from gatewayd_engine.opening import NotOpened, Opening
 from gatewayd_engine.swapping import SwapRefused
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import swap

@@ -17,7 +17,7 @@ from gatewayd_engine.messages import Swap
 from gatewayd_engine.model.fields import SpecError
 from gatewayd_engine.model.headers import LoadError
 from gatewayd_engine.strategies import Strategies
-from gatewayd_hooks.errors import NotInstalled
+from gatewayd_hooks.host.errors import NotInstalled
 from gatewayd_hooks.quantization import GroupedWeight, Matrix
 from gatewayd_quant_fp8.config import Fp8Config
 from gatewayd_quant_fp8.strategy import Fp8

@@ -12,7 +12,7 @@ from gatewayd_engine.kv.pages import Pages
 from gatewayd_engine.messages import SetLimits
 from gatewayd_engine.runner import Runner
 from gatewayd_engine.swapping import SwapRefused
-from gatewayd_hooks.handover import State
+from gatewayd_hooks.helpers.handover import State
 from gatewayd_hooks.strategy import Kind
 from tests.engine.core.prompts import PROMPTS, answers
 from tests.engine.core.swapping import OFFERS, TIGHT, swap

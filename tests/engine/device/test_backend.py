@@ -14,8 +14,8 @@ from gatewayd_engine import backend
 from gatewayd_engine.assembly import assemble
 from gatewayd_engine.backend import CpuBackend, DeviceBackend, backend_for
 from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.prompts import runner_of
 
 Make = Callable[..., Any]

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from gatewayd_engine.kv.pages import OutOfPages, PageInvariantError, Pages
 from gatewayd_hooks.caching import PageOrigin
-from gatewayd_hooks.plan import StepPlan, bind
+from gatewayd_hooks.host.plan import StepPlan, bind
 
 TOTAL = 12
 

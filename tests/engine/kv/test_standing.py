@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gatewayd_engine.kv.standing import NOTHING, Standing
 from gatewayd_hooks.caching import PageOrigin
-from gatewayd_hooks.lineage import Lineage
+from gatewayd_hooks.helpers.lineage import Lineage
 
 PAGES = 3
 EVENTS = st.lists(

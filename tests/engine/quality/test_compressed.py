@@ -17,8 +17,8 @@ from gatewayd_engine.config import ConfigError, EngineConfig, StrategyChoice
 from gatewayd_engine.quality.job import Event, Job, Measured, Sample, Scheme, Unusable
 from gatewayd_engine.quality.measuring import measure
 from gatewayd_engine.quality.opened import CHUNK, Opened
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.kv_compression import Compacted
-from gatewayd_hooks.loading import PluginHost
 from gatewayd_kvc_heavy.strategy import Heavy
 from gatewayd_kvc_matching.strategy import Matching
 from tests.engine.core.conftest import CATALOG, build

@@ -31,8 +31,8 @@ from gatewayd_engine.quality.measuring import measure
 from gatewayd_engine.quality.opened import CHUNK, Opened
 from gatewayd_engine.quality.scores import Scores
 from gatewayd_engine.quality.texts import BUNDLED, bundled, read
-from gatewayd_hooks.catalog import Catalog, Entry
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import small
 from tests.engine.nibbles import catalog
 

@@ -10,8 +10,8 @@ import msgspec
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.quantize.job import Event, Failed, Job, Kept
 from gatewayd_engine.quantize.running import quantize
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import small
 
 HOST = PluginHost(Catalog.installed())

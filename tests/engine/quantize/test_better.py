@@ -16,8 +16,8 @@ from gatewayd_engine.quality.measuring import measure
 from gatewayd_engine.quantize.job import Event, Job, Written
 from gatewayd_engine.quantize.running import quantize
 from gatewayd_engine.quantize.texts import bundled
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 
 HOST = PluginHost(Catalog.installed())
 

@@ -39,7 +39,7 @@ from gatewayd_engine.quantize.job import (
 from gatewayd_engine.quantize.make_texts import WINDOW, Overlaps
 from gatewayd_engine.quantize.running import quantize
 from gatewayd_engine.quantize.texts import BUNDLED, bundled
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.loading import PluginHost
 from tests.engine.core.small import NUM_LAYERS, small
 from tests.engine.quantize.jobs import HOST, job, reason, told
 from tests.plugins.quantized.cases import Case

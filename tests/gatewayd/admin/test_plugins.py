@@ -14,8 +14,8 @@ from gatewayd.admin.plugins import plugin_routes
 from gatewayd.admin.wire_plugins import PluginSettings, PluginView
 from gatewayd.config import Config
 from gatewayd.control import SWAPPABLE, Control
-from gatewayd_hooks.catalog import Catalog
-from gatewayd_hooks.loading import PluginHost
+from gatewayd_hooks.host.catalog import Catalog
+from gatewayd_hooks.host.loading import PluginHost
 from gatewayd_hooks.strategy import Kind
 from tests.gatewayd.test_control import SECRET, control_of
 

@@ -10,7 +10,7 @@ import pytest
 from gatewayd.authoring import health, probe_process
 from gatewayd.authoring.health import Checkup, check
 from gatewayd.authoring.probe_process import Problem
-from gatewayd_hooks.catalog import Catalog, Entry
+from gatewayd_hooks.host.catalog import Catalog, Entry
 
 SOUND = """
 from gatewayd_hooks.markers import hookimpl

@@ -23,7 +23,7 @@ from gatewayd.authoring.scaffold import (
     render,
     write,
 )
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.kinds import KINDS
 from gatewayd_hooks.strategy import Kind, StrategyConfig
 from tests.inner_pytest import with_examples
 

@@ -24,10 +24,10 @@ from gatewayd.errors import GatewayError
 from gatewayd_engine.config import EngineConfig, StrategyChoice
 from gatewayd_engine.messages import SamplingParams, TokenLogprobs
 from gatewayd_hooks.execution import EngineCommand
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.resources import GatewayResources
 from gatewayd_hooks.routing import ReplicaView, RouteRequest, RouterStrategy
-from gatewayd_hooks.watchdog import Watchdog
 
 FAKE_ENGINE = Path(__file__).parents[2] / "daemon" / "fake_engine.py"
 CONFIG = EngineConfig(

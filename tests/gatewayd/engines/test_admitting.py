@@ -13,8 +13,8 @@ import pytest
 from gatewayd.engines.admitting import FencedAdmission
 from gatewayd.errors import NotAdmitted, TenantNotAdmitted
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
-from gatewayd_hooks.ledger import Ledger
-from gatewayd_hooks.watchdog import Watchdog
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 
 REFUSAL = Refusal("full", "no", 3.0, offers=({"service_tier": "flex"},))
 

@@ -14,9 +14,9 @@ from gatewayd.errors import NotAdmitted
 from gatewayd_admit_forecast.config import ForecastConfig
 from gatewayd_admit_forecast.strategy import Forecast
 from gatewayd_hooks.admission import AdmissionRequest, Load, Refusal
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.scheduling import Priority
-from gatewayd_hooks.watchdog import Watchdog
 
 Make = Callable[..., Any]
 

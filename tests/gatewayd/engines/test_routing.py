@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from gatewayd.engines.routing import FAULT_LIMIT, FencedRouter
-from gatewayd_hooks.budgets import PATIENCE
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.budgets import PATIENCE
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.routing import ReplicaView, RouteRequest
-from gatewayd_hooks.watchdog import Watchdog
 from tests.clock import Clock
 
 VIEWS = [ReplicaView(0, 0, 0, 0, 0.0), ReplicaView(1, 5, 5, 5, 0.5)]
@@ -48,7 +48,7 @@ def test_only_a_router_that_is_slow_itself_is_asked_no_more(
     monkeypatch: pytest.MonkeyPatch, works: float, waits: float, is_kept: bool
 ) -> None:
     clock = Clock()
-    monkeypatch.setattr("gatewayd_hooks.ledger.time", clock)
+    monkeypatch.setattr("gatewayd_hooks.host.ledger.time", clock)
     monkeypatch.setattr("gatewayd.engines.fenced.time", clock)
     ledger = Ledger(0.05)
     router = FencedRouter(Second(clock, works, waits), "second", ledger, Watchdog(ledger, 60.0))

@@ -16,10 +16,10 @@ from gatewayd.engines.guarded_executor import GuardedExecutor
 from gatewayd.engines.patience import Patience
 from gatewayd.engines.starting import Ending, FencedProcess, bury, start
 from gatewayd_hooks.execution import EngineCommand
-from gatewayd_hooks.fence import StrategyHang
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.fence import StrategyHang
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 
 COMMAND = EngineCommand(argv=("true",), env={}, replica=0)
 

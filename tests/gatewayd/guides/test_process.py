@@ -23,8 +23,8 @@ from gatewayd.guides.process import CheckLost, CheckProcess
 from gatewayd_engine import embedded
 from gatewayd_engine.config import StrategyChoice
 from gatewayd_engine.guide_check import CheckConfig
-from gatewayd_hooks import children
 from gatewayd_hooks.guiding import GuideSpec
+from gatewayd_hooks.helpers import children
 from tests.engine.test_confinement import has_landlock
 
 TOO_MANY = os.strerror(errno.E2BIG)

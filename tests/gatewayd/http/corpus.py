@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gatewayd_hooks.tables import RequestTable, Unsupported, support_of
+from gatewayd_hooks.requests.tables import RequestTable, Unsupported, support_of
 
 
 class Bad(NamedTuple):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gatewayd.parsing import ModelParsers, Seat
-from gatewayd_hooks.ledger import Ledger
+from gatewayd_hooks.host.ledger import Ledger
+from gatewayd_hooks.host.watchdog import Watchdog
 from gatewayd_hooks.parsing import ReasoningParserStrategy, ToolParserStrategy
 from gatewayd_hooks.strategy import Kind
-from gatewayd_hooks.watchdog import Watchdog
 from gatewayd_reasoning_think.config import ThinkConfig
 from gatewayd_reasoning_think.strategy import Think
 from gatewayd_tools_hermes.config import HermesConfig

@@ -15,8 +15,8 @@ from gatewayd.http.parse import parse
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
-from gatewayd_hooks.num_values import MOST_VALUES
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.num_values import MOST_VALUES
+from gatewayd_hooks.requests.tables import RequestTable
 
 SIZE = 2 << 20
 FEW_ENOUGH = MOST_VALUES // 6

@@ -16,7 +16,7 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.tokenize import DetokenizeRequest, TokenizeRequest
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.tables import RequestTable
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, COMPLETION, running
 from tests.gatewayd.http.corpus import BAD_MESSAGES, BROKEN_JSON, bad_fields, with_field

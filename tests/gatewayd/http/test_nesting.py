@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.nesting import MAX_DEPTH, field_too_deep, is_too_deep
+from gatewayd_hooks.requests.nesting import MAX_DEPTH, field_too_deep, is_too_deep
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_ollama.config import OllamaConfig
 from gatewayd_proto_ollama.strategy import Ollama

@@ -17,9 +17,9 @@ from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.completion import CompletionRequest
 from gatewayd.http.schema.embeddings import EmbeddingRequest
 from gatewayd.parsing import ModelParsers
-from gatewayd_hooks.http import HttpRequest
-from gatewayd_hooks.num_values import MOST_VALUES
-from gatewayd_hooks.refusal import Refusal
+from gatewayd_hooks.requests.http import HttpRequest
+from gatewayd_hooks.requests.num_values import MOST_VALUES
+from gatewayd_hooks.requests.refusal import Refusal
 
 MIB = 1 << 20
 

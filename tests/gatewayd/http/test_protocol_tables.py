@@ -9,9 +9,9 @@ import pytest
 
 from gatewayd.http.schema.built_in import built_in_tables
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.checking import check
-from gatewayd_hooks.refusal import Refusal
-from gatewayd_hooks.tables import RequestTable
+from gatewayd_hooks.requests.checking import check
+from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.tables import RequestTable
 from gatewayd_proto_anthropic.strategy import Anthropic
 from gatewayd_proto_anthropic.tables import CountRequest, MessagesRequest
 from gatewayd_proto_ollama import tables

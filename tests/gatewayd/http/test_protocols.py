@@ -16,7 +16,7 @@ from gatewayd.http.protocols import Owners, overlap
 from gatewayd.http.services import Limits, Services
 from gatewayd.metrics import Metrics
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.errors import PluginError
+from gatewayd_hooks.host.errors import PluginError
 from gatewayd_hooks.protocols import Gateway as Given
 from gatewayd_hooks.protocols import Route
 from tests.gatewayd.fake_fleet import FakeFleet, fails, hangs, hangs_after, says

@@ -10,8 +10,8 @@ from gatewayd.http.parse import check
 from gatewayd.http.schema.chat import ChatRequest
 from gatewayd.http.schema.responses import ResponseRequest
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.tables import RequestTable
-from gatewayd_hooks.unserved import MOST_INNER
+from gatewayd_hooks.requests.tables import RequestTable
+from gatewayd_hooks.requests.unserved import MOST_INNER
 from tests.gatewayd.fake_fleet import FakeFleet, says
 from tests.gatewayd.gateway import CHAT, running
 

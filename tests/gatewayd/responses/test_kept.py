@@ -18,7 +18,7 @@ from sqlalchemy.exc import OperationalError
 from gatewayd.responses import records
 from gatewayd.responses.chain import chain
 from gatewayd.text.model import TextModel
-from gatewayd_hooks.fields import MAX_MESSAGES
+from gatewayd_hooks.requests.fields import MAX_MESSAGES
 from tests.gatewayd.durables import opened
 from tests.gatewayd.fake_fleet import hangs_after, says
 from tests.gatewayd.gateway import Gateway, until

@@ -16,7 +16,7 @@ from textual.widgets import Static
 
 from gatewayd.admin.wire_snapshot import Snapshot
 from gatewayd_hooks.console import Panel
-from gatewayd_hooks.errors import told
+from gatewayd_hooks.host.errors import told
 from gatewayd_tui.plugged import SHOW_SECONDS, Drawn, aside, drawn
 from gatewayd_tui.screens.base import ConsoleScreen
 from gatewayd_tui.state import State

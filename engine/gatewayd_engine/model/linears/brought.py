@@ -11,8 +11,8 @@ import torch
 
 from gatewayd_engine.model.steady import Unsteady
 from gatewayd_engine.model.weights import dense, some_rows
-from gatewayd_hooks.errors import told
-from gatewayd_hooks.fence import StrategyFault
+from gatewayd_hooks.host.errors import told
+from gatewayd_hooks.host.fence import StrategyFault
 from gatewayd_hooks.multiplying import Form, Product
 from gatewayd_hooks.quantization import GroupedWeight
 from gatewayd_hooks.strategy import Kind

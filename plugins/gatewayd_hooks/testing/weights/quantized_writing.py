@@ -20,7 +20,7 @@ from gatewayd_hooks.quantization import (
     Weight,
     Writes,
 )
-from gatewayd_hooks.testing.few_bits import check, dense, equal
+from gatewayd_hooks.testing.weights.few_bits import check, dense, equal
 
 _PREFIX = "model.layers.0.mlp."
 _ROWS, _COLUMNS = 128, 256

@@ -10,9 +10,9 @@ from typing import Any
 
 import msgspec
 
-from gatewayd_hooks.nesting import field_too_deep, is_too_deep, too_deep
-from gatewayd_hooks.num_values import TOO_MANY, has_too_many
-from gatewayd_hooks.refusal import Refusal
+from gatewayd_hooks.requests.nesting import field_too_deep, is_too_deep, too_deep
+from gatewayd_hooks.requests.num_values import TOO_MANY, has_too_many
+from gatewayd_hooks.requests.refusal import Refusal
 
 _decode = msgspec.json.Decoder().decode
 

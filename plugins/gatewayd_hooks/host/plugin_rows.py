@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gatewayd_hooks.catalog import Entry
+from gatewayd_hooks.host.catalog import Entry
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,14 +15,14 @@ import pluggy
 from packaging.specifiers import SpecifierSet
 
 from gatewayd_hooks import hookspecs
-from gatewayd_hooks.catalog import Catalog, Entry
 from gatewayd_hooks.detection import Detector
-from gatewayd_hooks.errors import LoadFailed, PluginError, SpecMismatch, nearest, told
-from gatewayd_hooks.kinds import KINDS
+from gatewayd_hooks.host.catalog import Catalog, Entry
+from gatewayd_hooks.host.errors import LoadFailed, PluginError, SpecMismatch, nearest, told
+from gatewayd_hooks.host.kinds import KINDS
+from gatewayd_hooks.host.plugin_rows import LoadFailure, PluginRow, row_of
+from gatewayd_hooks.host.settings import decode
+from gatewayd_hooks.host.startup_files import startup_file
 from gatewayd_hooks.markers import PROJECT
-from gatewayd_hooks.plugin_rows import LoadFailure, PluginRow, row_of
-from gatewayd_hooks.settings import decode
-from gatewayd_hooks.startup_files import startup_file
 from gatewayd_hooks.strategy import Kind, StrategyInfo
 from gatewayd_hooks.version import SPEC_VERSION
 

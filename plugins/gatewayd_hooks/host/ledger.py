@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gatewayd_hooks.budgets import Arrears, Overrun
-from gatewayd_hooks.fence import StrategyFault, StrategyHang
-from gatewayd_hooks.marker import Marker
+from gatewayd_hooks.host.budgets import Arrears, Overrun
+from gatewayd_hooks.host.fence import StrategyFault, StrategyHang
+from gatewayd_hooks.host.marker import Marker
 from gatewayd_hooks.strategy import Kind
 
 _RARE = frozenset(("open", "close", "export_state", "import_state", "compact"))

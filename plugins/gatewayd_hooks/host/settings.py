@@ -9,8 +9,8 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
-from gatewayd_hooks.children import working_folder
-from gatewayd_hooks.errors import BadSettings, nearest
+from gatewayd_hooks.helpers.children import working_folder
+from gatewayd_hooks.host.errors import BadSettings, nearest
 from gatewayd_hooks.strategy import StrategyConfig
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from gatewayd_hooks.resources import EngineResources
 from gatewayd_hooks.scheduling import QueueView
-from gatewayd_hooks.testing.resources import FIRST_SLOTS
+from gatewayd_hooks.testing.simulation.resources import FIRST_SLOTS
 
 _COLUMNS = (
     "num_tokens",

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from gatewayd_hooks.answers import ChatAnswer, Embeddings
-from gatewayd_hooks.http import HttpRequest
+from gatewayd_hooks.requests.answers import ChatAnswer, Embeddings
+from gatewayd_hooks.requests.http import HttpRequest
 
 T = TypeVar("T")
 

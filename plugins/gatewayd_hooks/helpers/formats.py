@@ -9,8 +9,8 @@ import json
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from gatewayd_hooks.grammars import StructuralTag, Structure, read_json, read_structural_tag
 from gatewayd_hooks.guiding import GrammarRefused, GuideSpec
+from gatewayd_hooks.helpers.grammars import StructuralTag, Structure, read_json, read_structural_tag
 
 
 class Form(NamedTuple):

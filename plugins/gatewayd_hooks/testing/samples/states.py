@@ -1,6 +1,6 @@
 """States that no strategy knows, for those that go on with the state of another."""
 
-from gatewayd_hooks.handover import State, TakesState
+from gatewayd_hooks.helpers.handover import State, TakesState
 
 
 def refuses_strange_states(strategy: object) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gatewayd_hooks.strict_json import decode_object
+from gatewayd_hooks.requests.strict_json import decode_object
 
 
 @dataclass(frozen=True, slots=True)

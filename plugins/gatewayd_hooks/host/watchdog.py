@@ -11,7 +11,7 @@ import threading
 import time
 from types import FrameType
 
-from gatewayd_hooks.ledger import Hang, Ledger
+from gatewayd_hooks.host.ledger import Hang, Ledger
 
 _LOOKS = 4
 """How often in the limit's time is looked: a call may begin after the timer was set."""

@@ -9,9 +9,9 @@ import msgspec
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
-from gatewayd_hooks.refusal import Refusal
-from gatewayd_hooks.tables import RequestTable
-from gatewayd_hooks.unserved import unserved
+from gatewayd_hooks.requests.refusal import Refusal
+from gatewayd_hooks.requests.tables import RequestTable
+from gatewayd_hooks.requests.unserved import unserved
 
 TableT = TypeVar("TableT", bound=RequestTable)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
-from gatewayd_hooks.tables import SHAPES, Ignored, RequestTable, Shape
+from gatewayd_hooks.requests.tables import SHAPES, Ignored, RequestTable, Shape
 
 MOST_INNER = 64
 """Places within fields that are told: of a long conversation each message could have some."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
-from gatewayd_hooks.errors import Conflict, NotInstalled
+from gatewayd_hooks.host.errors import Conflict, NotInstalled
 from gatewayd_hooks.strategy import Kind
 
 GROUP = "gatewayd"

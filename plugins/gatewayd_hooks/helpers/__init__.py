@@ -1,0 +1,1 @@
+"""What authors of plugins need not write again, by the kinds that share it."""

@@ -1,0 +1,1 @@
+"""What strategies are tried on: texts, grammars, tokens and states."""
